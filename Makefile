@@ -1,0 +1,56 @@
+# Every target makes .venv first, where it is missing or out of date: Python 3.11 or newer is all
+# that has to be there.  make PYTHON=/path/to/python3.12 chooses the interpreter.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+PYTEST_ARGS ?=
+QUESTION ?= What is 17 * 23?
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format docs lock clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## Make .venv (the other targets do it by themselves)
+
+demo: $(READY) ## Ask a real model on a real server a question that needs a tool
+	$(BIN)/mlx-tools models pull smollm2-135m
+# At a terminal the steps are shown as they happen; elsewhere the outcome's JSON lists the calls.
+	@test -t 2 || json=--json; set -x; \
+	  $(BIN)/mlx-tools ask --backend server --model smollm2-135m $$json "$(QUESTION)"
+
+test: $(READY) ## The default tests: everything but the slow ones
+	$(BIN)/pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-slow: $(READY) ## The slow tests alone
+	$(BIN)/pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
+
+check: $(READY) ## Lint, format, types, import floors, repository hygiene
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_architecture.py tests/test_hygiene.py tests/test_lock.py tests/test_public_api.py
+
+format: $(READY) ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## Write what is generated in docs/
+	$(BIN)/python scripts/import_diagram.py
+
+lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \
+	  --custom-compile-command "make lock" --quiet $(LOCK_ARGS) --output-file requirements.lock
+
+clean: ## Remove .venv and what tools left behind
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# A tree that was copied or moved along with its .venv would run the code of the place it came from.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
+$(READY): requirements.lock pyproject.toml scripts/setup.sh
+	sh scripts/setup.sh
