@@ -1,0 +1,121 @@
+"""Reliable tool use for local models that only complete text.
+
+    from mlx_tools import Controller, CompletionsBackend, Policy, tool
+
+    @tool(effects={"read"})
+    def area(width: float, height: float) -> float:
+        "Area of a rectangle in square metres."
+        return width * height
+
+    backend = CompletionsBackend("http://127.0.0.1:8080")
+    controller = Controller(backend, tools=[area], policy=Policy(allow=["area"]))
+    outcome = controller.run_sync("How large is a room of 3.5 by 4 metres?")
+
+Each name is imported when it is first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mlx_tools.approval import AlwaysApprove as AlwaysApprove
+    from mlx_tools.approval import ApprovalAnswer as ApprovalAnswer
+    from mlx_tools.approval import ApprovalRequest as ApprovalRequest
+    from mlx_tools.approval import Approver as Approver
+    from mlx_tools.backends import Chunk as Chunk
+    from mlx_tools.backends import CompletionRequest as CompletionRequest
+    from mlx_tools.backends import CompletionsBackend as CompletionsBackend
+    from mlx_tools.backends import ServerBackend as ServerBackend
+    from mlx_tools.controller import Controller as Controller
+    from mlx_tools.controller import Conversation as Conversation
+    from mlx_tools.controller import RunSettings as RunSettings
+    from mlx_tools.errors import BackendError as BackendError
+    from mlx_tools.errors import MlxToolsError as MlxToolsError
+    from mlx_tools.errors import UsageError as UsageError
+    from mlx_tools.outcome import Answered as Answered
+    from mlx_tools.outcome import Outcome as Outcome
+    from mlx_tools.outcome import Paused as Paused
+    from mlx_tools.outcome import Stopped as Stopped
+    from mlx_tools.policy import Limits as Limits
+    from mlx_tools.policy import Policy as Policy
+    from mlx_tools.prompt import ChatFormat as ChatFormat
+    from mlx_tools.spec import ToolSpec as ToolSpec
+    from mlx_tools.store import TranscriptStore as TranscriptStore
+    from mlx_tools.tools import Registry as Registry
+    from mlx_tools.tools import Tool as Tool
+    from mlx_tools.tools.tool import tool as tool
+
+__version__: Final = "0.1.0"
+
+_HOMES: Final = {
+    "AlwaysApprove": "approval",
+    "Answered": "outcome",
+    "ApprovalAnswer": "approval",
+    "ApprovalRequest": "approval",
+    "Approver": "approval",
+    "BackendError": "errors",
+    "ChatFormat": "prompt",
+    "Chunk": "backends",
+    "CompletionRequest": "backends",
+    "CompletionsBackend": "backends",
+    "Controller": "controller",
+    "Conversation": "controller",
+    "Limits": "policy",
+    "MlxToolsError": "errors",
+    "Outcome": "outcome",
+    "Paused": "outcome",
+    "Policy": "policy",
+    "Registry": "tools",
+    "RunSettings": "controller",
+    "ServerBackend": "backends",
+    "Stopped": "outcome",
+    "Tool": "tools",
+    "ToolSpec": "spec",
+    "TranscriptStore": "store",
+    "UsageError": "errors",
+    "tool": "tools",
+}
+
+__all__ = [
+    "AlwaysApprove",
+    "Answered",
+    "ApprovalAnswer",
+    "ApprovalRequest",
+    "Approver",
+    "BackendError",
+    "ChatFormat",
+    "Chunk",
+    "CompletionRequest",
+    "CompletionsBackend",
+    "Controller",
+    "Conversation",
+    "Limits",
+    "MlxToolsError",
+    "Outcome",
+    "Paused",
+    "Policy",
+    "Registry",
+    "RunSettings",
+    "ServerBackend",
+    "Stopped",
+    "Tool",
+    "ToolSpec",
+    "TranscriptStore",
+    "UsageError",
+    "__version__",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

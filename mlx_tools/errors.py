@@ -1,0 +1,127 @@
+"""Everything mlx-tools raises, and the one vocabulary of error codes.
+
+Denial, pause and limits are values, never exceptions. An exception means that the caller, the
+configuration, the backend or the disk is at fault, and its message says what to do next.
+
+    MlxToolsError
+    ├── UsageError               the caller asked for something that cannot be (exit code 2)
+    │   ├── ConfigError          a setting is unknown or has a bad value; names file and key
+    │   ├── ToolDefinitionError  a tool's name, schema or signature cannot be used
+    │   ├── ChatFormatError      a chat template cannot be turned into a chat format
+    │   └── MissingDependency    an optional package is needed; says which to install
+    ├── BackendError             the model's server failed (exit code 3)
+    │   ├── BackendUnreachable   no connection, or none in time
+    │   ├── BackendRefused       the server answered with an error of its own
+    │   ├── BackendBroken        the stream broke off, or held what is no completion
+    │   ├── BackendTimeout       the completion did not end within its time
+    │   └── BackendDead          the server answers, but its model thread has died: restart it
+    ├── ModelError               a model cannot be fetched, verified or converted (exit code 3)
+    └── TranscriptError          a transcript cannot be written, or read as one (exit code 2)
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+ErrorCode = Literal[
+    "invalid_json",
+    "truncated_output",
+    "unknown_tool",
+    "invalid_arguments",
+    "unfilled",
+    "not_allowed",
+    "disabled",
+    "requires_confirmation",
+    "denied",
+    "dry_run",
+    "timeout",
+    "tool_error",
+    "payload_too_large",
+    "rate_limited",
+    "repeated_call",
+    "echoed_call",
+    "iteration_limit",
+    "in_doubt",
+]
+"""What may stand in an observation's ``error.code``, in records, and in the command line's JSON."""
+
+EXIT_OK: Final = 0
+EXIT_STOPPED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_BACKEND: Final = 3
+EXIT_PAUSED: Final = 4
+EXIT_INTERRUPTED: Final = 130
+
+
+class MlxToolsError(Exception):
+    """The root of the tree.
+
+    ``message`` says what is wrong; ``hint``, where there is one, what to do about it. ``str()`` is
+    both on one line.
+    """
+
+    exit_code: int = EXIT_USAGE
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(MlxToolsError):
+    """The caller asked for something that cannot be."""
+
+
+class ConfigError(UsageError):
+    """A setting is unknown or has a value that is not allowed."""
+
+
+class ToolDefinitionError(UsageError):
+    """A tool's name, schema or signature cannot be used."""
+
+
+class ChatFormatError(UsageError):
+    """A chat template cannot be turned into a chat format."""
+
+
+class MissingDependency(UsageError):
+    """An optional package is needed for this."""
+
+
+class BackendError(MlxToolsError):
+    """The model's server failed."""
+
+    exit_code = EXIT_BACKEND
+
+
+class BackendUnreachable(BackendError):
+    """No connection to the server could be made, or none in time."""
+
+
+class BackendRefused(BackendError):
+    """The server answered with an error of its own."""
+
+
+class BackendBroken(BackendError):
+    """The stream broke off, or what came is no completion."""
+
+
+class BackendTimeout(BackendError):
+    """The completion did not end within its time."""
+
+
+class BackendDead(BackendError):
+    """The server still answers, but the thread that runs its model has died."""
+
+
+class ModelError(MlxToolsError):
+    """A model cannot be fetched, verified or converted."""
+
+    exit_code = EXIT_BACKEND
+
+
+class TranscriptError(MlxToolsError):
+    """A transcript cannot be written, or what was read is not one."""

@@ -1,0 +1,52 @@
+"""The wire protocol: text to messages, and back. Pure: nothing here does I/O.
+
+`read` and `Reader` tell what a completion holds; `judge` says of each call whether it is valid and
+what reading alone demands before it may run; the writers give the host's own lines. The rules are
+in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from mlx_tools.protocol.canonical import canonical
+from mlx_tools.protocol.coerce import COERCIONS
+from mlx_tools.protocol.read import read
+from mlx_tools.protocol.repair import REPAIRS
+from mlx_tools.protocol.rules import (
+    DEFAULT_REASONING_MARKERS,
+    AnswerDelta,
+    ArgumentsDelta,
+    CallStarted,
+    Delta,
+    Reading,
+    ReadingRules,
+    Style,
+)
+from mlx_tools.protocol.schema import check_parameters
+from mlx_tools.protocol.stream import Reader
+from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call, write_observation
+from mlx_tools.protocol.validate import JudgedCall, judge, resolve, validate_arguments
+
+__all__ = [
+    "COERCIONS",
+    "DEFAULT_REASONING_MARKERS",
+    "REPAIRS",
+    "AnswerDelta",
+    "ArgumentsDelta",
+    "CallStarted",
+    "Delta",
+    "JudgedCall",
+    "Reader",
+    "Reading",
+    "ReadingRules",
+    "Style",
+    "canonical",
+    "check_parameters",
+    "forcing_prefix",
+    "judge",
+    "read",
+    "resolve",
+    "validate_arguments",
+    "write_answer",
+    "write_call",
+    "write_observation",
+]

@@ -1,0 +1,266 @@
+"""What a reader has gathered so far, and the `Reading` that comes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
+from mlx_tools.protocol.lexis import AFTER_MESSAGES, ANSWER_TAG, CALL_TAG, Marks, wrapping_end
+from mlx_tools.protocol.rules import Reading, ReadingRules, Style
+from mlx_tools.protocol.strict import encodable
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_TAGGED_ANSWER: Final = re.compile(r"<final_answer>(.*?)(?:</final_answer>)?", re.DOTALL)
+
+
+def writable(text: str) -> str:
+    """``text`` with U+FFFD for lone surrogates, which cannot be written as UTF-8."""
+    return text if encodable(text) else _SURROGATE.sub("�", text)
+
+
+class Wrapping(NamedTuple):
+    """What was open around a message: each is closed by what may follow it."""
+
+    array: bool = False
+    tag: bool = False
+    fence: bool = False
+
+
+class Alias(NamedTuple):
+    """A call in another protocol's form, and where it stands in the kept text."""
+
+    call: ToolCall
+    typed: bool
+    dropped: tuple[str, ...]
+    begin: int
+    end: int
+    wrapping: Wrapping
+
+
+class Draft:
+    """The text in parts, and what was found in it.
+
+    ``kept`` is all text before reading was done, without reasoning; offsets count its characters.
+    ``rest`` is what came after. ``begin`` and ``end`` are those of the messages, wrapping before
+    them included.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self.size = 0
+        self.rest: list[str] = []
+        self.reasoning: list[list[str]] = []
+        self.messages: list[Message] = []
+        self.begin = 0
+        self.end = 0
+        self.wrapping = Wrapping()
+        self.aliases: list[Alias] = []
+        self.only_aliases = True  # nothing but aliases and their wrapping so far
+        self.forged: list[tuple[int, int]] = []
+        self.dropped: list[str] = []
+        self.error: ErrorInfo | None = None
+        self.quoted: ErrorInfo | None = None  # an error unless messages follow
+        self.unclean = False
+        self.bullet = False  # a bullet stands right before what comes next
+        self.wrapping_may_follow = False  # rest begins right after the last message
+
+    def keep(self, text: str) -> None:
+        """Takes in text that may go on in the prompt."""
+        self.kept.append(text)
+        self.size += len(text)
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """The error of this reading. The first counts."""
+        if self.error is None:
+            self.error = ErrorInfo(code, message[:500])
+
+    def cut(self, body: str = "") -> None:
+        """The text was cut off in ``body``: an error, and a run of calls runs none."""
+        self._withdraw("truncated_output", "the output was cut off", body)
+
+    def _withdraw(self, code: ErrorCode, message: str, body: str = "") -> None:
+        """The messages, and ``body`` after them, do not count: an error."""
+        kept, begin = "".join(self.kept), self.begin if self.messages else self.size
+        self.kept, self.size = [kept[:begin]], begin
+        self.rest = [kept[begin:], body, *self.rest]
+        self.wrapping_may_follow = False
+        self.messages.clear()
+        self.aliases.clear()
+        self.fail(code, message)
+
+    def void_aliases(self) -> bool:
+        """Something else stands beside the aliases: they were prose. False if that is an error."""
+        self.only_aliases = False
+        typed = any(alias.typed for alias in self.aliases)
+        self.aliases.clear()
+        if typed:
+            self.fail("invalid_arguments", "arguments: an object")
+        return not typed
+
+    def keep_forged(self, text: str) -> None:
+        """Takes in text that the model wrote in the host's name."""
+        self.dropped.append(text.strip())
+        self.forged.append((self.size, self.size + len(text)))
+        self.keep(text)
+
+    def add(
+        self, message: Message, begin: int, wrapping: Wrapping, dropped: Sequence[str] = ()
+    ) -> None:
+        """A message that ends where the kept text ends now."""
+        if not self.messages:
+            self.begin = begin
+        self.messages.append(message)
+        self.end = self.size
+        self.wrapping = wrapping
+        self.dropped += dropped
+        self.unclean = self.unclean or self.bullet or bool(dropped)
+        self.bullet = False
+
+    def forget(self) -> None:
+        """All that was kept turns out to be the end of a thought that was open in the prompt."""
+        self.reasoning.append(self.kept)
+        self.unclean = self.unclean or any(text.strip() for text in self.kept)
+        self.kept, self.size = [], 0
+        self.aliases, self.only_aliases = [], True
+        self.forged, self.quoted = [], None
+
+    # --- the result ---
+
+    def reading(self, rules: ReadingRules, reason: FinishReason, marks: Marks) -> Reading:
+        """The reading of all that was gathered."""
+        if not self.messages and self.error is None:
+            self._take_aliases(rules.max_calls)
+        if rules.tool_choice not in ("auto", "none") and self._is_answer():
+            self._withdraw("not_allowed", "a tool_call is required")
+        kept, rest = "".join(self.kept), "".join(self.rest)
+        leftover = self._leftover(rest)
+        bare = False
+        if not self.messages and self.error is None:
+            self.error = self.quoted
+        if not self.messages and self.error is None:
+            bare = self._take_prose(kept, rules, reason)
+        if self.messages and not bare:
+            commentary = self._without_forged(kept, self.begin)
+            end = wrapping_end(kept + rest, self.end, **self.wrapping._asdict())
+            counted = self._without_forged(kept + rest, end)
+        else:
+            counted = self._without_forged(kept, self.size)
+            commentary = "" if bare else counted
+            counted += without_thoughts(rest, marks)
+        dropped = (*self.dropped, *((leftover,) if leftover else ()))
+        commentary = commentary.strip()
+        beside = bare or commentary or dropped or self.unclean or reason == "tool_calls"
+        return Reading(
+            messages=tuple(self.messages),
+            bare_text=bare,
+            commentary=writable(commentary),
+            reasoning=self._thoughts(),
+            dropped=tuple(map(writable, dropped)),
+            error=self.error,
+            counted=writable(counted),
+            clean=bool(self.messages) and self.error is None and not beside,
+        )
+
+    def _take_aliases(self, most: int | None) -> None:
+        """Aliases count where they are the whole output (rule 7)."""
+        if not self.only_aliases:
+            return
+        kept = "".join(self.kept)
+        for number, alias in enumerate(self.aliases):
+            if most is not None and number >= most:
+                self.dropped.append(kept[self.end :].strip())
+                break
+            if not self.messages:
+                self.begin = alias.begin
+            self.messages.append(alias.call)
+            self.end, self.wrapping = alias.end, alias.wrapping
+            self.dropped += alias.dropped
+            self.unclean = self.unclean or bool(alias.dropped)
+
+    def _leftover(self, rest: str) -> str:
+        """What of the text after the messages is more than their wrapping."""
+        pos = 0
+        array = self.wrapping.array
+        while self.wrapping_may_follow:
+            found = AFTER_MESSAGES.match(rest, pos)
+            pos = found.end() if found else pos
+            if rest.startswith(",", pos):
+                self.unclean = True
+            elif not (array and rest.startswith("]", pos)):
+                break
+            else:
+                array = False
+            pos += 1
+        return rest[pos:].strip()
+
+    def _take_prose(self, kept: str, rules: ReadingRules, reason: FinishReason) -> bool:
+        """Prose alone is the answer (rule 11), unless there are reasons against it."""
+        prose = self._without_forged(kept, self.size).strip()
+        if reason == "tool_calls":
+            self.fail("invalid_json", "the model used its own tool-call markers")
+        elif not prose and self.forged:
+            self.fail("invalid_json", "a tool_observation is the host's to write")
+        elif not prose:
+            self.fail("invalid_json", "the output is empty")
+        elif _ends_in_tag(prose, rules.style) or (reason == "length" and _is_wrapping(prose)):
+            self.fail("truncated_output", "the output ends before a message began")
+        elif _is_wrapping(prose):
+            self.fail("invalid_json", "the output is empty")
+        elif rules.tool_choice not in ("auto", "none"):
+            self.fail("invalid_json", "a tool_call is required")
+        elif not encodable(prose):
+            self.fail("invalid_json", "the text holds half of a surrogate pair")
+        else:
+            tagged = _TAGGED_ANSWER.fullmatch(prose)
+            self.messages.append(FinalAnswer(tagged[1].strip() if tagged else prose))
+            return True
+        return False
+
+    def _is_answer(self) -> bool:
+        return bool(self.messages) and isinstance(self.messages[0], FinalAnswer)
+
+    def _without_forged(self, text: str, end: int) -> str:
+        """``text`` up to ``end``, without what the model wrote in the host's name."""
+        pieces = []
+        begin = 0
+        for first, last in self.forged:
+            if last > end:
+                break
+            pieces.append(text[begin:first])
+            begin = last
+        pieces.append(text[begin:end])
+        return "".join(pieces)
+
+    def _thoughts(self) -> str:
+        thoughts = ("".join(thought).strip() for thought in self.reasoning)
+        return writable("\n".join(thought for thought in thoughts if thought))
+
+
+def _is_wrapping(prose: str) -> bool:
+    found = AFTER_MESSAGES.match(prose)
+    return not prose.strip("`~") or (found is not None and found.end() == len(prose))
+
+
+def _ends_in_tag(prose: str, style: Style) -> bool:
+    """Whether the last line is a call's tag and nothing more, or the beginning of a tag."""
+    last = prose[prose.rfind("\n") + 1 :].lstrip()
+    if style == "xml" and ANSWER_TAG.startswith(last):
+        return True
+    return last == CALL_TAG or (style == "xml" and CALL_TAG.startswith(last))
+
+
+def without_thoughts(text: str, marks: Marks) -> str:
+    """``text`` without the thoughts in it; one that is open goes to the end."""
+    pieces = []
+    pos = 0
+    while found := marks.opener.search(text, pos):
+        pieces.append(text[pos : found.start()])
+        closer, _ = marks.closers[found[0]]
+        end = text.find(closer, found.end())
+        if end < 0:
+            return "".join(pieces)
+        pos = end + len(closer)
+    return "".join((*pieces, text[pos:]))

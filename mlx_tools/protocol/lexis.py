@@ -1,0 +1,121 @@
+"""What may stand around messages in a completion: white space, fences, tags, bullets, thoughts.
+
+Patterns end in ``(?=...)`` or have a twin for their beginnings, so that a text that comes in pieces
+is read as it would be whole: a beginning at the end of a piece waits for more. All are bounded in
+length; what is longer is prose.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+CALL_TAG: Final = "<tool_call>"
+CALL_END: Final = "</tool_call>"
+ANSWER_TAG: Final = "<final_answer>"
+ANSWER_END: Final = "</final_answer>"
+RESPONSE_TAG: Final = "<tool_response>"
+RESPONSE_END: Final = "</tool_response>"
+
+WHITE: Final = " \t\r\n"
+SPACE: Final = re.compile(r"[ \t\r\n]++")
+_FENCE: Final = r"(?:`{3,16}|~{3,16})"
+FENCE: Final = re.compile(rf"({_FENCE})([A-Za-z0-9_+.-]{{0,32}})[ \t\r]{{0,16}}(?=[\n{{\[<]|\Z)")
+"""A fence with what it says of its content, which ends its line or stands before an object."""
+
+BARE_FENCE: Final = re.compile(r"`{3,16}(?!`)|~{3,16}(?!~)")
+FENCE_BEGUN: Final = re.compile(
+    rf"(?:`{{1,2}}|~{{1,2}}|{_FENCE}[A-Za-z0-9_+.-]{{0,32}}[ \t\r]{{0,16}})\Z"
+)
+BULLET: Final = re.compile(r"(?:[-*+•]|[0-9]{1,3}[.)])[ \t]")
+BULLET_BEGUN: Final = re.compile(r"(?:[-*+•]|[0-9]{1,3}[.)]?)\Z")
+
+_WRAPPING: Final = (
+    r"[ \t\r\n]++|(?:`{3,16}(?!`)|~{3,16}(?!~))"
+    r"(?:[A-Za-z0-9_+.-]{1,32}+(?=[ \t\r]{0,16}(?:[\n{\[<]|\Z)))?+"
+)
+AFTER_MESSAGES: Final = re.compile(rf"(?:{_WRAPPING}|</?tool_call>|</final_answer>)*+")
+"""What may follow the last message without being more than its wrapping."""
+
+AFTER_OBJECT: Final = re.compile(rf"{_WRAPPING}|</tool_call>|</final_answer>|\]")
+"""What may follow an object whose closing brackets are missing."""
+
+_NO_OBJECT: Final = (
+    r"[ \t\r\n]*+(?:[^ \t\r\n\"'A-Za-z_$/#]"
+    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]*+[^ \t\r\n:/#A-Za-z0-9_$+.\-]"
+    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]++[^ \t\r\n:/#]"
+    r"|\"[^\"\\\x00-\x1f]*+(?:[\x00-\x1f]|\"[ \t\r\n]*+[^ \t\r\n:/#\"'=])"
+    r"|'[^'\"\\\x00-\x1f]*+(?:[\x00-\x1f]|'[ \t\r\n]*+[^ \t\r\n:/#\"'=]))"
+)
+NO_OBJECT: Final = re.compile(_NO_OBJECT)
+"""What after a brace shows that no key and colon follow, so that it is no object's."""
+
+_CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}))")
+
+
+def wrapping_end(text: str, pos: int, *, array: bool, tag: bool, fence: bool) -> int:
+    """Where the closing bracket, tag and fence that belong to a message end, from ``pos`` on."""
+    due = [array, tag, fence]
+    while any(due) and (found := _CLOSER.match(text, pos)):
+        which = (found.lastindex or 1) - 1
+        if not due[which]:
+            break
+        due[which] = False
+        pos = found.end()
+    return pos
+
+
+class Marks:
+    """The literal marks to look for: tags, and what opens and closes a thought."""
+
+    def __init__(self, markers: tuple[tuple[str, str], ...]) -> None:
+        pairs = [(start, end) for start, end in markers if start and end]
+        ends = [end for _, end in pairs]
+        self.closers = {start: (end, _any_of([end])) for start, end in reversed(pairs)}
+        """By the mark that opens a thought, the one that closes it, and its pattern."""
+
+        tags = [CALL_TAG, CALL_END, ANSWER_TAG, ANSWER_END, RESPONSE_TAG, RESPONSE_END]
+        marks = [*self.closers, *ends, *tags]
+        self.mark = _any_of(marks)
+        self.begun = _any_beginning_of(marks)
+        self.longest = max(map(len, marks))
+        first = "".join({mark[0] for mark in marks})
+        self.at_start = frozenset(first + "`~[]{,-*+•0123456789")
+        """What a line begins with that is not surely prose."""
+
+        plain = f"[^{re.escape(first)}" + r"`~\[\]{,\-*+•0-9 \t\r\n]"
+        self.special = re.compile(rf"\n(?!{plain})|{{(?!{_NO_OBJECT})|{self.mark.pattern}")
+        """What may end a stretch of prose. A newline before plain text, or a brace that begins no
+        object, would only be found to be prose: they are skipped, which is quicker."""
+
+        self.opener = _any_of(list(self.closers))
+        self.ends = frozenset(ends)
+        self.any_end = _any_of(ends)
+        self.end_begun = _any_beginning_of(ends)
+
+
+def _any_of(marks: list[str]) -> re.Pattern[str]:
+    longest_first = sorted(set(marks), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _any_beginning_of(marks: list[str]) -> re.Pattern[str]:
+    """Matches a beginning of a mark, not the whole, at the very end of a text."""
+    beginnings = {mark[:size] for mark in marks for size in range(1, len(mark))}
+    longest_first = sorted(beginnings, key=len, reverse=True)
+    return re.compile(rf"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})\Z")
+
+
+ANSWER_CLOSE: Final = (_any_of([ANSWER_END]), _any_beginning_of([ANSWER_END]), len(ANSWER_END))
+RESPONSE_CLOSE: Final = (
+    _any_of([RESPONSE_END]),
+    _any_beginning_of([RESPONSE_END]),
+    len(RESPONSE_END),
+)
+
+
+@lru_cache(maxsize=32)
+def marks(markers: tuple[tuple[str, str], ...]) -> Marks:
+    """The marks for these reasoning markers."""
+    return Marks(markers)

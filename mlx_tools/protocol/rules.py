@@ -1,0 +1,99 @@
+"""What reading takes and gives: rules in, a `Reading` and deltas out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from mlx_tools.messages import ErrorInfo, Message
+
+Style = Literal["jsonl", "markdown-json", "xml"]
+
+DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
+    ("<think>", "</think>"),  # DeepSeek-R1, Qwen3, QwQ, SmolLM3, GLM-4.5, Phi-4-reasoning
+    ("<thinking>", "</thinking>"),  # many fine-tunes
+    ("<thought>", "</thought>"),  # EXAONE Deep
+    ("<reasoning>", "</reasoning>"),  # DeepHermes and other fine-tunes
+    ("<longcat_think>", "</longcat_think>"),  # LongCat
+    ("<seed:think>", "</seed:think>"),  # Seed-OSS
+    ("<|think:start|>", "<|think:end|>"),  # known to mlx-lm's tokenizer wrapper
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # likewise
+    ("<|channel>thought", "<channel|>"),  # Gemma 4
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),  # gpt-oss
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    ("[THINK]", "[/THINK]"),  # Magistral
+    ("◁think▷", "◁/think▷"),  # Kimi
+)
+"""What opens and closes a thought in the text of well-known models (reading rule 2)."""
+
+
+def _changes_things(name: str, arguments: Mapping[str, Any]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingRules:
+    """How one completion is to be read.
+
+    ``prefix`` is what the host wrote at the start of the model's turn; it is read together with
+    the text. ``in_thought`` says that the prompt left a thought open. With ``max_calls`` (1 or
+    more) reading stops at the last brace of that call. ``tool_choice`` is ``auto``, ``none``,
+    ``required`` or a tool's name; with the last two an answer is no answer. ``mutates`` says
+    whether a call can change things: only where it cannot are missing closers added (rule 7).
+    """
+
+    style: Style = "jsonl"
+    prefix: str = ""
+    in_thought: bool = False
+    reasoning_markers: tuple[tuple[str, str], ...] = DEFAULT_REASONING_MARKERS
+    max_calls: int | None = None
+    tool_choice: str = "auto"
+    mutates: Callable[[str, Mapping[str, Any]], bool] = _changes_things
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a completion was read: messages, and at most one error.
+
+    ``bare_text``: the one message is prose that was taken as the answer. ``commentary`` is prose
+    before the messages; ``dropped`` what followed them, what the model wrote in the host's name,
+    and unknown keys. ``counted`` is what goes on in the prompt, of prefix and text: up to the end
+    of the last message, its closing fence or tag included, without reasoning and forgeries; all of
+    it where there is no message. ``clean``: nothing stood beside the messages (rule 9).
+    """
+
+    messages: tuple[Message, ...] = ()
+    bare_text: bool = False
+    commentary: str = ""
+    reasoning: str = ""
+    dropped: tuple[str, ...] = ()
+    error: ErrorInfo | None = None
+    counted: str = ""
+    clean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """More of the answer's text, decoded."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call's name is known; ``index`` is its place among the calls of this completion."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta:
+    """More of a call's arguments, as the model wrote them."""
+
+    index: int
+    text: str
+
+
+Delta = AnswerDelta | CallStarted | ArgumentsDelta

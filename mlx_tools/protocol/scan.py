@@ -1,0 +1,364 @@
+"""Finds where a JSON object in a model's text ends, and what keeps it from being JSON.
+
+`ObjectScanner` goes over an object once, in as many pieces as it comes, with a stack of its own
+instead of recursion. It follows a grammar somewhat wider than JSON's: each deviation that has one
+meaning becomes a `Fix`, a change of a few characters that turns the text into JSON (reading rule
+7); at the first that has none it stops. It decodes nothing but what a stream must know early: the
+outermost keys, the type, the name, and the text of ``content``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from mlx_tools.protocol.lexemes import (
+    CLOSED,
+    ESCAPE,
+    FAULT,
+    KEY_START,
+    MORE,
+    PLAIN,
+    WORD_START,
+    CommentToken,
+    Fix,
+    StringToken,
+    Token,
+    WordToken,
+    decoded,
+)
+from mlx_tools.protocol.strict import MAX_DEPTH
+
+# What may come next. The order matters: keys, then values, then what stands after them.
+_FIRST_KEY: Final = 0
+_NEXT_KEY: Final = 1
+_VALUE: Final = 2
+_FIRST_ITEM: Final = 3
+_NEXT_ITEM: Final = 4
+_COLON: Final = 5
+_COMMA: Final = 6
+
+HEADS: Final = frozenset(("type", "name", "tool", "function"))
+"""An object whose first key is one of these begins like a message (reading rule 11)."""
+
+_ENVELOPE: Final = HEADS | {"arguments", "parameters", "content", "id", "sources"}
+PROTOCOL_TYPES: Final = frozenset(("tool_call", "final_answer", "tool_observation"))
+
+_WHITE: Final = re.compile(r"[ \t\r\n]++")
+_QUICK_KEY: Final = re.compile(rf'"({PLAIN})"[ \t\r\n]*+:')
+_QUICK_STRING: Final = re.compile(rf'"{PLAIN}(?:{ESCAPE}{PLAIN})*+"')
+
+
+class ObjectScanner:
+    """One object, from its opening brace.
+
+    Call `advance` until ``status`` is no longer `MORE`. At `CLOSED` the end is reached; at `FAULT`
+    the position returned is that of the character that fits nothing, ``back`` holds what of
+    earlier pieces must be read again before it, and ``reason`` says what was wrong.
+
+    ``answer`` (decoded text of ``content``) and ``raw_arguments`` are for a stream, which empties
+    them as it goes; ``quiet`` leaves them out.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.status = MORE
+        self.fixes: list[Fix] = []
+        self.first_key: str | None = None
+        self.message_like = False
+        self.type: str | None = None
+        self.name: str | None = None
+        self.reason = ""
+        self.bad = ""  # why it cannot be read, although its end can be found
+        self.back = ""
+        self.answer: list[str] = []
+        self.raw_arguments: list[str] = []
+        self._quiet = quiet
+        self._state = _FIRST_KEY
+        self._stack: list[bool] = []  # True: an object, False: an array
+        self._token: Token | None = None  # what is open: a string, a word or a comment
+        self._text = ""
+        self._length = 0  # characters taken in before the present piece
+        self._base = 0  # what makes an index of the piece one of the object
+        self._arguments_from = -1  # index in the piece where the arguments go on, or -1
+        self._lenient = False  # it may be a message: its strings may hold raw newlines
+        self._field: str | None = None  # the outermost key whose value is due or open
+        self._key = ""
+        self._key_quoted = False
+        self._last = ""  # what the last value was
+        self._value_end = 0
+        self._comma = 0
+        self._after_number = False  # a comma was left out after a number
+        self._commented = False
+
+    # --- what a caller asks when the text ends ---
+
+    @property
+    def begun(self) -> bool:
+        """Whether a first key and its colon were there: before that it is only a brace."""
+        return self.first_key is not None
+
+    @property
+    def restartable(self) -> bool:
+        """Whether what follows the brace should be read anew where this is no object."""
+        return not self.begun and not self._commented
+
+    def partial_key(self) -> str | None:
+        """What there is of the first key, or None where what is there is no quoted key."""
+        if isinstance(self._token, StringToken):
+            return "".join(self._token.pieces or ())
+        if self._token is not None:
+            return None
+        if self._state == _FIRST_KEY:
+            return ""
+        return self._key if self._key_quoted else None
+
+    @property
+    def closable(self) -> bool:
+        """Whether nothing but closing brackets is missing."""
+        return self._token is None and self._state == _COMMA and not self.bad
+
+    def closers(self) -> str:
+        """The brackets that would close what is open."""
+        return "".join("}" if is_object else "]" for is_object in reversed(self._stack))
+
+    # --- going on ---
+
+    def advance(self, text: str, pos: int) -> int:
+        """Reads on from ``text[pos]``; returns where it stopped. See the class for what then."""
+        begin = pos
+        self._text = text
+        self._base = self._length - pos
+        if self._arguments_from >= 0:
+            self._arguments_from = pos
+        if not self._stack:
+            self._stack.append(True)
+            pos += 1
+        while self.status == MORE:
+            if self._token is None:
+                pos = self._structure(pos)
+                if self._token is None:
+                    break
+            pos = self._token.advance(text, pos, self._base, self.fixes)
+            if self._token.status == MORE:
+                break
+            pos = self._end_token(self._token, pos)
+        self._length += pos - begin
+        if self.status == MORE and self._arguments_from >= 0:
+            self.raw_arguments.append(text[self._arguments_from : pos])
+        self._text = ""
+        return pos
+
+    def _fail(self, pos: int, reason: str) -> int:
+        self.status = FAULT
+        self.reason = f"{reason} at character {pos + self._base + 1}"
+        return pos
+
+    def _structure(self, pos: int) -> int:
+        """Everything but the insides of tokens: to the end of the piece, or to a token."""
+        text, size = self._text, len(self._text)
+        while self.status == MORE and self._token is None:
+            if white := _WHITE.match(text, pos):
+                pos = white.end()
+            if pos >= size:
+                break
+            char, state = text[pos], self._state
+            if char in "/#":
+                if char == "/" and pos == size - 1:
+                    break
+                pos = self._open_comment(pos)
+            elif state <= _NEXT_KEY:
+                pos = self._at_key(pos, char)
+            elif state <= _NEXT_ITEM:
+                pos = self._at_value(pos, char)
+            elif state == _COMMA:
+                pos = self._at_comma(pos, char)
+            elif char == ":":
+                self._take_key()
+                pos += 1
+            else:
+                pos = self._no_colon(pos, char)
+        return pos
+
+    # --- keys and values ---
+
+    def _at_key(self, pos: int, char: str) -> int:
+        if char == '"':
+            quick = _QUICK_KEY.match(self._text, pos)
+            if quick is not None:
+                self._key, self._key_quoted = quick[1], True
+                self._take_key()
+                return quick.end()
+        elif char == "}":
+            if self._state == _NEXT_KEY:
+                self._drop_comma()
+            return self._close(pos)
+        elif char in KEY_START:
+            self._token = WordToken(pos + self._base, is_key=True)
+            return pos
+        if char in "\"'":
+            pieces: list[str] | None = [] if len(self._stack) == 1 else None
+            return self._open_string(pos, char, pieces, is_key=True)
+        return self._fail(pos, "a key is due")
+
+    def _take_key(self) -> None:
+        """The key in ``_key`` and its colon are there."""
+        self._state = _VALUE
+        if len(self._stack) > 1:
+            return
+        self._field = self._key
+        if self.first_key is None:
+            self.first_key = self._key
+            self.message_like = self._key_quoted and self._key in HEADS
+            self._lenient = self._key in _ENVELOPE
+
+    def _no_colon(self, pos: int, char: str) -> int:
+        # {"name", "age"} is a set; {"type" "tool_call"} is a message without its colon.
+        if not self.begun and self._key_quoted and self._key in HEADS and char in "\"'=":
+            self.first_key = self._key
+            self.message_like = True
+        return self._fail(pos, "':' is due")
+
+    def _at_value(self, pos: int, char: str) -> int:
+        if char == '"' and (quick := _QUICK_STRING.match(self._text, pos)):
+            if (pieces := self._wanted()) is not None:
+                pieces.append(decoded(self._text[pos + 1 : quick.end() - 1]))
+                self._take_string(pieces)
+            return self._end_value(quick.end(), "string")
+        if char in "\"'":
+            return self._open_string(pos, char, self._wanted(), is_key=False)
+        if char in "{[":
+            return self._open(pos, char == "{")
+        if char == "]" and self._state != _VALUE:
+            if self._state == _NEXT_ITEM:
+                self._drop_comma()
+            return self._close(pos)
+        if char in WORD_START:
+            start = pos + self._base
+            self._token = WordToken(start, is_key=False, after_number=self._after_number)
+            return pos
+        return self._fail(pos, "a value is due")
+
+    def _open(self, pos: int, is_object: bool) -> int:
+        if len(self._stack) == 1 and not self._quiet and is_object and self._field == "arguments":
+            self._arguments_from = pos
+        self._stack.append(is_object)
+        self._state = _FIRST_KEY if is_object else _FIRST_ITEM
+        if len(self._stack) > MAX_DEPTH:
+            self.bad = self.bad or f"it nests deeper than {MAX_DEPTH} levels"
+            if self.message_like:
+                return self._fail(pos, self.bad)
+        return pos + 1
+
+    def _close(self, pos: int) -> int:
+        self._stack.pop()
+        if not self._stack:
+            self.status = CLOSED
+            return pos + 1
+        if len(self._stack) == 1 and self._arguments_from >= 0:
+            self.raw_arguments.append(self._text[self._arguments_from : pos + 1])
+            self._arguments_from = -1
+        return self._end_value(pos + 1, "closed")
+
+    def _end_value(self, end: int, kind: str) -> int:
+        self._state = _COMMA
+        self._last = kind
+        self._value_end = end + self._base
+        self._after_number = False
+        return end
+
+    # --- commas ---
+
+    def _at_comma(self, pos: int, char: str) -> int:
+        is_object = self._stack[-1]
+        if char == ",":
+            self._comma = pos + self._base
+            self._state = _NEXT_KEY if is_object else _NEXT_ITEM
+            return pos + 1
+        if char == ("}" if is_object else "]"):
+            return self._close(pos)
+        apart = pos + self._base > self._value_end
+        if not self._comma_is_missing(char, is_object, apart):
+            return self._fail(pos, "',' or a closing bracket is due")
+        self.fixes.append(Fix(pos + self._base, pos + self._base, ",", "missing_comma"))
+        # FIRST, not NEXT: what follows must be a key or an item, as there is no comma to drop.
+        self._state = _FIRST_KEY if is_object else _FIRST_ITEM
+        self._after_number = self._last == "number"
+        return pos
+
+    def _comma_is_missing(self, char: str, is_object: bool, apart: bool) -> bool:
+        """Whether a comma was left out before ``char``, and nothing else can be meant."""
+        after_string = self._last in ("string", "single string")
+        if is_object:
+            # "a""b" may be one string with quotes in it. A key needs its colon: "a" "b": is two.
+            return char in "\"'" and (apart or not after_string)
+        if char == '"':
+            return apart and self._last != "single string"  # Python joins 'a' "b"
+        if char == "'":
+            return apart and not after_string
+        if char in "{[":
+            return apart or (char == "{" and self._last == "closed")
+        return apart and char in WORD_START
+
+    def _drop_comma(self) -> None:
+        self.fixes.append(Fix(self._comma, self._comma + 1, "", "trailing_comma"))
+
+    # --- tokens ---
+
+    def _wanted(self) -> list[str] | None:
+        """Where the decoded text of the value that begins here goes, if it is wanted."""
+        if len(self._stack) > 1:
+            return None
+        if self._field == "content" and not self._quiet:
+            return self.answer
+        if (self._field == "type" and self.type is None) or (
+            self._field == "name" and self.name is None
+        ):
+            return []
+        return None
+
+    def _take_string(self, pieces: list[str]) -> None:
+        if self._field == "type":
+            self.type = "".join(pieces)
+            if self.type in PROTOCOL_TYPES:
+                self.message_like = self._lenient = True
+        elif self._field == "name":
+            self.name = "".join(pieces)
+
+    def _open_string(self, pos: int, quote: str, pieces: list[str] | None, *, is_key: bool) -> int:
+        newlines = self._lenient and not is_key
+        self._token = StringToken(quote, pieces, newlines=newlines, controls=not is_key)
+        if quote == "'":
+            self.fixes.append(Fix(pos + self._base, pos + self._base + 1, '"', "single_quotes"))
+        return pos + 1
+
+    def _open_comment(self, pos: int) -> int:
+        is_block = self._text.startswith("/*", pos)
+        if self._text[pos] == "/" and not is_block and self._text[pos + 1] != "/":
+            return self._fail(pos, "'/' fits nothing")
+        self._commented = True
+        self._token = CommentToken(pos + self._base, is_block=is_block, lines=self.begun)
+        return pos + (1 if self._text[pos] == "#" else 2)
+
+    def _end_token(self, token: Token, pos: int) -> int:
+        if token.status == FAULT:
+            self.back = token.back if isinstance(token, WordToken) else ""
+            self._fail(pos - len(self.back), token.reason)
+            return pos
+        self._token = None
+        if isinstance(token, CommentToken):
+            return pos
+        is_key = self._state <= _NEXT_KEY
+        if is_key:
+            self._state = _COLON
+        if isinstance(token, WordToken):
+            if is_key:
+                self._key, self._key_quoted = token.word, False
+                return pos
+            return self._end_value(pos, token.kind)
+        self.bad = self.bad or token.bad
+        if is_key:
+            self._key, self._key_quoted = "".join(token.pieces or ()), True
+            return pos
+        if token.pieces is not None:
+            self._take_string(token.pieces)
+        return self._end_value(pos, "single string" if token.quote == "'" else "string")

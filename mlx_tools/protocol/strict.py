@@ -1,0 +1,171 @@
+"""Strict JSON (reading rule 6): what is read without any repair.
+
+Standard JSON as RFC 8259 writes it, and narrower where a looser reader would have to choose: no
+duplicate keys, no ``NaN`` or ``Infinity``, no number that overflows, no lone surrogate (it cannot
+be written as UTF-8 again), no more than `MAX_DEPTH` levels and `MAX_DIGITS` digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from json.decoder import JSONDecodeError, JSONDecoder
+from typing import Any, Final
+
+MAX_DEPTH: Final = 64
+MAX_DIGITS: Final = 4300
+"""Digits of an integer: the most that Python reads and writes by default."""
+
+_SHORT: Final = 500  # characters
+_WHITE: Final = " \t\r\n"
+_NOT_BRACKETS: Final = re.compile(r"[^{}\[\]]++")
+
+
+class Unreadable(ValueError):
+    """The text is not JSON as it is read here; the message says why, in a few words."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise Unreadable(f"the key {key[:40]!a} stands twice in one object")
+            seen.add(key)
+    return value
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise Unreadable("a number is too large")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise Unreadable(f"a number has more than {MAX_DIGITS} digits")
+    try:
+        return int(digits)
+    except ValueError:  # the process has a lower limit
+        raise Unreadable("a number has too many digits") from None
+
+
+def _constant(word: str) -> Any:
+    raise Unreadable(f"{word} is no JSON")
+
+
+_DECODER: Final[Any] = JSONDecoder(
+    object_pairs_hook=_object,
+    parse_float=_float,
+    parse_int=_integer,
+    parse_constant=_constant,
+)
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once
+
+
+def loads(text: str) -> Any:
+    """The value that ``text`` holds, white space around it aside. Raises `Unreadable`."""
+    body = text.strip(_WHITE)
+    value, end = decode(body)
+    if end != len(body):
+        raise Unreadable("more text follows the value")
+    return value
+
+
+def decode(text: str) -> tuple[Any, int]:
+    """The value that ``text`` begins with, and where it ends. Raises `Unreadable`.
+
+    Brackets are counted before anything recurses, so depth costs no stack.
+    """
+    if _has_many_brackets(text) and _is_deep(text):
+        raise Unreadable(f"brackets do not match, or nest deeper than {MAX_DEPTH}")
+    try:
+        value, end = _scan(text, 0)
+    except JSONDecodeError as error:
+        raise Unreadable(f"{error.msg} at character {error.pos + 1}") from None
+    except StopIteration as stop:
+        raise Unreadable(f"a value is missing at character {stop.value + 1}") from None
+    if not text.isascii() or _may_hold_surrogates(text, value):
+        _refuse_surrogates(text, value)
+    return value, end
+
+
+def _has_many_brackets(text: str) -> bool:
+    if len(text) < _SHORT:
+        return text.count("{") + text.count("[") > MAX_DEPTH
+    left = MAX_DEPTH  # in a long text find() is many times as fast as count()
+    for bracket in "{[":
+        pos = text.find(bracket)
+        while pos >= 0:
+            left -= 1
+            if left < 0:
+                return True
+            pos = text.find(bracket, pos + 1)
+    return False
+
+
+def _may_hold_surrogates(text: str, value: Any) -> bool:
+    """Whether a string of ``value`` may hold one, where ``text`` is ASCII: only by an escape."""
+    if len(text) >= _SHORT and not _may_hold_more_than_ascii(value):
+        return False
+    return "\\u" in text and ("\\ud" in text or "\\uD" in text)
+
+
+def _may_hold_more_than_ascii(value: Any) -> bool:
+    """Whether one of a few strings does, or there are many: searching a text costs as much as
+    reading it."""
+    seen = [value]
+    for item in seen:  # which grows as it is gone through
+        kind = type(item)
+        if kind is str:
+            if not item.isascii():
+                return True
+        elif kind is dict:
+            seen += item
+            seen += item.values()
+        elif kind is list:
+            seen += item
+        if len(seen) > MAX_DEPTH:
+            return True
+    return False
+
+
+def _is_deep(text: str) -> bool:
+    """Whether the brackets outside strings nest deeper than `MAX_DEPTH`, or are left open."""
+    without_escapes = text.replace("\\\\", "").replace('\\"', "")
+    outside = "".join(without_escapes.split('"')[::2])
+    brackets = _NOT_BRACKETS.sub("", outside).replace("[", "{").replace("]", "}")
+    for _ in range(MAX_DEPTH):  # each time one level less
+        shorter = brackets.replace("{}", "")
+        if len(shorter) == len(brackets):
+            break
+        brackets = shorter
+    return bool(brackets)
+
+
+def encodable(text: str) -> bool:
+    """Whether ``text`` holds no lone surrogate, so that it can be written as UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse_surrogates(text: str, value: Any) -> None:
+    if encodable(text) and "\\ud" not in text and "\\uD" not in text:
+        return
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            todo.extend(item)
+            todo.extend(item.values())
+        elif isinstance(item, list):
+            todo.extend(item)
+        elif isinstance(item, str) and not encodable(item):
+            raise Unreadable("a string holds half of a surrogate pair")

@@ -1,0 +1,189 @@
+"""What is to be done with the calls of a reading: rules 9, 10 and 12.
+
+Each call is judged alone: its name against the catalog, its arguments against the tool's schema,
+and whether it may run without asking, as far as reading alone can tell. Policy comes after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.protocol.coerce import coerced
+from mlx_tools.protocol.echo import calls_in, echo_key, loose_name
+from mlx_tools.protocol.faults import MOST_CHARS, described, path_text
+from mlx_tools.protocol.rules import Reading
+from mlx_tools.protocol.schema import TooMuch, bounded, faults, validator_for
+from mlx_tools.spec import TOOL_NAME, ToolSpec
+
+_MOST_FAULTS: Final = 40
+_SHOWN_NAME: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedCall:
+    """A call, and what reading says of it.
+
+    ``call`` bears the tool's own name and the coerced arguments; its ``repairs`` include the
+    coercions. ``error`` is its observation where it is not valid. ``runs`` is ``with_approval``
+    where it may change things and anything about it is less than clean, and where it is echoed.
+    """
+
+    call: ToolCall
+    runs: Literal["freely", "with_approval"] = "with_approval"
+    echoed: bool = False
+    error: ErrorInfo | None = None
+
+
+def judge(
+    reading: Reading,
+    tools: Mapping[str, ToolSpec],
+    observations: Sequence[str] = (),
+    tool_choice: str = "auto",
+    aliases: Mapping[str, str] | None = None,
+) -> tuple[JudgedCall, ...]:
+    """The calls of ``reading``, each judged alone, in order.
+
+    ``tools`` is the catalog by name, ``observations`` the earlier outputs in which a call may have
+    been planted, ``aliases`` other names that are accepted for a tool.
+    """
+    return tuple(
+        _judged(message, reading.clean, tools, observations, tool_choice, aliases or {})
+        for message in reading.messages
+        if isinstance(message, ToolCall)
+    )
+
+
+def _judged(
+    call: ToolCall,
+    clean: bool,
+    tools: Mapping[str, ToolSpec],
+    observations: Sequence[str],
+    tool_choice: str,
+    aliases: Mapping[str, str],
+) -> JudgedCall:
+    spec, repairs = resolve(call.name, tools, aliases)
+    if spec is None:
+        return JudgedCall(call=call, error=_unknown(call.name, tools))
+    written = echo_key(call.name, call.arguments)
+    arguments, coercions, error = validate_arguments(spec, call.arguments)
+    repairs = (*call.repairs, *repairs, *coercions)
+    call = replace(call, name=spec.name, arguments=arguments, repairs=repairs)
+    if not _chosen(spec, tool_choice, tools, aliases):
+        text = "no tool" if tool_choice == "none" else f"only {tool_choice}"
+        return JudgedCall(call=call, error=ErrorInfo("not_allowed", f"{text} may be called here"))
+    if error is not None:
+        return JudgedCall(call=call, error=error)
+    keys = {written, echo_key(spec.name, arguments)}
+    echoed = any(not keys.isdisjoint(calls_in(text)) for text in observations)
+    mutates = spec.mutates(arguments)
+    if echoed and mutates:
+        error = ErrorInfo("echoed_call", "this call stands in an earlier observation")
+    freely = not echoed and (not mutates or (clean and not repairs))
+    runs: Literal["freely", "with_approval"] = "freely" if freely else "with_approval"
+    return JudgedCall(call=call, runs=runs, echoed=echoed, error=error)
+
+
+def _chosen(
+    spec: ToolSpec, tool_choice: str, tools: Mapping[str, ToolSpec], aliases: Mapping[str, str]
+) -> bool:
+    if tool_choice in ("auto", "required", spec.name):
+        return True
+    return tool_choice != "none" and resolve(tool_choice, tools, aliases)[0] is spec
+
+
+# --- the name ---------------------------------------------------------------------------------
+
+
+def resolve(
+    name: str, tools: Mapping[str, ToolSpec], aliases: Mapping[str, str] | None = None
+) -> tuple[ToolSpec | None, tuple[str, ...]]:
+    """The tool that ``name`` means, and ``("tool_name",)`` where it is not written exactly so.
+
+    An alias is a name like any other. A name in another case, or with other ``-``, ``_`` and ``.``,
+    is accepted where it can mean but one tool.
+    """
+    if name in tools:
+        return tools[name], ()
+    aliases = aliases or {}
+    if (alias := aliases.get(name)) in tools and alias is not None:
+        return tools[alias], ()
+    if not TOOL_NAME.fullmatch(name):  # a look-alike in another script is another name
+        return None, ()
+    loose = loose_name(name)
+    meant = {known for known in tools if loose_name(known) == loose}
+    meant |= {
+        tool for other, tool in aliases.items() if tool in tools and loose_name(other) == loose
+    }
+    return (tools[meant.pop()], ("tool_name",)) if len(meant) == 1 else (None, ())
+
+
+def _unknown(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
+    from difflib import get_close_matches
+
+    text = f"{name[:_SHOWN_NAME]!a} is no tool"
+    if len(name) <= _SHOWN_NAME:
+        by_loose = {loose_name(known): known for known in tools}
+        close = get_close_matches(loose_name(name), by_loose, n=1)
+        if close:
+            text += f"; did you mean {by_loose[close[0]]}?"
+    return ErrorInfo("unknown_tool", text)
+
+
+# --- the arguments ----------------------------------------------------------------------------
+
+
+def validate_arguments(
+    spec: ToolSpec, arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], ErrorInfo | None]:
+    """The arguments as the tool takes them, the coercions made, and the error if they do not fit.
+
+    The error lists every fault as ``path: what was expected``. Where there is one, the arguments
+    are those that came, and nothing is coerced. Nothing is fetched; the work is bounded.
+    """
+    given = dict(arguments)
+    try:
+        with bounded():
+            return _validated(spec, given)
+    except ToolDefinitionError as error:
+        text = f"{spec.name}: its parameters cannot be used: {error.message}"
+        return given, (), ErrorInfo("tool_error", text[:MOST_CHARS])
+    except (TooMuch, RecursionError):
+        text = "arguments: less, they are too large or too deep to be checked"
+        return given, (), ErrorInfo("invalid_arguments", text)
+
+
+def _validated(
+    spec: ToolSpec, given: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], ErrorInfo | None]:
+    validator = validator_for(spec.parameters)
+    if (path := _not_finite(given)) is not None:
+        text = f"{path_text(path)}: a finite number"
+        return given, (), ErrorInfo("invalid_arguments", text[:MOST_CHARS])
+    found = faults(validator, given, _MOST_FAULTS)
+    if not found:
+        return given, (), None
+    mended, coercions = coerced(validator, given)
+    if coercions:
+        found = faults(validator, mended, _MOST_FAULTS)
+        if not found:
+            return mended, coercions, None
+    return given, (), ErrorInfo("invalid_arguments", described(found))
+
+
+def _not_finite(value: Any) -> tuple[str | int, ...] | None:
+    """The path to a ``NaN`` or an infinity, or None."""
+    todo: list[tuple[Any, tuple[str | int, ...]]] = [(value, ())]
+    while todo:
+        item, path = todo.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return path
+        if isinstance(item, Mapping):
+            todo += ((inner, (*path, key)) for key, inner in item.items())
+        elif isinstance(item, list):
+            todo += ((inner, (*path, index)) for index, inner in enumerate(item))
+    return None

@@ -1,0 +1,79 @@
+"""What a tool is, to everything that does not run it: name, words, schema, effects.
+
+Pure values. The prompt's catalog, argument validation and policy read a `ToolSpec`; what it takes
+to run the tool is `mlx_tools.tools.Tool`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from mlx_tools.errors import ToolDefinitionError
+
+Effect = Literal["read", "write", "execute", "network"]
+Effects = frozenset[Effect]
+
+ALL_EFFECTS: Final[Effects] = frozenset(("read", "write", "execute", "network"))
+"""What a tool is taken to do when it declares nothing."""
+
+MUTATING: Final[Effects] = frozenset(("write", "execute"))
+
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+"""Names are ASCII: a look-alike in another script is another name, and is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model, the validator and the policy see it.
+
+    ``parameters`` is a JSON Schema (2020-12) of type object. ``effects`` may be a function of the
+    call's arguments; it must be pure, and where it raises, or names what is no effect, the call is
+    taken to have all effects.
+    ``timeout`` is in seconds; None means the run's own limit. ``retry`` is ``read_only`` or
+    ``never``; a call that can change things is never retried, whatever stands here.
+    ``plugin`` names where the tool comes from, for policy and listings.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+    effects: Effects | Callable[[Mapping[str, Any]], Effects] = ALL_EFFECTS
+    timeout: float | None = None
+    retry: Literal["never", "read_only"] = "never"
+    needs_approval: bool = False
+    plugin: str = ""
+
+    def __post_init__(self) -> None:
+        if not TOOL_NAME.fullmatch(self.name):
+            raise ToolDefinitionError(
+                f"{self.name!r} cannot name a tool",
+                hint="use 1 to 64 of A-Z a-z 0-9 _ . -",
+            )
+
+    def effects_of(self, arguments: Mapping[str, Any]) -> Effects:
+        """What a call with these arguments may do."""
+        if not callable(self.effects):
+            return self.effects
+        try:
+            effects = frozenset(self.effects(arguments))
+        except Exception:  # a tool author's function: fail closed
+            return ALL_EFFECTS
+        return effects if effects <= ALL_EFFECTS else ALL_EFFECTS
+
+    def mutates(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments can write or execute (reading rule 9)."""
+        return not MUTATING.isdisjoint(self.effects_of(arguments))
+
+    @property
+    def possible_effects(self) -> Effects:
+        """What a call may do at most: where the effects depend on the arguments, what their
+        function names in its attribute ``possible``, or all effects where it has none."""
+        if not callable(self.effects):
+            return self.effects
+        possible: Effects = getattr(self.effects, "possible", ALL_EFFECTS)
+        return possible

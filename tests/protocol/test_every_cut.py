@@ -1,0 +1,95 @@
+"""A call cut off anywhere is never another call, and never one that changes things unasked."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.messages import FinishReason, ToolCall
+from mlx_tools.protocol import ReadingRules, Style, judge, read, write_call
+from mlx_tools.spec import ToolSpec
+from tests.protocol.texts import arguments
+
+STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
+WRITES = {"t": ToolSpec("t"), "u": ToolSpec("u")}
+CALLS: tuple[dict[str, Any], ...] = (
+    {},
+    {"path": "/home/u/project", "content": 'a\nb \\ "c" {é} 😀'},
+    {"n": 123, "f": -1.5e3, "b": True, "z": None, "l": [1, [2, {"k": "v"}]], "o": {}},
+)
+
+
+def check_every_cut(text: str, whole: list[Any], rules: ReadingRules) -> None:
+    """At every cut: a beginning of the calls, and none freely unless they are all there."""
+    for at, reason in itertools.product(range(len(text)), ("stop", "length")):
+        finish: FinishReason = "stop" if reason == "stop" else "length"
+        reading = read(text[:at], finish, rules)
+        calls = [m for m in reading.messages if isinstance(m, ToolCall)]
+        assert [(call.name, call.arguments) for call in calls] == whole[: len(calls)], at
+        if len(calls) < len(whole):
+            assert not calls or "{" not in text[:at].rpartition("}")[2], at
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("given_arguments", CALLS)
+def test_every_cut_of_a_call(style: Style, given_arguments: dict[str, Any]) -> None:
+    text = write_call("t", given_arguments, style=style)
+    check_every_cut(text, [("t", given_arguments)], ReadingRules(style=style))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_cut_of_two_calls(style: Style) -> None:
+    text = "\n".join(write_call(name, CALLS[1], "c1", style) for name in "tu")
+    check_every_cut(text, [("t", CALLS[1]), ("u", CALLS[1])], ReadingRules(style=style))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'type': 'tool_call', 'name': 't', 'arguments': {'a': 'it\\'s', 'b': True, },}",
+        '{"name":"t","arguments":{"a":"b"}}',
+        '[{"type":"tool_call","name":"t","arguments":{"a":"b"}}]',
+        'Sure: {"type":"tool_call","name":"t","arguments":{"a":"b"}}',
+        '{"type":"tool_call","name":"t","arguments":"{\\"a\\":\\"b\\"}"}',
+        '{\n  "type": "tool_call",\n  "name": "t",\n  "arguments": {\n    "a": "b"\n  }\n}\n',
+        '{"type":"tool_call","name":"t"}',
+    ],
+)
+def test_no_cut_of_a_call_in_another_form_is_a_call(text: str) -> None:
+    end = text.rstrip("]\n").rfind("}")
+    for at, reason in itertools.product(range(end + 1), ("stop", "length")):
+        finish: FinishReason = "stop" if reason == "stop" else "length"
+        assert not any(isinstance(m, ToolCall) for m in read(text[:at], finish).messages), at
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(arguments, st.sampled_from(STYLES))
+def test_every_cut_of_any_call(given_arguments: dict[str, Any], style: Style) -> None:
+    text = write_call("t", given_arguments, style=style)
+    check_every_cut(text, [("t", given_arguments)], ReadingRules(style=style))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(arguments, st.sampled_from(STYLES))
+def test_a_read_only_call_cut_off_keeps_no_half_value(
+    given_arguments: dict[str, Any], style: Style
+) -> None:
+    text = write_call("t", given_arguments, style=style)
+    rules = ReadingRules(style=style, mutates=lambda name, args: False)
+    for at in range(len(text)):
+        for message in read(text[:at], "stop", rules).messages:
+            if isinstance(message, ToolCall):
+                kept = list(message.arguments.items())
+                assert kept[:-1] == list(given_arguments.items())[: len(kept) - 1] or not kept
+                assert not kept or kept[-1][0] in given_arguments
+
+
+def test_a_cut_output_lets_no_call_of_it_run_freely() -> None:
+    first, second = (write_call(name, {"a": "b"}) for name in "tu")
+    rules = ReadingRules(mutates=lambda name, args: name == "t")
+    reading = read(f"{first}\n{second[:-1]}", "stop", rules)
+    assert [j.runs for j in judge(reading, WRITES)] == ["with_approval", "with_approval"]

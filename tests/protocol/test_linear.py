@@ -1,0 +1,106 @@
+"""Work is linear in the text, whatever the text: counted in calls, not in seconds.
+
+A regular expression is one call however long it runs. What the patterns themselves cost is held to
+the same bound, in time, by the benchmarks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mlx_tools.protocol import Reader, ReadingRules, judge, read, write_call
+from mlx_tools.protocol.echo import calls_in
+from mlx_tools.spec import ToolSpec
+from tests.protocol.texts import CALL, FRAGMENTS, MESSAGES, OBSERVATION
+
+UNITS = (
+    *(unit for unit in FRAGMENTS if unit.strip()),
+    *(
+        "{{",
+        '{"a":',
+        '{"a" ',
+        '{"type":',
+        '{"type":"tool_call","a":',
+        "[[",
+        "[{",
+        "\\\\",
+        '""',
+        "''",
+    ),
+    *("{'a':'", '{"a":"\n', "{b:'\n,k:',k:\n", "- - ", "\n\n", "{ \n", '{"\\u', '{"a":"\\ud800'),
+    *(
+        '{"type":1,}',
+        "x\n",
+        '{"a":[1,',
+        "{'a'  ",
+        "{/**/",
+        "~~~x ",
+        '{"name":"y"}',
+        '{"name":"y"} ',
+    ),
+    *(f"{text}\n" for text in MESSAGES),
+)
+HEADS = ("", '{"type":"tool_call","name":"a","arguments":{"k":"', "<think>", "<final_answer>", "[")
+SMALL, LARGE = 400, 4_000
+
+
+def calls_made(work: Callable[[], Any]) -> int:
+    """How many functions ran, Python's own in C among them."""
+    count = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def is_linear(work: Callable[[str], Any], unit: str, head: str = "") -> bool:
+    texts = [head + unit * (size // len(unit)) for size in (SMALL, LARGE)]
+    small, large = (calls_made(lambda text=text: work(text)) for text in texts)
+    return large <= 12 * small + 1000
+
+
+def bytewise(text: str) -> None:
+    reader = Reader(ReadingRules(style="xml"))
+    for char in text:
+        reader.feed(char)
+    reader.finish()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_reading_a_whole_text_is_linear(head: str) -> None:
+    faults = [unit for unit in UNITS if not is_linear(read, unit, head)]
+    assert faults == []
+
+
+def test_reading_a_text_byte_by_byte_is_linear() -> None:
+    faults = [unit for unit in UNITS if not is_linear(bytewise, unit)]
+    assert faults == []
+
+
+def test_looking_for_echoes_is_linear() -> None:
+    def look(text: str) -> None:
+        calls_in.cache_clear()
+        judge(read(CALL), {"calculator": ToolSpec("calculator")}, [text])
+
+    units = (*UNITS, '\\"', "&quot;{", '"{', write_call("a", {"b": CALL}), OBSERVATION)
+    look(CALL)
+    assert [unit for unit in units if not is_linear(look, unit)] == []
+
+
+@pytest.mark.parametrize("opening", ["{", "[", '{"type":', '{"a":'])
+def test_depth_costs_no_stack(opening: str) -> None:
+    deep = opening * 100_000
+    for text in (deep, f'{{"type":"tool_call","name":"a","arguments":{deep}'):
+        assert not any(message.type == "tool_call" for message in read(text).messages)
+    assert calls_in(opening * 5_000) == frozenset()

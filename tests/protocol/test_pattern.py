@@ -1,0 +1,86 @@
+"""Regular expressions of schemas: the same matches as Python's, in linear time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.protocol.pattern import TooLong, UnsupportedPattern, compiled
+
+PATTERNS = (
+    r"^(a+)+$",
+    r"^[\w.+-]+@[\w-]+\.[\w.-]+$",
+    r"^\d{4}-\d{2}$",
+    r"foo|ba[rz]",
+    r"\bcat\b",
+    r"\Ba",
+    r"^(?:a|ab)(?:c|bcd)(d*)$",
+    r"a{2,4}b?$",
+    r"a{0}b",
+    r"^$",
+    r"",
+    r"a|",
+    r"(?:)*x",
+    r"[^abc]\S\D\W",
+    r"[\d\s]x",
+    r"(ab)*c",
+    r"(a*)*b",
+    r"x*?y+?",
+    r"a.c",
+    r"[a-c.-]{3,}",
+    r"\Aa\Z",
+    r"^(0|[1-9]\d*)(?:\.(?:0|[1-9]\d*))*$",
+)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.sampled_from(PATTERNS), st.text(st.sampled_from("abcdxyz019.-@ _\n"), max_size=10))
+def test_it_matches_what_python_matches(pattern: str, text: str) -> None:
+    # Python's $ also stands before a newline at the end; JSON Schema's dialect has no such thing.
+    expected = re.search(pattern.replace("$", r"\Z"), text, re.ASCII) is not None
+    assert compiled(pattern).search(text) == expected
+
+
+def test_the_end_is_the_very_end() -> None:
+    assert not compiled("^[a-z]+$").search("abc\n")
+
+
+def test_digits_and_words_are_ascii() -> None:
+    assert not compiled(r"\d").search("٣")
+    assert not compiled(r"\w").search("é")
+    assert compiled(r"\s").search("\u00a0")
+
+
+def test_named_groups_are_written_as_in_javascript() -> None:
+    assert compiled(r"^(?<year>\d+)$").search("1999")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(a)\\1", "(?=a)", "(?!a)", "(?<=a)b", "(?i)a", "(?i:a)", "\\p{L}", "(", "[", "a{2,1}"),
+        *("(?>a)", "a++", "(" * 3000 + ")" * 3000, "((a{100}){100}){100}", "a{99999999}"),
+    ],
+)
+def test_what_is_not_regular_or_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(UnsupportedPattern):
+        compiled(pattern)
+
+
+def test_repeating_nothing_ends() -> None:
+    assert compiled("(?:){4000000000}$").search("")
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^(a+)+$", r"(.*)(.*)(.*)(.*)[^a!]$", r"^(a|a|aa)*$", r"(a?){200}b$"]
+)
+def test_no_pattern_runs_away(pattern: str) -> None:
+    assert not compiled(pattern).search("a" * 3000 + "!")
+
+
+def test_a_text_too_long_for_its_pattern_is_said_to_be_so() -> None:
+    with pytest.raises(TooLong):
+        compiled("(a|b){500}").search("ab" * 10_000)

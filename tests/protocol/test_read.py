@@ -1,0 +1,556 @@
+"""The reading rules, one after the other, on whole texts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
+from mlx_tools.protocol import Reading, ReadingRules, read
+from tests.protocol.texts import ANSWER, CALL, OBSERVATION, OTHER_CALL
+
+CALLED = ToolCall("calculator", {"expression": "17 * 23"})
+CLOCK = ToolCall("clock", {"timezone": "Europe/Rome"})
+ANSWERED = FinalAnswer("17 times 23 is 391.")
+HARMLESS = ReadingRules(mutates=lambda name, arguments: False)
+XML = ReadingRules(style="xml", mutates=lambda name, arguments: False)
+ALIAS = '{"name":"calculator","arguments":{"expression":"17 * 23"}}'
+
+
+def code(reading: Reading) -> ErrorCode | None:
+    return reading.error.code if reading.error else None
+
+
+def bare(content: str) -> Reading:
+    return Reading(messages=(FinalAnswer(content),), bare_text=True, counted=content)
+
+
+# --- messages as they should be ---------------------------------------------------------------
+
+
+def test_a_call_and_an_answer_are_read() -> None:
+    assert read(CALL) == Reading(messages=(CALLED,), counted=CALL, clean=True)
+    assert read(ANSWER) == Reading(messages=(ANSWERED,), counted=ANSWER, clean=True)
+
+
+def test_ids_and_sources_are_kept() -> None:
+    call = read('{"type":"tool_call","id":"c1","name":"a","arguments":{}}')
+    assert call.messages == (ToolCall("a", {}, "c1"),)
+    answer = read('{"type":"final_answer","content":"x","sources":[1,"b"]}')
+    assert answer.messages == (FinalAnswer("x", (1, "b")),)
+    assert call.clean and answer.clean
+
+
+def test_an_id_that_is_a_number_is_taken_as_it_is_written() -> None:
+    reading = read('{"type":"tool_call","id":7,"name":"a","arguments":{}}')
+    assert reading.messages == (ToolCall("a", {}, "7", ("id_string",)),)
+
+
+def test_unknown_keys_are_dropped_and_recorded() -> None:
+    reading = read('{"type":"tool_call","name":"a","arguments":{},"why":"é","id":[1]}')
+    assert reading.messages == (ToolCall("a", {}),)
+    assert reading.dropped == ('"why": "é"', '"id": [1]')
+    assert not reading.clean
+
+
+def test_a_call_without_arguments_has_none() -> None:
+    for text in (
+        '{"type":"tool_call","name":"a"}',
+        '{"type":"tool_call","name":"a","arguments":null}',
+    ):
+        assert read(text).messages == (ToolCall("a", {}, None, ("missing_arguments",)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"type":"tool_call"}', ErrorInfo("invalid_json", "name: required")),
+        ('{"type":"tool_call","name":5}', ErrorInfo("invalid_json", "name: a string")),
+        ('{"type":"tool_call","name":""}', ErrorInfo("invalid_json", "name: a string")),
+        ('{"type":"final_answer"}', ErrorInfo("invalid_json", "content: required")),
+        ('{"type":"final_answer","content":391}', ErrorInfo("invalid_json", "content: a string")),
+        (
+            '{"type":"tool_call","name":"a","arguments":[1]}',
+            ErrorInfo("invalid_arguments", "arguments: an object"),
+        ),
+    ],
+)
+def test_a_known_type_with_the_wrong_fields_is_an_error(text: str, error: ErrorInfo) -> None:
+    reading = read(text)
+    assert (reading.messages, reading.error) == ((), error)
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "counted"),
+    [
+        ("markdown-json", f"```json\n{CALL}\n```\n", f"```json\n{CALL}\n```"),
+        ("markdown-json", CALL, CALL),
+        ("markdown-json", f"```json {CALL}```", f"```json {CALL}```"),
+        ("markdown-json", f"~~~\n{CALL}\n~~~", f"~~~\n{CALL}\n~~~"),
+        ("jsonl", f"```json\n{CALL}\n```", f"```json\n{CALL}\n```"),
+        ("jsonl", f"<tool_call>{CALL}</tool_call>", f"<tool_call>{CALL}</tool_call>"),
+        ("xml", f"<tool_call>\n{ALIAS}\n</tool_call>\n", f"<tool_call>\n{ALIAS}\n</tool_call>"),
+        ("xml", f"<tool_call>{ALIAS}", f"<tool_call>{ALIAS}"),
+        ("xml", CALL, CALL),
+        ("xml", f"```xml\n<tool_call>{ALIAS}</tool_call>\n```", None),
+    ],
+)
+def test_every_style_reads_its_own_form_and_the_others(
+    style: str, text: str, counted: str | None
+) -> None:
+    reading = read(text, "stop", ReadingRules(style=style))  # type: ignore[arg-type]
+    assert reading.messages == (CALLED,)
+    assert reading.clean
+    assert reading.counted == (text if counted is None else counted)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("<final_answer>391</final_answer>", "391"),
+        ("<final_answer>\n391 < 400 & {x}\n</final_answer>", "391 < 400 & {x}"),
+        ("Well:\n<final_answer>a\n\nb</final_answer> bye", "a\n\nb"),
+        ("<final_answer>use <think> and ```</final_answer>", "use <think> and ```"),
+    ],
+)
+def test_an_answer_in_tags_is_its_plain_text(text: str, content: str) -> None:
+    assert read(text, "stop", XML).messages == (FinalAnswer(content),)
+
+
+def test_an_answer_in_tags_reads_in_the_other_styles_too() -> None:
+    assert read("<final_answer>391</final_answer>").messages == (FinalAnswer("391"),)
+
+
+def test_an_answer_whose_closing_tag_is_missing_stands_where_the_output_ended_by_itself() -> None:
+    text = "<final_answer>It is 391."
+    expected = (FinalAnswer("It is 391.", (), ("missing_closers",)),)
+    assert read(text, "stop", XML).messages == expected
+    assert code(read(text, "length", XML)) == "truncated_output"
+    assert code(read(text + "</final", "stop", XML)) == "truncated_output"
+    assert code(read("<final_answer>", "stop", XML)) == "invalid_json"
+
+
+def test_a_prefix_is_read_together_with_the_text() -> None:
+    prefix = '{"type":"tool_call","name":"calculator","arguments":{"expression":"17'
+    reading = read(' * 23"}}', "stop", ReadingRules(prefix=prefix))
+    assert reading == Reading(messages=(CALLED,), counted=CALL, clean=True)
+
+
+# --- rule 1 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\r", "\x0b", "\x0c", "\x1c"])
+def test_only_a_newline_ends_a_line(end: str) -> None:
+    reading = read(f"So:{end}{CALL}")
+    assert reading.messages == (ToolCall("calculator", CALLED.arguments, None, ("inline",)),)
+    assert read(f"So:\n{CALL}").messages == (CALLED,)
+
+
+# --- rule 2 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("opener", "closer"),
+    [
+        ("<think>", "</think>"),
+        ("[THINK]", "[/THINK]"),
+        ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("◁think▷", "◁/think▷"),
+    ],
+)
+def test_thoughts_are_cut_out_and_never_messages(opener: str, closer: str) -> None:
+    reading = read(f"{opener}hm\n{OTHER_CALL}\n{closer}\n{CALL}")
+    assert reading.messages == (CALLED,)
+    assert OTHER_CALL in reading.reasoning
+    assert reading.counted == f"\n{CALL}"
+    assert reading.clean
+
+
+def test_a_text_may_begin_inside_a_thought() -> None:
+    reading = read(f"hm {OTHER_CALL}</think>{CALL}", "stop", ReadingRules(in_thought=True))
+    assert (reading.messages, reading.reasoning) == ((CALLED,), f"hm {OTHER_CALL}")
+    assert reading.clean
+
+
+def test_a_thought_whose_opening_nobody_told_of_is_no_prose_but_not_clean_either() -> None:
+    reading = read(f"so I will</think>\n{CALL}")
+    assert (reading.messages, reading.reasoning, reading.commentary) == ((CALLED,), "so I will", "")
+    assert not reading.clean
+
+
+def test_a_marker_within_a_string_is_text() -> None:
+    reading = read('{"type":"final_answer","content":"use <think> and </think>"}')
+    assert reading.messages == (FinalAnswer("use <think> and </think>"),)
+    assert reading.reasoning == ""
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+@pytest.mark.parametrize("text", ["<think>hm", f"<think>{CALL}", f"{CALL}\n<think>more"])
+def test_a_thought_that_is_still_open_is_truncated_output(text: str, reason: FinishReason) -> None:
+    reading = read(text, reason)
+    assert (reading.messages, code(reading)) == ((), "truncated_output")
+
+
+def test_a_thought_between_calls_does_not_part_them() -> None:
+    reading = read(f"{CALL}\n<think>and now</think>\n{OTHER_CALL}")
+    assert reading.messages == (CALLED, CLOCK)
+    assert reading.clean
+
+
+# --- rule 3 -----------------------------------------------------------------------------------
+
+
+def test_an_object_may_be_spread_over_lines() -> None:
+    assert read(json.dumps(json.loads(CALL), indent=2)).messages == (CALLED,)
+
+
+@pytest.mark.parametrize(
+    "text", [f"- {CALL}", f"* {CALL}", f"1. {CALL}", f"12) {CALL}", f"• {CALL}"]
+)
+def test_an_object_may_follow_a_bullet_but_that_is_not_clean(text: str) -> None:
+    reading = read(text)
+    assert reading.messages == (CALLED,)
+    assert not reading.clean
+
+
+@pytest.mark.parametrize("text", [f"[{CALL},{OTHER_CALL}]", f"[\n  {CALL},\n  {OTHER_CALL}\n]\n"])
+def test_the_items_of_an_array_are_messages(text: str) -> None:
+    reading = read(text)
+    assert reading.messages == (CALLED, CLOCK)
+    assert reading.clean
+    assert reading.counted == text.rstrip()
+
+
+@pytest.mark.parametrize("before", ["Sure: ", 'say "', "x", "> ", "<b>", "`", "[1] "])
+def test_an_object_within_a_line_is_read_but_counts_as_repaired(before: str) -> None:
+    reading = read(before + CALL)
+    assert reading.messages == (ToolCall("calculator", CALLED.arguments, None, ("inline",)),)
+    assert reading.commentary == before.strip()
+
+
+# --- rule 4 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "between", ["", " ", "\n", "\n\n", "\r\n", "\n```\n```json\n", "\n</tool_call><tool_call>"]
+)
+def test_calls_with_nothing_between_them_are_one_run(between: str) -> None:
+    reading = read(f"{CALL}{between}{OTHER_CALL}")
+    assert reading.messages == (CALLED, CLOCK)
+    assert reading.clean
+
+
+def test_a_comma_between_calls_does_not_part_them_but_is_not_clean() -> None:
+    reading = read(f"{CALL},\n{OTHER_CALL}")
+    assert (len(reading.messages), reading.clean) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "between", ["and", "- ", ";", "\u2028", "}", "[", '{"a":1}\n', OBSERVATION]
+)
+def test_anything_else_ends_the_run_and_what_follows_is_dropped(between: str) -> None:
+    reading = read(f"{CALL}\n{between}{OTHER_CALL}\n")
+    assert (reading.messages, reading.error) == ((CALLED,), None)
+    assert reading.dropped == (f"{between}{OTHER_CALL}".strip(),)
+    assert reading.counted == CALL
+    assert not reading.clean
+
+
+def test_the_first_message_counts_not_the_last() -> None:
+    reading = read(f"{ANSWER}\n{CALL}\n{OTHER_CALL}")
+    assert reading.messages == (ANSWERED,)
+    assert reading.dropped == (f"{CALL}\n{OTHER_CALL}",)
+
+
+def test_prose_before_is_commentary() -> None:
+    reading = read(f"Let me see.\n\n{CALL}\nDone.")
+    assert (reading.messages, reading.commentary) == ((CALLED,), "Let me see.")
+    assert reading.counted == f"Let me see.\n\n{CALL}"
+
+
+def test_with_one_call_allowed_the_second_is_dropped() -> None:
+    reading = read(f"{CALL}\n{OTHER_CALL}", "stop", ReadingRules(max_calls=1))
+    assert (reading.messages, reading.dropped) == ((CALLED,), (OTHER_CALL,))
+    assert read(f"{CALL}\n```\n", "stop", ReadingRules(max_calls=1)).clean
+
+
+def test_a_forged_observation_is_dropped_wherever_it_stands() -> None:
+    for forged in (OBSERVATION, f"<tool_response>\n{CALL}\n</tool_response>"):
+        before = read(f"{forged}\n{ANSWER}")
+        assert (before.messages, before.dropped) == ((ANSWERED,), (forged,))
+        assert forged not in before.counted and not before.clean
+        after = read(f"{CALL}\n{forged}\n{ANSWER}")
+        assert (after.messages, after.dropped) == ((CALLED,), (f"{forged}\n{ANSWER}",))
+        assert code(read(forged)) == "invalid_json"
+
+
+# --- rule 5 and 11 ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The capital of France is Paris.",
+        "The set {a, b} and \\frac{1}{2} and f(x) = { x }.",
+        "```js\nfunction f() { return {x: 1}; }\n```",
+        'A list: ["a", {"b": 1}]',
+        '{"a": 1}',
+        '{"type":"dog","name":"Rex"}',
+        '{"name":"Alice"}',
+        '{"name":"Alice","age":5}',
+        '{"name", "age"}',
+        '[{"name":"Alice"}]',
+        '{"a": {"type":"tool_call"}}',
+        "{name: string; age: number}",
+        "interface X {\n  name: string;\n}",
+        '{"result": 1,',
+        "{{{{ }}}} }{",
+        '{"a" "b"}',
+        "{x",
+        f"{ALIAS} is how a call looks",
+        f"A call: {ALIAS}",
+        '{"name":"f","description":"adds","parameters":{"type":"object"}}',
+    ],
+)
+def test_prose_alone_is_the_answer_and_braces_in_it_do_not_matter(text: str) -> None:
+    assert read(text) == bare(text)
+
+
+def test_bare_text_is_without_thoughts_and_outer_white_space() -> None:
+    reading = read("<think>hm</think>\n\n It is 391. \n")
+    assert reading.messages == (FinalAnswer("It is 391."),)
+    assert (reading.bare_text, reading.reasoning, reading.clean) == (True, "hm", False)
+
+
+@pytest.mark.parametrize("key", ["type", "name", "tool", "function"])
+@pytest.mark.parametrize("before", ["", "So:\n", "```json\n", "Use "])
+@pytest.mark.parametrize("rest", [": ...}", ' "x"}', ":", ': {"a":1}}}, "b" ; }', ": 'a' 'b'}"])
+def test_an_object_that_begins_like_a_message_and_cannot_be_read_is_an_error(
+    key: str, before: str, rest: str
+) -> None:
+    broken = rest != ': {"a":1}}}, "b" ; }'
+    for quote in "\"'":
+        reading = read(f"{before}{{{quote}{key}{quote}{rest}")
+        assert (reading.error is not None) == broken
+        assert not any(isinstance(message, ToolCall) for message in reading.messages)
+
+
+def test_a_quoted_beginning_of_a_message_is_no_error_where_a_message_follows() -> None:
+    reading = read(f'You said to write {{"type": ...}}, so:\n{CALL}')
+    assert (reading.messages, reading.error) == ((CALLED,), None)
+    assert not reading.clean
+
+
+def test_a_message_whose_type_comes_late_is_told_apart_too() -> None:
+    assert code(read('{"id":"c1","type":"tool_call","name":')) == "truncated_output"
+    assert code(read('{"id":"c1","type":"tool_call",oops}')) == "invalid_json"
+
+
+@pytest.mark.parametrize("text", ["", " \n", "```json\n```", "<tool_call></tool_call>", "```"])
+def test_an_empty_output_is_an_error_and_no_empty_answer(text: str) -> None:
+    reading = read(text)
+    assert (reading.messages, code(reading)) == ((), "invalid_json")
+
+
+@pytest.mark.parametrize("choice", ["required", "calculator"])
+def test_an_answer_is_no_answer_where_a_call_was_required(choice: str) -> None:
+    given_rules = ReadingRules(tool_choice=choice)
+    prose = read("It is 391.", "stop", given_rules)
+    assert (prose.messages, code(prose), prose.bare_text) == ((), "invalid_json", False)
+    answer = read(ANSWER, "stop", given_rules)
+    assert (answer.messages, code(answer)) == ((), "not_allowed")
+    assert read(CALL, "stop", given_rules).messages == (CALLED,)
+
+
+def test_a_broken_second_call_is_an_error_beside_the_first() -> None:
+    broken = '{"type":"tool_call","name":"b" oops}'
+    reading = read(f"{CALL}\n{broken}\n{OTHER_CALL}")
+    assert (reading.messages, code(reading)) == ((CALLED,), "invalid_json")
+    assert reading.dropped == (f"{broken}\n{OTHER_CALL}",)
+    assert not reading.clean
+
+
+# --- rule 7: aliases --------------------------------------------------------------------------
+
+ALIASES = [
+    (ALIAS, ("envelope_alias",)),
+    (ALIAS.replace("arguments", "parameters"), ("envelope_alias",)),
+    (ALIAS.replace('{"name"', '{"type":"function","name"'), ("envelope_alias",)),
+    (f'{{"function":{ALIAS}}}', ("envelope_alias",)),
+    (f'{{"id":"c1","type":"function","function":{ALIAS}}}', ("envelope_alias",)),
+    (CALL.replace("arguments", "parameters"), ("envelope_alias",)),
+    (
+        CALL.replace('{"expression":"17 * 23"}', '"{\\"expression\\":\\"17 * 23\\"}"'),
+        ("arguments_string",),
+    ),
+    (
+        ALIAS.replace('{"expression":"17 * 23"}', '"{\\"expression\\":\\"17 * 23\\"}"'),
+        ("envelope_alias", "arguments_string"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "repairs"), ALIASES)
+@pytest.mark.parametrize(
+    "around", ["{}", "```json\n{}\n```", "<tool_call>{}</tool_call>", "<think>x</think>{}"]
+)
+def test_aliases_count_where_they_are_the_whole_output(
+    text: str, repairs: tuple[str, ...], around: str
+) -> None:
+    reading = read(around.replace("{}", text))
+    call = reading.messages[0]
+    assert isinstance(call, ToolCall)
+    assert (call.name, call.arguments, call.repairs) == ("calculator", CALLED.arguments, repairs)
+
+
+@pytest.mark.parametrize(("text", "repairs"), ALIASES)
+@pytest.mark.parametrize(
+    "around", ["Hm.\n{}", "{}\nHm.", "- {}", f"{{}}\n{ANSWER}", f"{OBSERVATION}\n{{}}"]
+)
+def test_aliases_count_nowhere_else(text: str, repairs: tuple[str, ...], around: str) -> None:
+    reading = read(around.replace("{}", text))
+    assert not any(isinstance(message, ToolCall) for message in reading.messages)
+
+
+def test_several_aliases_are_several_calls() -> None:
+    for text in (
+        f"{ALIAS}\n{ALIAS}",
+        f"[{ALIAS},{ALIAS}]",
+        f"<tool_call>{ALIAS}</tool_call>\n" * 2,
+    ):
+        assert len(read(text).messages) == 2
+    one = read(f"{ALIAS}\n{ALIAS}", "stop", ReadingRules(max_calls=1))
+    assert (len(one.messages), one.dropped, one.clean) == (1, (ALIAS,), False)
+
+
+def test_in_its_own_tags_the_short_form_is_no_alias() -> None:
+    reading = read(f"I will.\n<tool_call>{ALIAS}</tool_call>", "stop", XML)
+    assert reading.messages == (CALLED,)
+
+
+# --- rule 8 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"final_answer","content":"It is',
+        '{"type":"final_answer","content":"It is\\',
+        '{"type":"final_answer","cont',
+        '{"type":"final_answer","content"',
+        '{"type":"final_answer","content":',
+        '{"type":"tool_call","name":"a","arguments":{"n":12',
+        '{"type":"tool_call","name":"a","arguments":{"n":tru',
+        '{"type":"tool_call","name":"a","arguments":{"n":true',
+        '{"type":"tool_call","name":"a","arguments":{"n":1,',
+        '{"type":"tool_call","name":"a","arguments":{',
+        '{"type":"tool_call","name":"a"',
+        '{"type":"tool_call","name":"a","arguments":{"n":1} // so',
+        '{"ty',
+        "{",
+        "Well:\n{",
+        '{"name": "calc',
+    ],
+)
+def test_what_is_open_inside_a_token_was_cut_off(text: str, reason: FinishReason) -> None:
+    reading = read(text, reason, HARMLESS)
+    assert (reading.messages, code(reading)) == ((), "truncated_output")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL[:-1],
+        CALL[:-2],
+        CALL[:-1] + "\n",
+        f"```json\n{CALL[:-1]}\n```",
+        f"<tool_call>{CALL[:-2]}</tool_call>\n",
+    ],
+)
+def test_missing_closers_are_added_to_a_read_only_call_that_ended_by_itself(text: str) -> None:
+    reading = read(text, "stop", HARMLESS)
+    assert reading.messages == (
+        ToolCall("calculator", CALLED.arguments, None, ("missing_closers",)),
+    )
+    assert not reading.clean
+    assert code(read(text, "length", HARMLESS)) == "truncated_output"
+    assert code(read(text, "stop")) == "truncated_output"
+
+
+def test_missing_closers_are_added_to_an_answer() -> None:
+    expected = (FinalAnswer(ANSWERED.content, (), ("missing_closers",)),)
+    assert read(ANSWER[:-1]).messages == expected
+    assert read(f"```json\n{ANSWER[:-1]}\n```").messages == expected
+    assert code(read(ANSWER[:-1], "length")) == "truncated_output"
+
+
+def test_nothing_but_wrapping_may_follow_what_lacks_its_closers() -> None:
+    assert code(read(f"```json\n{CALL[:-1]}\n```\nSo.", "stop", HARMLESS)) == "invalid_json"
+
+
+def test_a_run_of_calls_that_was_cut_off_runs_none() -> None:
+    for end in ("{", '{"', '{"id', OTHER_CALL[:20], OTHER_CALL[:-1]):
+        for reason in ("stop", "length"):
+            reading = read(f"{CALL}\n{end}", reason)
+            assert (reading.messages, code(reading)) == ((), "truncated_output"), end
+
+
+def test_a_message_that_was_complete_before_the_cut_stands() -> None:
+    assert read(f"{ANSWER}\n{CALL[:20]}", "length").messages == (ANSWERED,)
+    assert read(CALL, "length").messages == (CALLED,)
+    assert read(f"{CALL}\n", "length").messages == (CALLED,)
+    assert read(f"{CALL}\nThe res", "length").messages == (CALLED,)
+    assert read(f"{CALL}\n{ANSWER[:-4]}", "length").messages == (CALLED,)
+
+
+def test_an_array_of_calls_that_lacks_its_bracket_is_open() -> None:
+    text = f"[{CALL}"
+    assert code(read(text, "length", HARMLESS)) == "truncated_output"
+    assert code(read(text, "stop")) == "truncated_output"
+    reading = read(text, "stop", HARMLESS)
+    assert reading.messages == (
+        ToolCall("calculator", CALLED.arguments, None, ("missing_closers",)),
+    )
+    aliases = read(f"[{ALIAS}", "stop", HARMLESS).messages
+    assert [m.repairs for m in aliases] == [("envelope_alias", "missing_closers")]
+    assert code(read(f"[{ALIAS}", "stop")) == "truncated_output"
+
+
+@pytest.mark.parametrize(
+    "text", ["<tool_call>", "<tool_call>\n", "So:\n<tool_call>", "<tool_ca", "<fin"]
+)
+def test_a_tag_that_nothing_follows_was_cut_off(text: str) -> None:
+    assert code(read(text, "length", XML)) == "truncated_output"
+    assert code(read(text, "stop", XML)) == "truncated_output"
+
+
+def test_prose_that_was_cut_off_is_still_the_answer() -> None:
+    assert read("The capital of", "length") == bare("The capital of")
+
+
+# --- native markers ---------------------------------------------------------------------------
+
+
+def test_native_tool_calls_are_a_break_of_format() -> None:
+    for text in ("", "Let me see.", ANSWER[:-1], CALL[:-1]):
+        reading = read(text, "tool_calls", HARMLESS)
+        assert reading.messages == () and code(reading) in ("invalid_json", "truncated_output")
+    assert code(read("Let me see.", "tool_calls")) == "invalid_json"
+
+
+def test_a_message_that_was_complete_before_native_markers_stands_but_is_not_clean() -> None:
+    reading = read(CALL, "tool_calls")
+    assert (reading.messages, reading.clean) == ((CALLED,), False)
+
+
+# --- the caller's own function ----------------------------------------------------------------
+
+
+def test_a_mutates_function_that_raises_counts_as_yes() -> None:
+    def broken(name: str, arguments: object) -> bool:
+        raise KeyError(name)
+
+    assert code(read(CALL[:-1], "stop", ReadingRules(mutates=broken))) == "truncated_output"

@@ -1,0 +1,238 @@
+"""The reader fed piece by piece: the same result, deltas, and when it is done."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
+from mlx_tools.protocol import (
+    AnswerDelta,
+    ArgumentsDelta,
+    CallStarted,
+    Delta,
+    Reader,
+    Reading,
+    ReadingRules,
+    Style,
+    read,
+    write_answer,
+    write_call,
+)
+from tests.protocol.texts import (
+    ANSWER,
+    CALL,
+    OBSERVATION,
+    OTHER_CALL,
+    REASONS,
+    arguments,
+    mixtures,
+    one_line,
+    rules,
+)
+
+STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
+QUICK = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def fed(
+    pieces: list[str], reason: FinishReason = "stop", given_rules: ReadingRules | None = None
+) -> tuple[Reading, list[Delta]]:
+    reader = Reader(given_rules or ReadingRules())
+    deltas = list(itertools.chain.from_iterable(reader.feed(piece) for piece in pieces))
+    return reader.finish(reason), deltas
+
+
+def answer_of(deltas: list[Delta]) -> str:
+    return "".join(d.text for d in deltas if isinstance(d, AnswerDelta))
+
+
+def arguments_of(deltas: list[Delta], index: int) -> str:
+    return "".join(d.text for d in deltas if isinstance(d, ArgumentsDelta) and d.index == index)
+
+
+@QUICK
+@given(mixtures(), rules(), REASONS, st.data())
+def test_a_text_is_read_the_same_however_it_is_split(
+    text: str, given_rules: ReadingRules, reason: FinishReason, data: st.DataObject
+) -> None:
+    whole = read(text, reason, given_rules)
+    assert fed(list(text), reason, given_rules)[0] == whole
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
+    assert fed(pieces, reason, given_rules)[0] == whole
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_two_piece_split_of_a_full_turn_reads_the_same(style: Style) -> None:
+    call = write_call("calculator", {"expression": "é 😀 \n \\"}, style=style)
+    text = f"<think>{CALL}</think>Let me see:\n{call}\n{call}\n{OBSERVATION}\n{ANSWER}"
+    whole = read(text, "stop", ReadingRules(style=style))
+    assert [type(message) for message in whole.messages] == [ToolCall, ToolCall]
+    for at in range(len(text) + 1):
+        pieces = [text[:at], text[at:]]
+        assert fed(pieces, "stop", ReadingRules(style=style))[0] == whole
+
+
+@QUICK
+@given(mixtures(), rules(), REASONS)
+def test_reading_never_raises_and_gives_text_that_can_be_written(
+    text: str, given_rules: ReadingRules, reason: FinishReason
+) -> None:
+    reading = read(text, reason, given_rules)
+    assert bool(reading.messages) or reading.error is not None
+    for part in (reading.counted, reading.commentary, reading.reasoning, *reading.dropped):
+        part.encode()
+    for message in reading.messages:
+        if isinstance(message, ToolCall):
+            message.name.encode()
+            one_line(message.arguments).encode()
+        else:
+            message.content.encode()
+
+
+@QUICK
+@given(st.text(st.characters(codec="utf-8"), max_size=40), st.sampled_from(STYLES), st.data())
+def test_answer_deltas_join_to_the_content(content: str, style: Style, data: st.DataObject) -> None:
+    text = write_answer(content, style)
+    size = data.draw(st.integers(1, 5))
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    reading, deltas = fed(pieces, "stop", ReadingRules(style=style))
+    assert reading.messages == (FinalAnswer(content),)
+    assert answer_of(deltas) == content
+
+
+def test_escaped_characters_come_whole() -> None:
+    text = '{"type":"final_answer","content":"a\\u00e9\\ud83d\\ude00\\n\\"b"}'
+    _, deltas = fed(list(text))
+    assert [d.text for d in deltas if isinstance(d, AnswerDelta)] == list('aé😀\n"b')
+
+
+@QUICK
+@given(arguments, st.sampled_from(STYLES), st.integers(1, 6))
+def test_argument_deltas_join_to_what_was_written(
+    given_arguments: dict[str, object], style: Style, size: int
+) -> None:
+    text = "\n".join(write_call("t", given_arguments, style=style) for _ in range(2))
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    reading, deltas = fed(pieces, "stop", ReadingRules(style=style))
+    assert [m.arguments for m in reading.messages if isinstance(m, ToolCall)] == (
+        [given_arguments] * 2
+    )
+    assert [d for d in deltas if isinstance(d, CallStarted)] == [
+        CallStarted(0, "t"),
+        CallStarted(1, "t"),
+    ]
+    for index in (0, 1):
+        raw = arguments_of(deltas, index)
+        assert raw in text
+        assert read(f'{{"type":"tool_call","name":"t","arguments":{raw}}}').messages == (
+            ToolCall("t", given_arguments),
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"arguments":{"a":[1,"}"]},"name":"t","type":"tool_call"}',
+        '{"type":"tool_call","arguments":{"a":[1,"}"]},"name":"t"}',
+    ],
+)
+def test_deltas_wait_for_what_they_belong_to(text: str) -> None:
+    _, deltas = fed(list(text))
+    assert deltas[0] == CallStarted(0, "t")
+    assert arguments_of(deltas, 0) == '{"a":[1,"}"]}'
+
+
+def test_deltas_go_on_from_the_forced_prefix() -> None:
+    given_rules = ReadingRules(prefix='{"type":"tool_call","name":"t","arguments":{')
+    _, deltas = fed(['"a":', "1}}"], "stop", given_rules)
+    assert deltas[0] == CallStarted(0, "t")
+    assert arguments_of(deltas, 0) == '{"a":1}'
+    given_rules = ReadingRules(prefix='{"type":"final_answer","content":"')
+    answer, deltas = fed(list('Hi."}'), "stop", given_rules)
+    assert answer.messages == (FinalAnswer("Hi."),)
+    assert answer_of(deltas) == "Hi."
+
+
+def test_a_quoted_answer_that_is_not_the_message_is_not_shown() -> None:
+    text = 'Write {"type":"final_answer","content":"no" oops}, I was told.\n' + ANSWER
+    reading, deltas = fed(list(text))
+    assert reading.messages == (FinalAnswer("17 times 23 is 391."),)
+    assert answer_of(deltas) == "17 times 23 is 391."
+
+
+# --- done -------------------------------------------------------------------------------------
+
+
+def done_after(text: str, given_rules: ReadingRules | None = None) -> str:
+    """What had been fed when the reader said that it was done."""
+    reader = Reader(given_rules or ReadingRules())
+    for at, char in enumerate(text):
+        reader.feed(char)
+        if reader.done:
+            return text[: at + 1]
+    return "(not done)"
+
+
+def test_an_answer_is_done_at_its_last_brace() -> None:
+    assert done_after("Well.\n" + ANSWER + "\nmore") == "Well.\n" + ANSWER
+
+
+def test_an_answer_in_tags_is_done_at_its_closing_tag() -> None:
+    text = "<final_answer>391</final_answer>"
+    assert done_after(text + "\nmore", ReadingRules(style="xml")) == text
+
+
+def test_one_call_is_done_at_its_last_brace_where_one_is_allowed() -> None:
+    assert done_after(CALL + "\n" + CALL, ReadingRules(max_calls=1)) == CALL
+    two = CALL + "\n" + OTHER_CALL
+    assert done_after(two + "\n" + CALL, ReadingRules(max_calls=2)) == two
+
+
+@pytest.mark.parametrize("after", ["So", "}", "- ", "\u2028", "\x85", "* ", "(", "<p>", "[{", "`x"])
+def test_a_run_of_calls_is_done_at_what_cannot_stand_between_calls(after: str) -> None:
+    text = done_after(CALL + "\n" + after + " and so on")
+    assert text.startswith(CALL + "\n")
+    assert len(text) <= len(CALL) + 1 + len(after)
+
+
+@pytest.mark.parametrize(
+    "after", ["", "\n", " ,\n", "\n```\n", "</tool_call>\n", "\n~~~\n", "\r\n"]
+)
+def test_a_run_of_calls_is_not_done_while_another_call_may_come(after: str) -> None:
+    assert done_after(CALL + after) == "(not done)"
+    assert len(read(CALL + after + CALL).messages) == 2
+
+
+def test_a_forged_observation_ends_the_stream_as_soon_as_its_type_is_there() -> None:
+    assert done_after(CALL + "\n" + OBSERVATION) == CALL + '\n{"type":"tool_observation"'
+    assert done_after(CALL + "\n" + ANSWER) == CALL + '\n{"type":"final_answer"'
+
+
+def test_an_error_is_done_where_it_is_found() -> None:
+    assert done_after('{"type":"tool_call",oops} or so') == '{"type":"tool_call",oops}'
+    assert done_after('{"type":"tool_call";"name":1}') == '{"type":"tool_call";'
+
+
+@QUICK
+@given(mixtures(), rules())
+def test_what_comes_after_done_changes_nothing_but_what_was_dropped(
+    text: str, given_rules: ReadingRules
+) -> None:
+    reader = Reader(given_rules)
+    for at, char in enumerate(text):
+        reader.feed(char)
+        if reader.done:
+            early = reader.finish()
+            late = read(text, "stop", given_rules)
+            if early.error is None or early.messages:
+                assert (late.messages, late.error) == (early.messages, early.error), at
+            assert late.commentary == early.commentary
+            assert late.reasoning == early.reasoning
+            break

@@ -1,0 +1,425 @@
+"""Names, arguments, coercions, and what may run without asking: rules 9 and 10."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import ErrorCode, ToolDefinitionError
+from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.protocol import (
+    COERCIONS,
+    JudgedCall,
+    ReadingRules,
+    check_parameters,
+    judge,
+    read,
+    resolve,
+    validate_arguments,
+    write_call,
+)
+from mlx_tools.spec import ToolSpec
+from tests.protocol.texts import CALL, json_values
+
+STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+BOOLEAN, NULL = {"type": "boolean"}, {"type": "null"}
+INTEGERS = {"type": "array", "items": INTEGER}
+
+
+def schema(*required: str, **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def checked(
+    parameters: dict[str, Any], arguments: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], ErrorInfo | None]:
+    return validate_arguments(ToolSpec("t", "", parameters), arguments)
+
+
+def message_of(parameters: dict[str, Any], arguments: dict[str, Any]) -> str:
+    given_back, coercions, error = checked(parameters, arguments)
+    assert (given_back, coercions) == (arguments, ())
+    assert error is not None and error.code == "invalid_arguments"
+    return error.message
+
+
+TOOLS = {
+    "create_file": ToolSpec("create_file", "", schema("path", path=STRING, content=STRING)),
+    "calculator": ToolSpec(
+        "calculator", "", schema("expression", expression=STRING), effects=frozenset({"read"})
+    ),
+    "file_access": ToolSpec(
+        "file_access",
+        "",
+        schema("operation", operation={"enum": ["read", "write"]}, count=INTEGER),
+        effects=lambda arguments: frozenset({arguments["operation"]}),
+    ),
+}
+
+
+def judged(text: str, **more: Any) -> JudgedCall:
+    (call,) = judge(read(text), TOOLS, **more)
+    return call
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "message"),
+    [
+        (schema("expression", expression=STRING), {}, "expression: required"),
+        (schema(a=INTEGER), {"a": "x"}, "a: integer"),
+        (schema(a={"type": ["integer", "null"]}), {"a": "x"}, "a: integer or null"),
+        (schema(a=STRING), {"b": 1}, "b: no such key"),
+        (schema(a={"enum": ["m", "ft"]}), {"a": "km"}, 'a: one of "m", "ft"'),
+        (schema(a={"const": 1}), {"a": 2}, "a: 1"),
+        (schema(a={"minimum": 1, "maximum": 3}), {"a": 9}, "a: at most 3"),
+        (schema(a={"exclusiveMinimum": 1}), {"a": 1}, "a: more than 1"),
+        (schema(a={"multipleOf": 5}), {"a": 3}, "a: a multiple of 5"),
+        (schema(a={"minLength": 2}), {"a": "x"}, "a: at least 2 characters"),
+        (schema(a={"pattern": "^[a-z]+$"}), {"a": "X"}, "a: text that matches ^[a-z]+$"),
+        (schema(a={"minItems": 1}), {"a": []}, "a: at least 1 items"),
+        (schema(a={"uniqueItems": True}), {"a": [{"b": 1}, {"b": 1.0}]}, "a: no item twice"),
+        (schema(a=INTEGERS), {"a": [1, "x"]}, "a[1]: integer"),
+        (schema(a=schema("b", b=schema("c", c=STRING))), {"a": {"b": {}}}, "a.b.c: required"),
+        (schema(**{"a b": INTEGER}), {"a b": "x"}, '["a b"]: integer'),
+        (schema(a={"anyOf": [INTEGER, NULL]}), {"a": "x"}, "a: integer or null"),
+        (schema(a={"anyOf": [schema("b", b=INTEGER), NULL]}), {"a": {}}, "a.b: required"),
+        (schema(a={"oneOf": [INTEGER, NUMBER]}), {"a": 1}, "a: exactly one of the forms allowed"),
+        (schema(a={"not": {}}), {"a": 1}, "a: another form"),
+        (schema(a=False), {"a": 1}, "a: no such key"),
+        ({"type": "object", "minProperties": 1}, {}, "arguments: at least 1 keys"),
+        (
+            schema("b", a=INTEGER, b=STRING),
+            {"a": "x", "c": None},
+            "a: integer; b: required; c: no such key",
+        ),
+    ],
+)
+def test_every_fault_is_listed_with_what_was_expected(
+    parameters: dict[str, Any], arguments: dict[str, Any], message: str
+) -> None:
+    assert sorted(message_of(parameters, arguments).split("; ")) == message.split("; ")
+
+
+def test_the_message_has_at_most_500_characters() -> None:
+    parameters = schema(**{f"property_{n}": INTEGER for n in range(100)})
+    text = message_of(parameters, {f"property_{n}": "x" * 1000 for n in range(100)})
+    assert 400 < len(text) <= 500
+
+
+# --- coercions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expected", "given_value", "value", "coercions"),
+    [
+        (INTEGER, "5", 5, ("coerced_integer",)),
+        (INTEGER, "-17", -17, ("coerced_integer",)),
+        (INTEGER, 5.0, 5, ("coerced_integer",)),
+        (INTEGER, "5.0", 5, ("coerced_integer",)),
+        (NUMBER, "2.5", 2.5, ("coerced_number",)),
+        (NUMBER, "1e3", 1000.0, ("coerced_number",)),
+        (NUMBER, "5", 5, ("coerced_integer",)),
+        (BOOLEAN, "true", True, ("coerced_boolean",)),
+        (BOOLEAN, "False", False, ("coerced_boolean",)),
+        ({"type": "array", "items": STRING}, "x", ["x"], ("wrapped_list",)),
+        (INTEGERS, 5, [5], ("wrapped_list",)),
+        (INTEGERS, "5", [5], ("wrapped_list", "coerced_integer")),
+        (INTEGERS, ["1", 2, "3"], [1, 2, 3], ("coerced_integer",)),
+        ({"anyOf": [INTEGER, NULL]}, "7", 7, ("coerced_integer",)),
+        ({"anyOf": [INTEGERS, NULL]}, ["7"], [7], ("coerced_integer",)),
+        ({"enum": [1, 2]}, "2", 2, ("coerced_integer",)),
+        (schema(b=INTEGER), {"b": "1"}, {"b": 1}, ("coerced_integer",)),
+        ({"$ref": "#/$defs/n"}, "1", 1, ("coerced_integer",)),
+    ],
+)
+def test_coercions_that_cannot_change_meaning_are_made_and_recorded(
+    expected: dict[str, Any], given_value: Any, value: Any, coercions: tuple[str, ...]
+) -> None:
+    parameters = schema("a", a=expected) | {"$defs": {"n": INTEGER}}
+    arguments = {"a": given_value}
+    result, names, error = checked(parameters, arguments)
+    assert (result, names, error) == ({"a": value}, coercions, None)
+    assert type(result["a"]) is type(value)
+    assert arguments == {"a": given_value}
+    assert set(names) <= set(COERCIONS)
+
+
+def test_null_for_an_optional_is_dropped_and_for_a_required_one_an_error() -> None:
+    parameters = schema("a", a=STRING, b=STRING, c=schema(d=INTEGER))
+    result = checked(parameters, {"a": "x", "b": None, "c": {"d": None}})
+    assert result == ({"a": "x", "c": {}}, ("dropped_null",), None)
+    assert message_of(parameters, {"a": None}) == "a: required"
+    assert checked(schema(a={"type": ["string", "null"]}), {"a": None})[0] == {"a": None}
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        (INTEGER, "5 apples"),
+        (INTEGER, "05"),
+        (INTEGER, "1_000"),
+        (INTEGER, "1,000"),
+        (INTEGER, "٥"),
+        (INTEGER, " 5"),
+        (INTEGER, 5.5),
+        (INTEGER, True),
+        (INTEGER, "9" * 5000),
+        (NUMBER, "NaN"),
+        (NUMBER, "1e999"),
+        (NUMBER, True),
+        (BOOLEAN, "yes"),
+        (BOOLEAN, 1),
+        (STRING, 5),
+        (STRING, True),
+        ({"type": "array", "items": STRING}, '["x"]'),
+        ({"type": "array", "items": STRING}, 5),
+        ({"enum": ["Metre"]}, "metre"),
+        ({"anyOf": [{"const": 1}, {"const": True}]}, "x"),
+    ],
+)
+def test_what_might_change_meaning_is_not_coerced(expected: dict[str, Any], value: Any) -> None:
+    assert message_of(schema("a", a=expected), {"a": value}).startswith("a: ")
+
+
+def test_a_value_that_could_become_two_things_is_left_alone() -> None:
+    parameters = schema(a={"anyOf": [INTEGER, {"type": "array", "items": STRING}]})
+    assert message_of(parameters, {"a": "5"})
+
+
+def test_a_value_that_fits_is_never_coerced() -> None:
+    for value, expected in (("5", STRING), ("true", STRING), (None, NULL), ([5], INTEGERS)):
+        assert checked(schema(a=expected), {"a": value}) == ({"a": value}, (), None)
+
+
+_SCHEMAS = st.recursive(
+    st.sampled_from((STRING, INTEGER, NUMBER, BOOLEAN, NULL, {"enum": [1, "a", True]}, {})),
+    lambda inner: (
+        st.builds(lambda items: {"type": "array", "items": items}, inner)
+        | st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner)
+        | st.builds(lambda a, b: schema("a", a=a, b=b), inner, inner)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(_SCHEMAS, json_values)
+def test_what_validation_gives_back_validates_as_it_is(parameters: Any, value: Any) -> None:
+    spec = ToolSpec("t", "", schema("v", v=parameters))
+    result, coercions, error = validate_arguments(spec, {"v": value})
+    if error is None:
+        assert validate_arguments(spec, result) == (result, (), None)
+    else:
+        assert (result, coercions) == ({"v": value}, ())
+        assert len(error.message) <= 500
+
+
+# --- bounds -----------------------------------------------------------------------------------
+
+
+def test_numbers_that_json_does_not_have_are_refused() -> None:
+    for value in (math.nan, math.inf):
+        assert message_of(schema(a=NUMBER), {"a": value}) == "a: a finite number"
+        assert message_of({"type": "object"}, {"a": [{"b": value}]}) == "a[0].b: a finite number"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        (schema(a={"$ref": "http://example.com/s.json"}), "leads out"),
+        (schema(a={"$ref": "other.json"}), "leads out"),
+        (schema(a={"$dynamicRef": "x#y"}), "leads out"),
+        (schema(a={"$ref": "#/$defs/missing"}), "leads nowhere"),
+        (schema(a={"items": {"not": {"$ref": "file:///etc/passwd"}}}), "leads out"),
+        (schema(a={"$id": "http://x/"}), "$id"),
+        (schema(a={"pattern": "(a)\\1"}), "linear"),
+        (schema(a={"pattern": "(?=a)b"}), "linear"),
+        (schema(a={"pattern": "("}), "no regular expression"),
+        ({"type": "object", "patternProperties": {"(?<!a)b": {}}}, "linear"),
+        (
+            {"type": "object", "patternProperties": {"a": {}}, "unevaluatedProperties": False},
+            "combined",
+        ),
+        (schema(a={"type": "text"}), "no JSON Schema"),
+        ({"type": "array"}, "an object"),
+    ],
+)
+def test_a_schema_that_cannot_be_held_to_is_refused_and_nothing_is_fetched(
+    parameters: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ToolDefinitionError, match=words.replace("$", r"\$")):
+        check_parameters(parameters)
+    _, _, error = checked(parameters, {})
+    assert error is not None and error.code == "tool_error" and words in error.message
+
+
+def test_names_that_look_like_keywords_are_only_names() -> None:
+    parameters = schema(**{"$ref": STRING, "pattern": STRING, "$id": STRING})
+    check_parameters(parameters | {"$defs": {"$ref": STRING}})
+    check_parameters(schema(a={"enum": [{"$ref": "http://x"}], "default": {"$ref": "y"}}))
+    assert checked(parameters, {"$ref": "http://x"})[2] is None
+
+
+def test_a_check_takes_a_bounded_number_of_steps() -> None:
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    parameters = {"type": "object", "$defs": doubled | {"d40": {}}, "$ref": "#/$defs/d0"}
+    assert "too large" in message_of(parameters, {})
+    assert "too large" in message_of({"type": "object", "$ref": "#"}, {})
+
+
+def test_a_pattern_matches_in_linear_time() -> None:
+    parameters = schema(a={"pattern": "^(a+)+$"})
+    assert "matches" in message_of(parameters, {"a": "a" * 50_000 + "!"})
+    assert checked(parameters, {"a": "a" * 50_000})[2] is None
+    by_key = {"type": "object", "patternProperties": {"^(a|a)*b$": INTEGER}}
+    by_key["additionalProperties"] = False
+    assert checked(by_key, {"a" * 3000 + "b": 1})[2] is None
+    assert "no such key" in message_of(by_key, {"a" * 3000: 1})
+    assert "shorter" in message_of(parameters, {"a": "a" * 2_000_000})
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Create_File", "create-file", "createFile", "create.file"])
+def test_a_name_that_differs_in_case_and_separators_is_accepted_and_recorded(name: str) -> None:
+    call = judged(write_call(name, {"path": "a"}))
+    assert call.call == ToolCall("create_file", {"path": "a"}, None, ("tool_name",))
+    assert (call.runs, call.error) == ("with_approval", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [("calculate", "calculator"), ("creat_file", "create_file"), ("caIculator", "calculator")],
+)
+def test_a_close_name_is_only_suggested(name: str, suggestion: str) -> None:
+    call = judged(write_call(name, {}))
+    assert call.error is not None
+    assert (call.error.code, call.runs) == ("unknown_tool", "with_approval")
+    assert call.error.message.endswith(f"did you mean {suggestion}?")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "сalculator",
+        "calculator\u200b",
+        "\u202ecalculator",
+        "Kalculator",
+        "calculator\n",
+        "x" * 5000,
+    ],
+)
+def test_names_in_other_scripts_are_other_names(name: str) -> None:
+    call = judged(write_call(name, {"expression": "1"}))
+    assert call.error is not None and call.error.code == "unknown_tool"
+    assert call.error.message.isascii() and "\n" not in call.error.message
+
+
+def test_a_name_that_could_be_two_tools_is_none() -> None:
+    tools = {name: ToolSpec(name) for name in ("a_b", "a.b")}
+    assert resolve("a-b", tools) == (None, ())
+    assert resolve("a.b", tools) == (tools["a.b"], ())
+
+
+def test_an_alias_is_a_name_like_any_other() -> None:
+    aliases = {"computeNow": "calculator", "gone": "not_there"}
+    call = judged(write_call("computeNow", {"expression": "1"}), aliases=aliases)
+    assert (call.call.name, call.call.repairs, call.error) == ("calculator", (), None)
+    assert resolve("gone", TOOLS, aliases) == (None, ())
+    assert resolve("compute_now", TOOLS, aliases) == (TOOLS["calculator"], ("tool_name",))
+
+
+# --- rule 9 -----------------------------------------------------------------------------------
+
+WRITE = write_call("create_file", {"path": "a", "content": "b"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WRITE,
+        f"\n{WRITE}\n",
+        f"```json\n{WRITE}\n```",
+        f"<tool_call>{WRITE}</tool_call>",
+        f"<think>hm</think>{WRITE}",
+        f"[{WRITE}]",
+    ],
+)
+def test_a_clean_call_may_change_things(text: str) -> None:
+    assert judged(text).runs == "freely"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sure.\n{WRITE}",
+        f"{WRITE}\nDone.",
+        f"Sure: {WRITE}",
+        f"- {WRITE}",
+        f"{WRITE},",
+        f"{WRITE}}}",
+        f"so</think>{WRITE}",
+        WRITE.replace('"b"}', '"b",}'),
+        WRITE.replace("create_file", "create-file"),
+        WRITE[:-1] + ',"x":1}',
+        '{"name":"create_file","arguments":{"path":"a"}}',
+        '{"type":"tool_call","name":"create_file","arguments":{"path":"a","content":null}}',
+    ],
+)
+def test_a_call_that_is_less_than_clean_asks_before_it_changes_things(text: str) -> None:
+    call = judged(text)
+    assert (call.error, call.runs) == (None, "with_approval")
+
+
+@pytest.mark.parametrize(
+    "text", [f"Sure: {CALL}", f"- {CALL}", CALL.replace('"}', '",}'), CALL + "."]
+)
+def test_a_read_only_call_runs_freely_all_the_same(text: str) -> None:
+    assert judged(text).runs == "freely"
+
+
+def test_effects_may_depend_on_the_arguments() -> None:
+    text = (
+        '{{"type":"tool_call","name":"file_access","arguments":{{"operation":"{}","count":"1"}}}}'
+    )
+    assert judged(text.format("read")).runs == "freely"
+    assert judged(text.format("write")).runs == "with_approval"
+
+
+def test_each_call_of_a_run_is_judged_alone() -> None:
+    bad = write_call("calculator", {})
+    unknown = write_call("nothing", {})
+    calls = judge(read(f"{bad}\n{WRITE}\n{unknown}\n{CALL}"), TOOLS)
+    codes: list[ErrorCode | None] = [call.error.code if call.error else None for call in calls]
+    assert codes == ["invalid_arguments", None, "unknown_tool", None]
+    assert [call.runs for call in calls] == ["with_approval", "freely", "with_approval", "freely"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed"),
+    [("auto", True), ("required", True), ("calculator", True), ("none", False), ("clock", False)],
+)
+def test_only_the_chosen_tool_may_be_called(choice: str, allowed: bool) -> None:
+    call = judged(CALL, tool_choice=choice)
+    if allowed:
+        assert call.error is None
+    else:
+        assert call.error is not None and call.error.code == "not_allowed"
+
+
+def test_an_answer_has_nothing_to_judge() -> None:
+    assert judge(read("It is 391."), TOOLS) == ()
+    assert judge(read("", "stop", ReadingRules()), TOOLS) == ()
