@@ -1,0 +1,62 @@
+"""The files of ``prompts/`` and ``config/`` that come with mlx-tools.
+
+A wheel carries them in the package, under ``_data``; a checkout has them at its root.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import ConfigError
+from mlx_tools.prompt.words import FILES, PromptWords, parse_words
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_PLACES: Final = (_PACKAGE / "_data", _PACKAGE.parent)
+
+
+def read_data(name: str) -> str:
+    """The text of a file such as ``prompts/persona.txt``. Raises `ConfigError` where there is none.
+
+    ``name`` is relative, and begins with ``prompts/`` or ``config/``.
+    """
+    for place in _PLACES:
+        path = place / name
+        if path.is_file():
+            return read_text(path)
+    raise ConfigError(f"{name} is missing", hint="install mlx-tools again")
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file's text. Raises `ConfigError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def load_words(folder: Path | None = None) -> PromptWords:
+    """The words that a model reads, from ``folder`` or from the files that come with mlx-tools.
+
+    A file that ``folder`` does not have is taken from those that come with mlx-tools. Raises
+    `ConfigError` where a file or key is missing, or a placeholder is not right.
+    """
+    if folder is None:
+        return _own_words()
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder")
+    texts = {
+        name: read_text(folder / name)
+        if (folder / name).is_file()
+        else read_data(f"prompts/{name}")
+        for name in FILES
+    }
+    return parse_words(texts)
+
+
+@functools.cache
+def _own_words() -> PromptWords:
+    return parse_words({name: read_data(f"prompts/{name}") for name in FILES})

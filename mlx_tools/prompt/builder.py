@@ -1,0 +1,107 @@
+"""The system prompt: persona, response mode, protocol, catalog, project context, in this order.
+
+Nothing that changes from run to run stands in it, so a server's cache can keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mlx_tools.errors import ConfigError
+from mlx_tools.prompt.catalog import build_catalog, count_tokens
+from mlx_tools.prompt.neutralise import Composer, Neutraliser
+from mlx_tools.prompt.words import PromptWords, parts
+from mlx_tools.spec import ToolSpec
+
+CATALOG_BUDGET: Final = 1500
+"""Tokens that the catalog may take, where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """The text, and which tools' names its catalog shows and hides."""
+
+    text: str
+    shown: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+
+def build_system(
+    words: PromptWords,
+    *,
+    response_mode: str,
+    style: str,
+    tools: Sequence[ToolSpec],
+    project_context: str = "",
+    persona: str | None = None,
+    catalog_budget: int = CATALOG_BUDGET,
+    count: Callable[[str], int] = count_tokens,
+    neutraliser: Neutraliser,
+) -> SystemPrompt:
+    """The system prompt for a session.
+
+    ``persona`` stands in place of the one in ``prompts/``. ``catalog_budget`` is in tokens, as
+    ``count`` counts them. What is not the project's own text (tools, project context, a persona) is
+    neutralised. Raises `ConfigError` for a response mode or style that is unknown.
+    """
+    catalog = build_catalog(tools, catalog_budget, count)
+    writer = _Writer(neutraliser)
+    if persona is None:
+        writer.section(words.persona)
+    else:
+        writer.section("{{persona}}", {"persona": persona.strip()})
+    writer.sentence(_of(words.response_modes, response_mode, "response mode"))
+    writer.section(_of(words.protocols, style, "prompt style"))
+    if catalog.lines:
+        writer.section(words.catalog, {"tools": "\n".join(catalog.lines)})
+        if catalog.hidden:
+            writer.line(words.hidden, {"count": str(len(catalog.hidden))})
+    else:
+        writer.section(words.no_tools)
+    if project_context.strip():
+        writer.section(words.project_context, {"context": project_context.strip()})
+    return SystemPrompt(str(writer), catalog.shown, catalog.hidden)
+
+
+def _of(texts: Mapping[str, str], key: str, what: str) -> str:
+    if key not in texts:
+        raise ConfigError(f"{key!r} is no {what}", hint=f"choose one of {', '.join(sorted(texts))}")
+    return texts[key]
+
+
+class _Writer:
+    """Puts sections under one another; the values in them are untrusted, the rest is not."""
+
+    def __init__(self, neutraliser: Neutraliser) -> None:
+        self._neutraliser = neutraliser
+        self._text = Composer(neutraliser)
+        self._empty = True
+
+    def section(self, text: str, values: Mapping[str, str] | None = None) -> None:
+        """A section of its own, after an empty line."""
+        self._write("\n\n", text.strip("\n"), values or {})
+
+    def sentence(self, text: str) -> None:
+        """One more sentence of the section before."""
+        self._write(" ", text.strip("\n"), {})
+
+    def line(self, text: str, values: Mapping[str, str]) -> None:
+        """One more line of the section before."""
+        self._write("\n", text.strip("\n"), values)
+
+    def _write(self, gap: str, text: str, values: Mapping[str, str]) -> None:
+        if not text:
+            return
+        if not self._empty:
+            self._text.host(gap)
+        self._empty = False
+        for part, named in parts(text):
+            if named:
+                self._text.untrusted(self._neutraliser.plain(values[part]))
+            else:
+                self._text.host(part)
+
+    def __str__(self) -> str:
+        return str(self._text)

@@ -1,0 +1,262 @@
+"""A transcript as the text that a model goes on from.
+
+The bytes only grow: what a completion was asked with is the beginning of all that is asked later.
+So nothing that was written is ever changed, and what a turn of the user's role holds is written
+only when the completion that answers it is there; until then `Prompt.render` shows how it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ErrorInfo,
+    ObservationRecord,
+    Record,
+    ToolObservation,
+    UserRecord,
+)
+from mlx_tools.prompt.chat_format import ChatFormat
+from mlx_tools.prompt.examples import Turn, style_named
+from mlx_tools.prompt.neutralise import Composer, Neutraliser
+from mlx_tools.prompt.spoken import neutral_speech
+from mlx_tools.prompt.words import PromptWords
+from mlx_tools.protocol.styles import write_answer, write_observation
+
+CORRECTION: Final = "protocol"
+"""The name in an observation that answers no call, but a line that could not be read."""
+
+
+class Prompt:
+    """The prompt of a session: folds records, renders text. Append-only, and pure.
+
+    ``system`` was neutralised by `build_system`. ``examples`` are turns, or mappings of role and
+    content as a transcript's header has them. ``reasoning`` is ``off``, ``auto`` or a number of
+    tokens: with ``off`` a model that thinks is given its thought empty and closed.
+
+    The turns of the user's role hold what came since the last completion: a question, or the
+    observations of its calls, in their order, and a correction. A question that comes while another
+    has no answer closes that turn, with words that say so; so the roles always alternate.
+    """
+
+    def __init__(
+        self,
+        *,
+        chat_format: ChatFormat,
+        style: str,
+        system: str,
+        examples: Sequence[Turn | Mapping[str, str]] = (),
+        neutraliser: Neutraliser,
+        words: PromptWords,
+        reasoning: str | int = "off",
+    ) -> None:
+        self._format = chat_format
+        self._style = style_named(style)
+        self._neutraliser = neutraliser
+        self._words = words
+        self._silent = reasoning == "off" and chat_format.reasoning is not None
+        self._system = system.strip() if "system" in chat_format.trims else system
+        self._text = Composer(neutraliser)
+        self._begun = False
+        self._said: list[str] = []  # the open turn of the user's role, neutralised
+        self._calls: list[CallRecord] = []
+        self._observed: dict[str, ObservationRecord] = {}
+        self._notes: list[str] = []
+        self._unread: CompletionRecord | None = None
+        self._text.host(chat_format.bos)
+        if chat_format.system is not None and self._system:
+            self._text.host(chat_format.system[0])
+            self._text.untrusted(self._system)
+            self._text.host(chat_format.system[1])
+            self._begun = True
+        elif not self._system:
+            self._text.host(chat_format.default_system)
+        for example in examples:
+            self._show(example)
+
+    # --- the fold ---
+
+    def add(self, record: Record) -> None:
+        """Folds one record; those that no model sees change nothing."""
+        match record:
+            case UserRecord():
+                self._ask(record.content)
+            case CompletionRecord():
+                self._complete(record)
+            case CallRecord():
+                self._calls.append(record)
+            case ObservationRecord():
+                self._observed[record.call] = record
+            case CorrectionRecord():
+                self._correct(record)
+            case AnswerRecord():
+                self._answer(record)
+
+    def render(self, prefix: str = "") -> str:
+        """The prompt for the next completion: it ends in the opened turn and ``prefix``.
+
+        Raises `UsageError` where no completion is due: nothing was asked, or a call has no
+        observation yet.
+        """
+        missing = [call.call for call in self._calls if call.call not in self._observed]
+        if missing:
+            raise UsageError(f"the call {missing[0]} has no observation yet")
+        lines = self._lines()
+        if not lines:
+            raise UsageError("nothing was asked since the last answer")
+        text = self._text.copy()
+        self._write_user(text, lines)
+        text.host(self._opening(prefix) + prefix)
+        return str(text)
+
+    @property
+    def thought_open(self) -> bool:
+        """Whether `render` without a prefix leaves a thought open."""
+        return self._format.opens_thought and not self._silent
+
+    # --- what records do ---
+
+    def _ask(self, question: str) -> None:
+        if self._lines() or self._unread is not None:
+            self._close(write_answer(self._words.unanswered, self._style))
+        self._calls, self._observed = [], {}  # nobody will say how these ended
+        self._said.append(self._plain(question))
+
+    def _complete(self, record: CompletionRecord) -> None:
+        if record.counted.strip():
+            self._speak(record.counted, record.prefix)
+        else:
+            # Nothing of it was read. It stays out, unless a correction speaks of it.
+            self._unread = record
+
+    def _correct(self, record: CorrectionRecord) -> None:
+        if self._unread is not None:
+            self._close("")
+        if record.forged:
+            self._notes.append(self._plain(self._words.forged))
+            return
+        advised = self._advised(record.error)
+        self._notes.append(self._observation(ToolObservation(CORRECTION, error=advised)))
+
+    def _answer(self, record: AnswerRecord) -> None:
+        if self._unread is not None or self._lines():
+            self._close(write_answer(record.content, self._style))
+
+    def _show(self, example: Turn | Mapping[str, str]) -> None:
+        turn = example if isinstance(example, Turn) else Turn.from_json(example)
+        if turn.role == "assistant":
+            self._speak(turn.content, "")
+        elif turn.role == "observation":
+            self._said.append(self._json_in(turn.content))
+        else:
+            if self._said:
+                self._close(write_answer(self._words.unanswered, self._style))
+            self._said.append(self._neutraliser.in_mixed(self._trimmed(turn.content)))
+
+    # --- turns ---
+
+    def _close(self, otherwise: str) -> None:
+        """Ends a turn in which nothing was read with ``otherwise``, after the prefix it had."""
+        prefix = self._unread.prefix if self._unread is not None else ""
+        self._speak(otherwise if otherwise.startswith(prefix) else prefix, prefix)
+
+    def _speak(self, said: str, prefix: str) -> None:
+        """Writes the open turn of the user's role, and the assistant's that answers it."""
+        lines = self._lines() or [self._plain(self._words.go_on)]
+        self._write_user(self._text, lines)
+        self._said, self._notes = [], []
+        self._calls, self._observed, self._unread = [], {}, None
+        header, rest = self._header(said, prefix), said.removeprefix(prefix)
+        self._text.host(header + prefix)
+        neutral = neutral_speech(said, self._style, self._neutraliser)
+        if said.startswith(prefix) and neutral.startswith(prefix):
+            self._text.untrusted(neutral[len(prefix) :])
+        else:
+            self._text.untrusted(neutral_speech(rest, self._style, self._neutraliser))
+        self._text.host(self._format.assistant[1])
+
+    def _header(self, said: str, prefix: str) -> str:
+        """What opens a turn that was spoken: it goes on from what asked for it."""
+        if self._silent or prefix:
+            return self._format.answering
+        ask, header = self._format.assistant[0], self._format.remembered
+        gap = header[len(ask) :]
+        # A model that writes the blank after its header itself has written it already.
+        return ask if gap.isspace() and said[:1].isspace() else header
+
+    def _opening(self, prefix: str) -> str:
+        return self._format.answering if self._silent or prefix else self._format.assistant[0]
+
+    def _write_user(self, text: Composer, lines: Sequence[str]) -> None:
+        before, after = self._format.user
+        text.host(before)
+        if not self._begun and self._system:
+            opening, closing = self._format.system_in_user
+            text.host(opening)
+            text.untrusted(self._system)
+            text.host(closing)
+        if text is self._text:
+            self._begun = True
+        for number, line in enumerate(lines):
+            if number:
+                text.host("\n")
+            text.untrusted(line)
+        text.host(after)
+
+    # --- lines ---
+
+    def _lines(self) -> list[str]:
+        """What stands in the open turn of the user's role."""
+        return [*self._said, *self._observations(), *self._notes]
+
+    def _observations(self) -> list[str]:
+        """The observations that are there, those of calls in call order, then any other."""
+        several = len(self._calls) > 1
+        lines, known = [], set()
+        for number, call in enumerate(self._calls, start=1):
+            known.add(call.call)
+            if (record := self._observed.get(call.call)) is not None:
+                given = record.id or call.id
+                lines.append(
+                    self._observed_line(record, given or (str(number) if several else None))
+                )
+        others = (record for key, record in self._observed.items() if key not in known)
+        return [*lines, *(self._observed_line(record, record.id) for record in others)]
+
+    def _observed_line(self, record: ObservationRecord, given: str | None) -> str:
+        return self._observation(
+            ToolObservation(
+                record.name,
+                content=record.content,
+                error=None if record.error is None else self._advised(record.error),
+                id=given,
+            )
+        )
+
+    def _advised(self, error: ErrorInfo) -> ErrorInfo:
+        """The error with advice on how to mend the line, as far as both fit."""
+        advice = self._words.correction(error.code)
+        stop = "" if error.message[-1:] in (*".!?…", "") else "."
+        said = f"{error.message}{stop} {advice}".strip()
+        return error if advice in error.message or len(said) > 500 else ErrorInfo(error.code, said)
+
+    def _observation(self, observation: ToolObservation) -> str:
+        return self._json_in(write_observation(observation, self._style))
+
+    def _json_in(self, written: str) -> str:
+        """An observation's line with its JSON neutralised; what stands around it is the style's."""
+        start, end = written.find("{"), written.rfind("}") + 1
+        body = self._neutraliser.in_json(written[start:end])
+        return written[:start] + body + written[end:]
+
+    def _plain(self, text: str) -> str:
+        return self._neutraliser.plain(self._trimmed(text))
+
+    def _trimmed(self, text: str) -> str:
+        return text.strip() if "user" in self._format.trims else text

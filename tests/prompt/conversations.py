@@ -1,0 +1,142 @@
+"""Templates and conversations that the tests of the chat formats share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from mlx_tools import data
+from mlx_tools.messages import AnswerRecord, CompletionRecord, Record, UserRecord
+from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, format_from_template
+
+TEMPLATES = Path(__file__).parent / "templates"
+WORDS = data.load_words()
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a tokenizer's configuration says beside the template."""
+
+    bos: str = ""
+    eos: str = "</s>"
+    rewrites: bool = False  # the template changes earlier turns, or the place of the system text
+
+
+MODELS = {
+    "always-asks": Model(),
+    "command-r": Model("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
+    "deepseek-r1": Model("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", rewrites=True),
+    "deepseek-v3.1": Model("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+    "gemma2": Model("<bos>", "<eos>"),
+    "gemma3": Model("<bos>", "<eos>"),
+    "gemma4": Model("<bos>", "<eos>", rewrites=True),
+    "glm4.6": Model("", "<|endoftext|>"),
+    "gpt-oss": Model("<|startoftext|>", "<|return|>"),
+    "llama2": Model("<s>", "</s>"),
+    "llama3.1": Model("<|begin_of_text|>", "<|eot_id|>"),
+    "llama3.2": Model("<|begin_of_text|>", "<|eot_id|>"),
+    "magistral": Model("<s>", "</s>"),
+    "mistral-nemo": Model("<s>", "</s>", rewrites=True),
+    "mistral-small": Model("<s>", "</s>"),
+    "mistral-v0.3": Model("<s>", "</s>", rewrites=True),
+    "needs-system": Model(),
+    "nemotron-nano": Model("<s>", "<SPECIAL_12>", rewrites=True),
+    "parts-only": Model("<|im_start|>", "<end_of_utterance>"),
+    "phi3": Model("<s>", "<|endoftext|>"),
+    "phi4": Model("", "<|im_end|>"),
+    "phi4-mini": Model("", "<|endoftext|>"),
+    "qwen2.5": Model("", "<|im_end|>"),
+    "qwen3": Model("", "<|im_end|>"),
+    "qwen3-thinking": Model("", "<|im_end|>", rewrites=True),
+    "qwen3.5": Model("", "<|im_end|>", rewrites=True),
+    "smollm2": Model("<|im_start|>", "<|im_end|>"),
+    "vicuna": Model("<s>", "</s>"),
+}
+
+
+def template_of(name: str) -> str:
+    """The text of a template of `MODELS`."""
+    return (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def format_of(name: str, *, adds_bos: bool = False) -> ChatFormat:
+    """The chat format that is read from a template of `MODELS`."""
+    model = MODELS[name]
+    return format_from_template(
+        template_of(name),
+        name=name,
+        bos_token=model.bos,
+        eos_token=model.eos,
+        special_tokens=[token for token in (model.bos, model.eos) if token],
+        adds_bos=adds_bos,
+    )
+
+
+def rendered(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> str:
+    """What the template itself makes of a conversation, as transformers would have it made."""
+
+    def refuse(message: str) -> NoReturn:
+        raise jinja2.exceptions.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    environment.globals |= {
+        "raise_exception": refuse,
+        "strftime_now": date(2024, 7, 26).strftime,
+    }
+    parts = name == "parts-only"
+    return environment.from_string(template_of(name)).render(
+        messages=[
+            {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
+            for role, text in messages
+        ],
+        bos_token=MODELS[name].bos,
+        eos_token=MODELS[name].eos,
+        add_generation_prompt=True,
+        **options,
+    )
+
+
+def records_of(messages: Sequence[tuple[str, str]]) -> list[Record]:
+    """A conversation as the records of a transcript."""
+    records: list[Record] = []
+    for turn, (role, text) in enumerate(messages):
+        if role == "user":
+            records.append(UserRecord(content=text))
+        elif role == "assistant":
+            records.append(CompletionRecord(turn=turn, text=text, counted=text))
+            records.append(AnswerRecord(turn=turn, content=text))
+    return records
+
+
+def prompt_for(
+    chat_format: ChatFormat, *, system: str = "", style: str = "jsonl", **more: Any
+) -> Prompt:
+    """A prompt without examples."""
+    return Prompt(
+        chat_format=chat_format,
+        style=style,
+        system=system,
+        neutraliser=Neutraliser(chat_format.control_tokens),
+        words=WORDS,
+        **more,
+    )
+
+
+def joined(chat_format: ChatFormat, messages: Sequence[tuple[str, str]], **more: Any) -> str:
+    """A conversation (the system text first, where there is one) put together by a `Prompt`."""
+    system = messages[0][1] if messages[0][0] == "system" else ""
+    prompt = prompt_for(chat_format, system=system, **more)
+    for record in records_of(messages):
+        prompt.add(record)
+    return prompt.render()

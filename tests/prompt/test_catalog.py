@@ -1,0 +1,215 @@
+"""The tools as the model sees them: signatures, in bounds, whatever the schema holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.prompt.catalog import MAX_LINE_CHARS, build_catalog, count_tokens, signature
+from mlx_tools.spec import ToolSpec
+
+
+def tool(name: str = "f", description: str = "", /, **parameters: Any) -> ToolSpec:
+    return ToolSpec(name, description, {"type": "object", **parameters})
+
+
+def typed(schema: Any, **root: Any) -> str:
+    """How a required argument ``x`` of this schema is written."""
+    line = signature(tool(properties={"x": schema}, required=["x"], **root))
+    return line.removeprefix("f(x: ").removesuffix(")")
+
+
+def test_a_signature_names_arguments_types_and_what_the_tool_does() -> None:
+    spec = tool(
+        "weather",
+        "Forecast for a city.",
+        properties={
+            "city": {"type": "string", "description": "Its name."},
+            "days": {"type": "integer", "default": 3},
+            "unit": {"enum": ["c", "f"]},
+        },
+        required=["city"],
+    )
+    assert signature(spec) == (
+        'weather(city: string, days?: integer = 3, unit?: "c"|"f") - Forecast for a city. '
+        "city: Its name."
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"type": "string"}, "string"),
+        ({"type": "string", "format": "date"}, "string date"),
+        ({"type": "integer", "minimum": 1, "maximum": 9}, "integer 1..9"),
+        ({"type": "number", "minimum": 0}, "number"),
+        ({"type": ["string", "null"]}, "string|null"),
+        ({"enum": ["a", 1, None, True]}, '"a"|1|null|true'),
+        ({"const": "x"}, '"x"'),
+        ({"type": "array", "items": {"type": "string"}}, "string[]"),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, '("a"|"b")[]'),
+        ({"type": "array"}, "any[]"),
+        ({"type": "object"}, "object"),
+        ({"additionalProperties": {"type": "number"}}, "{[name]: number}"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "string|integer"),
+        ({"oneOf": [{"type": "string"}, {"type": "string"}]}, "string"),
+        ({"allOf": [{"type": "string"}]}, "string"),
+        ({}, "any"),
+        (True, "any"),
+        ("nonsense", "any"),
+        ({"type": 7}, "any"),
+        (
+            {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"sku": {"type": "string"}, "n": {"type": "integer"}},
+                    "required": ["sku"],
+                },
+            },
+            "{sku: string, n?: integer}[]",
+        ),
+    ],
+)
+def test_a_schema_is_written_as_a_type(schema: Any, written: str) -> None:
+    assert typed(schema) == written
+
+
+def test_references_are_followed_and_a_circle_ends_in_its_name() -> None:
+    tree = {
+        "type": "object",
+        "properties": {"value": {"type": "integer"}, "left": {"$ref": "#/$defs/tree"}},
+        "required": ["value"],
+    }
+    assert typed({"$ref": "#/$defs/tree"}, **{"$defs": {"tree": tree}}) == (
+        "{value: integer, left?: tree}"
+    )
+    assert typed({"$ref": "#/$defs/a"}, **{"$defs": {"a": {"$ref": "#/$defs/a"}}}) == "a"
+    assert typed({"$ref": "https://example.com/x"}) == "any"
+    assert typed({"$ref": "#/nowhere"}) == "any"
+
+
+def test_a_name_that_is_no_identifier_is_quoted() -> None:
+    assert signature(tool(properties={"a b\n": {"type": "string"}})) == 'f("a b"?: string)'
+
+
+def test_a_required_argument_without_a_schema_is_there() -> None:
+    assert signature(tool(required=["x", 7])) == "f(x: any)"
+
+
+@pytest.mark.parametrize(
+    ("description", "said"),
+    [
+        ("One.\nTwo.\n\nThree.", "One. Two."),
+        ("  a\u2028b\u202e\x00c\t d ", "a b c d"),
+        ("x" * 1_000_000, "x" * 239 + "…"),
+        ("", ""),
+    ],
+)
+def test_a_description_is_one_line_of_its_first_paragraph(description: str, said: str) -> None:
+    assert signature(tool("f", description)) == ("f()" + (f" - {said}" if said else ""))
+
+
+def test_a_long_description_of_an_argument_is_left_out() -> None:
+    spec = tool(properties={"a": {"description": "x" * 200}, "b": {"description": "short"}})
+    assert signature(spec) == "f(a?: any, b?: any) - b: short."
+
+
+def test_too_many_arguments_leave_the_required_ones() -> None:
+    many = {f"argument_{number}": {"type": "string"} for number in range(100)}
+    line = signature(tool("f", "Does it.", properties=many, required=["argument_99"]))
+    assert line == "f(argument_99: string, …) - Does it."
+
+
+# --- the budget ---
+
+TOOLS = [tool(f"tool_{number}", "word " * 30, properties={"x": {}}) for number in range(20)]
+
+
+def test_within_the_budget_all_is_told_in_full() -> None:
+    catalog = build_catalog(TOOLS, 10_000)
+    assert catalog.lines == tuple(map(signature, TOOLS))
+    assert (len(catalog.shown), catalog.hidden) == (20, ())
+
+
+def test_a_tight_budget_shortens_all_before_it_hides_any() -> None:
+    catalog = build_catalog(TOOLS, 500)
+    assert catalog.hidden == ()
+    assert sum(map(count_tokens, catalog.lines)) <= 500
+
+
+def test_past_the_budget_tools_are_shown_in_order_while_they_fit() -> None:
+    catalog = build_catalog(TOOLS, 30)
+    names = [spec.name for spec in TOOLS]
+    assert list(catalog.shown + catalog.hidden) == names
+    assert 0 < len(catalog.shown) < 20
+    assert sum(map(count_tokens, catalog.lines)) <= 30
+    assert build_catalog(TOOLS, 30) == catalog
+
+
+def test_one_tool_is_always_shown() -> None:
+    assert build_catalog(TOOLS, 0).shown == ("tool_0",)
+    assert build_catalog([], 0).shown == ()
+
+
+def test_tokens_are_counted_by_whoever_can() -> None:
+    catalog = build_catalog(TOOLS, 40, count=lambda line: len(line.split()))
+    assert sum(len(line.split()) for line in catalog.lines) <= 40
+
+
+SCHEMAS = st.recursive(
+    st.sampled_from(
+        [
+            {},
+            True,
+            False,
+            None,
+            7,
+            "x",
+            [],
+            {"type": "string"},
+            {"$ref": "#"},
+            {"$ref": "#/$defs/a"},
+        ]
+    ),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
+        st.fixed_dictionaries(
+            {
+                "properties": st.dictionaries(st.text(max_size=5), inner, max_size=4),
+                "required": st.one_of(inner, st.lists(st.text(max_size=5), max_size=3)),
+            }
+        ),
+        st.lists(inner, max_size=3).map(lambda some: {"anyOf": some}),
+        st.lists(inner, max_size=3).map(lambda some: {"allOf": some}),
+        st.lists(inner, max_size=3).map(lambda some: {"enum": some, "examples": some}),
+        inner.map(lambda one: {"additionalProperties": one, "default": one, "const": one}),
+        inner.map(lambda one: {"description": one, "format": one, "minimum": one, "maximum": 1}),
+    ),
+    max_leaves=12,
+)
+
+
+@given(schema=SCHEMAS, text=st.text(max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_schema_comes_to_one_bounded_line(schema: Any, text: str) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"x": schema, text: schema},
+        "$defs": {"a": schema},
+    }
+    line = signature(ToolSpec("f", text, parameters))
+    assert len(line) <= MAX_LINE_CHARS
+    assert len(line.splitlines()) == 1
+    assert line.startswith("f(")
+
+
+def test_a_schema_that_grows_without_end_is_cut() -> None:
+    parameters = {
+        "type": "object",
+        "properties": {f"p{n}": {"$ref": "#"} for n in range(40)},
+    }
+    assert len(signature(ToolSpec("f", "", parameters))) <= MAX_LINE_CHARS

@@ -1,0 +1,149 @@
+"""The examples that begin a conversation: made from schemas, in every style, and read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlx_tools import data
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import FinalAnswer, ToolCall
+from mlx_tools.prompt import Turn, build_examples
+from mlx_tools.prompt.examples import MAX_CALLS, MAX_WHOLE
+from mlx_tools.prompt.sample import fits
+from mlx_tools.protocol import ReadingRules, read
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import Registry
+from tests.prompt.conversations import WORDS
+from tests.prompt.transcripts import STYLES
+
+BUILTIN = Registry.builtin(roots=()).specs()
+PLACE = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 2},
+        "points": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "unit": {"enum": ["m", "km"]}},
+                "required": ["x", "unit"],
+            },
+        },
+    },
+    "required": ["city", "points"],
+}
+IMPOSSIBLE = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "pattern": "^[A-Z]{3}$"}},
+    "required": ["code"],
+}
+
+
+def messages(turns: tuple[Turn, ...], style: Any = "jsonl") -> list[Any]:
+    """What the assistant's turns say, read by the protocol's own reader."""
+    said = [
+        read(t.content, rules=ReadingRules(style=style)) for t in turns if t.role == "assistant"
+    ]
+    assert all(reading.clean and len(reading.messages) == 1 for reading in said)
+    return [reading.messages[0] for reading in said]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_examples_show_a_whole_call_and_a_direct_answer(style: str) -> None:
+    turns = build_examples(WORDS, [ToolSpec("weather", "", PLACE)], style)
+    assert [turn.role for turn in turns[:6]] == [
+        *("user", "assistant", "observation", "assistant"),
+        *("user", "assistant"),
+    ]
+    call, answer, direct, *_ = messages(turns, style)
+    assert isinstance(call, ToolCall)
+    assert isinstance(answer, FinalAnswer)
+    assert isinstance(direct, FinalAnswer)
+    assert call.name == "weather"
+    assert call.arguments == {
+        "city": WORDS.examples.samples["string"],
+        "points": [{"x": 1, "unit": "m"}],
+    }
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("names", [["calculator"], ["calculator", "clock"], list(BUILTIN)])
+def test_every_call_that_is_shown_fits_its_tools_schema(style: str, names: list[str]) -> None:
+    tools = [BUILTIN[name] for name in names]
+    calls = [
+        m for m in messages(build_examples(WORDS, tools, style), style) if m.type != "final_answer"
+    ]
+    assert {call.name for call in calls} <= set(names)
+    assert len(calls) <= MAX_WHOLE + MAX_CALLS
+    for call in calls:
+        assert fits(dict(call.arguments), BUILTIN[call.name].parameters)
+
+
+def test_the_roles_alternate() -> None:
+    for tools in ([], [*BUILTIN.values()], [ToolSpec("nothing")], [ToolSpec("a"), ToolSpec("b")]):
+        roles = [turn.role for turn in build_examples(WORDS, tools, "jsonl")]
+        assert all(role != "assistant" for role in roles[::2])
+        assert all(role == "assistant" for role in roles[1::2])
+
+
+def test_the_last_thing_shown_is_a_call_where_a_tool_has_a_second_example() -> None:
+    for tools in ([*BUILTIN.values()], [ToolSpec("weather", "", PLACE)]):
+        assert isinstance(messages(build_examples(WORDS, tools, "jsonl"))[-1], ToolCall)
+
+
+def test_without_tools_only_direct_answers_are_shown() -> None:
+    said = messages(build_examples(WORDS, [], "jsonl"))
+    assert [type(message) for message in said] == [FinalAnswer] * len(WORDS.examples.direct)
+
+
+def test_a_tool_for_which_no_arguments_can_be_made_up_is_left_out() -> None:
+    tools = [ToolSpec("coded", "", IMPOSSIBLE), ToolSpec("weather", "", PLACE)]
+    names = {
+        m.name for m in messages(build_examples(WORDS, tools, "jsonl")) if m.type == "tool_call"
+    }
+    assert names == {"weather"}
+    only = messages(build_examples(WORDS, tools[:1], "jsonl"))
+    assert {type(message) for message in only} == {FinalAnswer}
+
+
+def test_a_natural_example_that_does_not_fit_gives_way_to_one_from_the_schema() -> None:
+    other = ToolSpec(
+        "calculator",
+        "",
+        {
+            "type": "object",
+            "properties": {"formula": {"type": "string", "examples": ["1+1"]}},
+            "required": ["formula"],
+            "additionalProperties": False,
+        },
+    )
+    first = messages(build_examples(WORDS, [other], "jsonl"))[0]
+    assert first.arguments == {"formula": "1+1"}
+
+
+def test_the_tool_with_the_richest_schema_comes_first() -> None:
+    tools = [ToolSpec("plain"), ToolSpec("weather", "", PLACE)]
+    assert messages(build_examples(WORDS, tools, "jsonl"))[0].name == "weather"
+
+
+def test_examples_are_the_same_each_time() -> None:
+    tools = [*BUILTIN.values()]
+    assert build_examples(WORDS, tools, "jsonl") == build_examples(WORDS, tools, "jsonl")
+
+
+def test_an_unknown_style_is_an_error() -> None:
+    with pytest.raises(UsageError, match="yaml"):
+        build_examples(WORDS, [], "yaml")
+
+
+def test_the_natural_examples_fit_the_built_in_tools() -> None:
+    tools = {name: BUILTIN.get(name) for name in data.load_words().examples.tools}
+    for name, examples in WORDS.examples.tools.items():
+        spec = tools[name]
+        assert examples[0].observation, name
+        for example in examples:
+            if spec is not None:
+                assert fits(dict(example.arguments), spec.parameters), (name, example)

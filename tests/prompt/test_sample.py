@@ -1,0 +1,180 @@
+"""Arguments made up from a schema: they fit it, or there are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.prompt.sample import fits, sample_arguments
+from tests.prompt.conversations import WORDS
+
+TEXTS = WORDS.examples.samples
+
+
+def made(schema: Any, **root: Any) -> Any:
+    """What is made up for a required argument ``x`` of this schema; None for nothing."""
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], **root}
+    arguments = sample_arguments(parameters, TEXTS)
+    assert arguments is None or set(arguments) == {"x"}
+    return None if arguments is None else arguments["x"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string"}, TEXTS["string"]),
+        ({"type": "string", "examples": ["Oslo", "Rome"]}, "Oslo"),
+        ({"type": "string", "default": "Oslo"}, "Oslo"),
+        ({"type": "string", "pattern": "^[A-Z]{3}$", "examples": ["EUR"]}, "EUR"),
+        ({"type": "string", "enum": ["c", "f"]}, "c"),
+        ({"const": {"a": 1}}, {"a": 1}),
+        ({"type": "string", "format": "date"}, TEXTS["date"]),
+        ({"type": "string", "maxLength": 3}, TEXTS["string"][:3]),
+        ({"type": "integer"}, 1),
+        ({"type": "integer", "minimum": 18}, 18),
+        ({"type": "integer", "exclusiveMinimum": 18}, 19),
+        ({"type": "integer", "maximum": -5}, -5),
+        ({"type": "integer", "minimum": 3, "multipleOf": 5}, 5),
+        ({"type": "number", "minimum": 0.5}, 1),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, 0.25),
+        ({"type": "boolean"}, True),
+        ({"type": "array", "items": {"type": "integer"}}, [1]),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, [1, 1]),
+        ({"type": "array", "maxItems": 0}, []),
+        ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, [1, True]),
+        ({"type": ["null", "integer"]}, 1),
+        ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, 1),
+        ({"anyOf": [{"type": "string", "pattern": "x"}, {"type": "integer"}]}, 1),
+        ({"allOf": [{"type": "integer"}]}, 1),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+                "required": ["a"],
+            },
+            {"a": 1},
+        ),
+    ],
+)
+def test_a_value_is_the_schemas_own_or_the_plainest_that_fits(schema: Any, value: Any) -> None:
+    assert made(schema) == value
+
+
+def test_a_string_that_must_be_long_is_long() -> None:
+    assert len(made({"type": "string", "minLength": 50})) == 50
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^[0-9]+$"},
+        {"type": "string", "format": "no-such-format"},
+        {"type": "string", "minLength": 10_000},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 2, "uniqueItems": True},
+        {"type": "integer", "minimum": 5, "maximum": 4},
+        {"type": "string", "examples": [7]},
+        {"$ref": "#/$defs/loop"},
+        {"$ref": "https://example.com/schema"},
+        {"not": {}},
+        {"type": "nonsense"},
+        False,
+    ],
+)
+def test_where_nothing_fits_there_is_no_example(schema: Any) -> None:
+    loop = {"type": "object", "properties": {"a": {"$ref": "#/$defs/loop"}}, "required": ["a"]}
+    assert made(schema, **{"$defs": {"loop": loop}}) is None
+
+
+def test_references_are_followed() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    assert made({"$ref": "#/$defs/point"}, **{"$defs": {"point": point}}) == {"x": 1}
+
+
+def test_optional_arguments_are_left_out() -> None:
+    assert (
+        sample_arguments({"type": "object", "properties": {"a": {"type": "string"}}}, TEXTS) == {}
+    )
+
+
+def test_a_long_example_in_a_schema_is_not_taken() -> None:
+    assert made({"type": "string", "examples": ["x" * 1000]}) == TEXTS["string"]
+
+
+def test_a_regular_expression_that_never_ends_is_never_begun() -> None:
+    schema = {"type": "string", "pattern": "^(a+)+$", "examples": ["a" * 60 + "!"]}
+    assert made(schema) == "a" * 60 + "!"
+
+
+def test_a_schema_that_doubles_at_every_step_does_not_fit() -> None:
+    definitions: dict[str, Any] = {"d0": {"type": "object"}}
+    for n in range(1, 60):
+        twice = {"$ref": f"#/$defs/d{n - 1}"}
+        definitions[f"d{n}"] = {"allOf": [twice, twice]}
+    assert not fits({}, {"$ref": "#/$defs/d59", "$defs": definitions})
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+KEYWORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(
+            ["string", "integer", "number", "boolean", "null", "object", "array"]
+        ),
+        "minimum": st.integers(-9, 9),
+        "maximum": st.integers(-9, 9),
+        "exclusiveMinimum": st.integers(-9, 9),
+        "multipleOf": st.sampled_from([1, 2, 0.5, 7]),
+        "minLength": st.integers(0, 30),
+        "maxLength": st.integers(0, 30),
+        "minItems": st.integers(0, 3),
+        "maxItems": st.integers(0, 3),
+        "uniqueItems": st.booleans(),
+        "enum": st.lists(JSON, min_size=1, max_size=3),
+        "default": JSON,
+        "examples": st.lists(JSON, max_size=2),
+        "format": st.sampled_from(["date", "email", "odd"]),
+    },
+)
+SCHEMAS = st.recursive(
+    KEYWORDS,
+    lambda inner: st.builds(
+        lambda base, more: {**base, **more},
+        KEYWORDS,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+                "required": st.lists(st.sampled_from("abcd"), max_size=2, unique=True),
+                "items": inner,
+                "anyOf": st.lists(inner, min_size=1, max_size=2),
+                "not": inner,
+            },
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@given(schema=SCHEMAS)
+@settings(max_examples=300, deadline=None)
+def test_what_is_made_up_always_fits(schema: Any) -> None:
+    value = made(schema)
+    if value is not None:
+        jsonschema.Draft202012Validator(schema).validate(value)
+
+
+@given(schema=JSON)
+@settings(max_examples=200, deadline=None)
+def test_what_is_no_schema_brings_no_harm(schema: Any) -> None:
+    made(schema)
+    sample_arguments({"type": "object", "properties": schema, "required": schema}, TEXTS)
