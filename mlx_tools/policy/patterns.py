@@ -1,0 +1,76 @@
+"""How a policy names tools: exactly, by a glob where one is written, or by the plugin.
+
+    calculator            this tool and no other
+    notes_*               a glob, because ``*``, ``?`` or ``[`` is written
+    plugin:weather        every tool of the plugin ``weather``
+    plugin:weather/get_*  of that plugin, the tools that match
+
+A pattern never gains a ``*`` that nobody wrote, and upper and lower case differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from mlx_tools.errors import UsageError
+from mlx_tools.spec import TOOL_NAME, ToolSpec
+
+PLUGIN: Final = "plugin:"
+PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
+"""Plugins' names are ASCII, like tools'."""
+
+_GLOB = re.compile(r"[A-Za-z0-9_.:@*?\[\]!-]{1,100}", re.ASCII)
+
+
+def is_glob(text: str) -> bool:
+    """Whether the text has a character that makes it a pattern."""
+    return any(character in "*?[" for character in text)
+
+
+def checked(patterns: object, field: str) -> tuple[str, ...]:
+    """The patterns as a tuple; UsageError, naming ``field``, for one that could never match."""
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise UsageError(f"{field}: expected a list of tool names, not {patterns!r}")
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not _sound(pattern):
+            raise UsageError(
+                f"{field}: {pattern!r} cannot name a tool",
+                hint="write NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL",
+            )
+    return tuple(patterns)
+
+
+def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
+    """The first pattern that means this tool, or None."""
+    if spec.name in patterns:
+        return spec.name
+    for pattern in patterns:
+        if matches(pattern, spec):
+            return pattern
+    return None
+
+
+def matches(pattern: str, spec: ToolSpec) -> bool:
+    """Whether a checked pattern means this tool."""
+    if not pattern.startswith(PLUGIN):
+        return _same(pattern, spec.name)
+    plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
+    return bool(spec.plugin) and _same(plugin, spec.plugin) and (not name or _same(name, spec.name))
+
+
+def _same(pattern: str, text: str) -> bool:
+    return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern
+
+
+def _sound(pattern: str) -> bool:
+    if not pattern.startswith(PLUGIN):
+        return _sound_part(pattern, TOOL_NAME)
+    plugin, slash, name = pattern.removeprefix(PLUGIN).partition("/")
+    return _sound_part(plugin, PLUGIN_NAME) and (not slash or _sound_part(name, TOOL_NAME))
+
+
+def _sound_part(text: str, exact: re.Pattern[str]) -> bool:
+    return bool((_GLOB if is_glob(text) else exact).fullmatch(text))

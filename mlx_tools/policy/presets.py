@@ -1,0 +1,70 @@
+"""Named sets of tools, frozen here so that no configuration can change what a name grants.
+
+A preset names tools and the effects it grants them. The ceiling on effects holds for each call: a
+tool that reads or writes, as its arguments say, is admitted by a ``readonly_`` preset for its reads
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.spec import MUTATING, Effects, ToolSpec
+
+READ_ONLY: Final = "readonly_"
+"""A preset whose name starts so grants no effect that changes anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What a name grants: these tools, by exact name, and of their effects no more than these."""
+
+    name: str
+    tools: tuple[str, ...]
+    effects: Effects
+
+    def __post_init__(self) -> None:
+        if self.name.startswith(READ_ONLY) and not MUTATING.isdisjoint(self.effects):
+            raise ToolDefinitionError(f"preset {self.name} grants effects that change things")
+
+
+def _frozen(*presets: Preset) -> Mapping[str, Preset]:
+    return MappingProxyType({preset.name: preset for preset in presets})
+
+
+_READ: Effects = frozenset(("read",))
+
+PRESETS: Final[Mapping[str, Preset]] = _frozen(
+    Preset("readonly_basic", ("calculator", "clock", "file_access"), _READ),
+    Preset("readonly_files", ("file_access",), _READ),
+)
+
+DEFAULT_PRESET: Final = "readonly_basic"
+"""What holds where nobody said which tools may be called."""
+
+
+def check_presets(
+    specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = tuple(PRESETS.values())
+) -> None:
+    """Holds the presets to the tools that are registered; a program starts with this.
+
+    ``specs`` are all registered tools, disabled ones too. Raises ToolDefinitionError where a preset
+    names a tool that is not registered, or a tool that always has effects beyond the preset's, as
+    when a tool in a ``readonly_`` preset has come to write. A tool whose effects depend on its
+    arguments is held to the preset's effects at every call instead.
+    """
+    for preset in presets:
+        for name in preset.tools:
+            spec = specs.get(name)
+            if spec is None:
+                raise ToolDefinitionError(f"preset {preset.name}: no tool {name} is registered")
+            beyond = spec.possible_effects - preset.effects
+            if beyond and not callable(spec.effects):
+                raise ToolDefinitionError(
+                    f"preset {preset.name}: {name} has the effects {', '.join(sorted(beyond))}, "
+                    "which the preset does not grant"
+                )

@@ -1,0 +1,23 @@
+"""Tools: how they are declared, which there are, and what runs them."""
+
+from __future__ import annotations
+
+from mlx_tools.tools.context import Progress, ToolContext
+from mlx_tools.tools.executor import ToolResult, execute
+from mlx_tools.tools.registry import Registry
+from mlx_tools.tools.signature import InvalidArguments
+from mlx_tools.tools.tool import Callee, EffectsBy, Tool, ToolError, tool
+
+__all__ = [
+    "Callee",
+    "EffectsBy",
+    "InvalidArguments",
+    "Progress",
+    "Registry",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "execute",
+    "tool",
+]

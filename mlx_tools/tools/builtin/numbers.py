@@ -1,0 +1,143 @@
+"""Numbers for the calculator: exact where they can be, bounded always.
+
+Whole numbers and fractions are exact, so 0.1 + 0.2 is 0.3; roots, logarithms and the like are
+floating point. Every result has a bound, so that no expression costs much time or memory.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+Number = int | Fraction | float
+Exact = int | Fraction
+
+MAX_BITS: Final = 10_000
+"""Size of an exact number: about 3,000 digits."""
+
+_POWERS: Final = decimal.Context(prec=50, Emax=10_000, Emin=-10_000)
+
+
+class CalculationError(Exception):
+    """Why an expression has no value, in words."""
+
+
+TOO_LARGE: Final = "the result is too large"
+
+
+def bounded(value: Number) -> Number:
+    """The value in its plainest form. Raises CalculationError where it is too large."""
+    if isinstance(value, Fraction):
+        if value.denominator == 1:
+            value = value.numerator
+        elif max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+            return approximate(value)
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise CalculationError(f"{TOO_LARGE} (more than 3000 digits)")
+    return value
+
+
+def approximate(value: Number) -> float:
+    """The value in floating point. Raises CalculationError where it is too large."""
+    return computed(lambda: float(value))
+
+
+def computed(do: Callable[[], float]) -> float:
+    """What a function in floating point gives. Raises CalculationError where it has no value."""
+    try:
+        value = do()
+    except OverflowError:
+        raise CalculationError(TOO_LARGE) from None
+    except (ValueError, ZeroDivisionError):
+        raise CalculationError("the function has no real value here") from None
+    if not math.isfinite(value):
+        raise CalculationError(TOO_LARGE)
+    return value
+
+
+# --- operators ---
+
+
+def add(a: Number, b: Number) -> Number:
+    return bounded(a + b) if _exact(a, b) else computed(lambda: approximate(a) + approximate(b))
+
+
+def subtract(a: Number, b: Number) -> Number:
+    return bounded(a - b) if _exact(a, b) else computed(lambda: approximate(a) - approximate(b))
+
+
+def multiply(a: Number, b: Number) -> Number:
+    return bounded(a * b) if _exact(a, b) else computed(lambda: approximate(a) * approximate(b))
+
+
+def divide(a: Number, b: Number) -> Number:
+    if b == 0:
+        raise CalculationError("division by zero")
+    if isinstance(a, float) or isinstance(b, float):
+        return computed(lambda: approximate(a) / approximate(b))
+    return bounded(Fraction(a) / b)
+
+
+def floor_divide(a: Number, b: Number) -> Number:
+    """Division rounded down, as in Python."""
+    return floor(divide(a, b))
+
+
+def floor(a: Number) -> Number:
+    return bounded(math.floor(a))
+
+
+def modulo(a: Number, b: Number) -> Number:
+    """What is left of a division; it has the sign of the divisor, as in Python."""
+    if b == 0:
+        raise CalculationError("division by zero")
+    return bounded(a % b) if _exact(a, b) else computed(lambda: approximate(a) % approximate(b))
+
+
+def power(a: Number, b: Number) -> Number:
+    """``a`` to the power of ``b``; refused quickly where the result would be huge."""
+    if a == 0 and b < 0:
+        raise CalculationError("division by zero")
+    if isinstance(b, int) and not isinstance(a, float):
+        return _whole_power(a, b)
+    if a < 0 and b != math.floor(b):
+        raise CalculationError("a negative number has no real power with a fraction as exponent")
+    return computed(lambda: math.pow(approximate(a), approximate(b)))
+
+
+def _whole_power(a: Exact, b: int) -> Number:
+    if a in (0, 1, -1):
+        return 1 if b % 2 == 0 and (a != 0 or b == 0) else int(a)
+    top, bottom = a.numerator, a.denominator
+    size = max(top.bit_length(), bottom.bit_length()) - 1
+    if max(size, 1) * abs(b) <= MAX_BITS:
+        return bounded(Fraction(a) ** b)
+    if bottom == 1 and b > 0:
+        raise CalculationError(f"{TOO_LARGE} (more than 3000 digits)")
+    try:
+        base = _POWERS.divide(decimal.Decimal(top), decimal.Decimal(bottom))
+        value = float(_POWERS.power(base, decimal.Decimal(b)))
+    except decimal.DecimalException:
+        raise CalculationError(TOO_LARGE) from None
+    if value == 0:
+        raise CalculationError("the result is too close to zero")
+    return computed(lambda: value)
+
+
+def _exact(a: Number, b: Number) -> bool:
+    return not isinstance(a, float) and not isinstance(b, float)
+
+
+def whole(a: Number) -> int:
+    """The number as an integer. Raises CalculationError where it has a fraction."""
+    if a != math.floor(a):
+        raise CalculationError("a whole number is needed here")
+    return math.floor(a)
+
+
+def shortest(value: Number) -> Fraction:
+    """An exact number as it is; one in floating point as the shortest decimal that means it."""
+    return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)

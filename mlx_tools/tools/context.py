@@ -1,0 +1,73 @@
+"""What a running tool may know of its call, and how it reports progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Final
+
+MAX_PROGRESS_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come: a few words, and the share done from 0 to 1 where it is known."""
+
+    message: str = ""
+    fraction: float | None = None
+
+
+class ToolContext:
+    """Handed to a tool whose function has a parameter annotated with this class.
+
+    The parameter is not part of the tool's schema. ``timeout`` is what the call had when it
+    started, in seconds, None without a limit.
+    """
+
+    __slots__ = ("_cancelled", "_report", "timeout")
+
+    def __init__(
+        self, report: Callable[[Progress], None] | None = None, timeout: float | None = None
+    ) -> None:
+        self.timeout = timeout
+        self._report = report
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more. A tool that runs long looks now and then:
+        a function in a thread cannot be stopped from outside."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Says that nobody waits any more."""
+        self._cancelled = True
+
+    def progress(self, message: str = "", fraction: float | None = None) -> None:
+        """Reports how far the call has come; may be called from any thread, as often as one likes.
+
+        ``message`` is cut at 200 characters, ``fraction`` is held between 0 and 1.
+        """
+        if self._report is None or self._cancelled:
+            return
+        share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
+        self._report(Progress(str(message)[:MAX_PROGRESS_CHARS], share))
+
+
+_current: ContextVar[ToolContext | None] = ContextVar("mlx_tools_context", default=None)
+
+
+def current_context() -> ToolContext:
+    """The context of the call that runs here; one that reports to nobody where there is none."""
+    return _current.get() or ToolContext()
+
+
+def set_context(context: ToolContext) -> Token[ToolContext | None]:
+    """Makes ``context`` the one that `current_context` gives to what is started from here."""
+    return _current.set(context)
+
+
+def reset_context(token: Token[ToolContext | None]) -> None:
+    """Takes `set_context` back."""
+    _current.reset(token)

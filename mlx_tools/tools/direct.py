@@ -1,0 +1,250 @@
+"""A tool called without a model, under the same rules: validated, decided, recorded, limited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from mlx_tools.approval import ApprovalRequest, Approver, NobodyThere
+from mlx_tools.messages import (
+    ApprovalRecord,
+    CallRecord,
+    DecisionRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+    ToolCall,
+)
+from mlx_tools.observation import shorten
+from mlx_tools.policy import Decision, Limits, Policy, decide
+from mlx_tools.policy.approval import approval_digest
+from mlx_tools.protocol import JudgedCall, Reading, judge, strict
+from mlx_tools.tools.executor import OnProgress, ToolResult, execute
+from mlx_tools.tools.registry import Registry
+
+_CALL: Final = "c1"
+
+Status = Literal["ok", "error", "denied", "pending", "dry_run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectCall:
+    """How a call without a model ended.
+
+    ``name`` and ``arguments`` are those that were decided about, after ``repairs``. ``result`` is
+    None where the tool did not run; ``error`` then says why, and is None for a call that waits for
+    an approval. ``decision`` is None where the call was not valid.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    repairs: tuple[str, ...]
+    status: Status
+    decision: Decision | None = None
+    result: ToolResult | None = None
+    error: ErrorInfo | None = None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+async def call_tool(
+    registry: Registry,
+    policy: Policy,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    limits: Limits | None = None,
+    approver: Approver | None = None,
+    record: Callable[[Record], None] = lambda record: None,
+    session: str = "",
+    secret: bytes = b"",
+    now: Callable[[], str] = _now,
+    on_progress: OnProgress | None = None,
+) -> DirectCall:
+    """Calls a tool of the registry as a run of a model would.
+
+    ``record`` gets every record as it comes, the one that says that a tool starts before it does.
+    Without an approver a call that needs approval is left ``pending``. ``session`` and ``secret``
+    go into the digest that an approval binds to. Raises nothing for a call that is wrong, denied or
+    fails: the result says so.
+    """
+    call = _Direct(registry, policy, limits or Limits(), record, now)
+    try:
+        arguments = strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        return call.unreadable(name, f"the arguments are no JSON: {error}"[:500])
+    judged = call.judged(name, arguments)
+    if judged.error is not None and judged.call.name not in registry.disabled:
+        return call.ended("error", error=judged.error)
+    decision = call.decided(judged)
+    if decision.decision == "deny":
+        code = decision.code or "not_allowed"
+        status: Status = "dry_run" if code == "dry_run" else "denied"
+        return call.ended(status, error=ErrorInfo(code, decision.reason))
+    if decision.decision == "ask":
+        digest = approval_digest(
+            secret,
+            session=session,
+            call=_CALL,
+            name=judged.call.name,
+            arguments=judged.call.arguments,
+            policy_hash=policy.digest(),
+        )
+        approved, reason = await call.asked(approver or NobodyThere(), judged, digest)
+        if approved is None:
+            return call.result("pending")
+        if not approved:
+            return call.ended("denied", error=ErrorInfo("denied", reason or "denied"))
+    return await call.run(on_progress)
+
+
+class _Direct:
+    """One call on its way, and its records."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        policy: Policy,
+        limits: Limits,
+        record: Callable[[Record], None],
+        now: Callable[[], str],
+    ) -> None:
+        self._registry = registry
+        self._policy = policy
+        self._limits = limits
+        self._record = record
+        self._now = now
+        self._call = ToolCall("", {})
+        self._decision: Decision | None = None
+
+    def unreadable(self, name: str, fault: str) -> DirectCall:
+        """The end of a call whose arguments no record can hold."""
+        self._call = ToolCall(name, {})
+        self._record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
+        return self.ended("error", error=ErrorInfo("invalid_arguments", fault))
+
+    def judged(self, name: str, arguments: Mapping[str, Any]) -> JudgedCall:
+        """The call, its name and arguments held to the tool's spec."""
+        reading = Reading(messages=(ToolCall(name, dict(arguments)),), clean=True)
+        (judged,) = judge(reading, self._registry.specs())
+        self._call = judged.call
+        self._record(
+            CallRecord(
+                turn=0,
+                call=_CALL,
+                name=judged.call.name,
+                arguments=judged.call.arguments,
+                runs=judged.runs,
+            )
+        )
+        for repair in judged.call.repairs:
+            self._record(RepairRecord(turn=0, name=repair, call=_CALL))
+        return judged
+
+    def decided(self, judged: JudgedCall) -> Decision:
+        """What the limits and the policy say."""
+        name, arguments = judged.call.name, judged.call.arguments
+        size = len(json.dumps(dict(arguments), separators=(",", ":")))
+        if size > self._limits.max_argument_bytes:
+            reason = f"the arguments are larger than {self._limits.max_argument_bytes} bytes"
+            decision = Decision("deny", "max_argument_bytes", reason, "payload_too_large")
+        else:
+            decision = decide(
+                self._policy,
+                self._registry.specs().get(name),
+                name,
+                arguments,
+                runs=judged.runs,
+                echoed=judged.echoed,
+                disabled_reason=self._registry.disabled.get(name),
+            )
+        self._decision = decision
+        self._record(
+            DecisionRecord(
+                call=_CALL,
+                decision=decision.decision,
+                rule=decision.rule,
+                reason=decision.reason,
+                code=decision.code,
+            )
+        )
+        return decision
+
+    async def asked(
+        self, approver: Approver, judged: JudgedCall, digest: str
+    ) -> tuple[bool | None, str]:
+        """What a person says."""
+        request = ApprovalRequest(
+            call=_CALL,
+            name=judged.call.name,
+            arguments=judged.call.arguments,
+            reason=self._decision.reason if self._decision else "",
+            suspect=judged.runs == "with_approval",
+            digest=digest,
+        )
+        (answer,) = await approver.decide([request])
+        if answer.approved is not None:
+            self._record(
+                ApprovalRecord(
+                    call=_CALL,
+                    approved=answer.approved,
+                    digest=digest,
+                    reason=answer.reason,
+                    at=self._now(),
+                )
+            )
+        return answer.approved, answer.reason
+
+    async def run(self, on_progress: OnProgress | None) -> DirectCall:
+        """Runs the tool."""
+        tool = self._registry.get(self._call.name)
+        mutates = tool.spec.mutates(self._call.arguments)
+        self._record(ExecutionRecord(call=_CALL, mutates=mutates, at=self._now()))
+        result = await execute(
+            tool,
+            self._call.arguments,
+            timeout=self._limits.tool_timeout,
+            on_progress=on_progress,
+        )
+        status: Status = "ok" if result.error is None else "error"
+        return self.ended(status, result=result, error=result.error)
+
+    def ended(
+        self, status: Status, *, result: ToolResult | None = None, error: ErrorInfo | None = None
+    ) -> DirectCall:
+        """Records how the call ended, and says so."""
+        content = result.content if result is not None else None
+        if content is not None:
+            limit = self._limits.max_observation_chars
+            content = shorten(content, limit, lambda omitted: f"\n… {omitted} …\n")
+        self._record(
+            ObservationRecord(
+                call=_CALL,
+                name=self._call.name,
+                content=content,
+                error=error,
+                duration_ms=result.duration_ms if result is not None else None,
+                output_size_chars=result.output_size_chars if result is not None else None,
+            )
+        )
+        return self.result(status, result=result, error=error)
+
+    def result(
+        self, status: Status, *, result: ToolResult | None = None, error: ErrorInfo | None = None
+    ) -> DirectCall:
+        return DirectCall(
+            name=self._call.name,
+            arguments=self._call.arguments,
+            repairs=self._call.repairs,
+            status=status,
+            decision=self._decision,
+            result=result,
+            error=error,
+        )

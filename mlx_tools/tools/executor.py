@@ -1,0 +1,240 @@
+"""Runs one call within its time, and makes an observation of whatever comes of it.
+
+Needs asyncio's event loop: a tool that swallows its cancellation can be left behind there, so that
+the call ends in time all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.tools.context import Progress, ToolContext, reset_context, set_context
+from mlx_tools.tools.results import ResultError, to_text, whole_characters
+from mlx_tools.tools.signature import InvalidArguments
+from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
+from mlx_tools.tools.tool import Callee, Tool, ToolError
+
+MAX_OUTPUT_CHARS: Final = 10_000_000
+MAX_ERROR_CHARS: Final = 500
+
+_GRACE: Final = 1.0
+"""Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """How a call ended: ``content`` or ``error``, never both.
+
+    ``duration_ms`` is the time it took. ``output_size_chars`` is the size of what the tool
+    returned, in characters, also where it was too large to be kept; 0 where it returned nothing.
+    """
+
+    content: str | None
+    error: ErrorInfo | None
+    duration_ms: int
+    output_size_chars: int
+
+
+async def execute(
+    tool: Callee,
+    arguments: Mapping[str, Any],
+    *,
+    timeout: float,
+    max_output_chars: int = MAX_OUTPUT_CHARS,
+    on_progress: OnProgress | None = None,
+) -> ToolResult:
+    """Calls a tool with arguments that were validated and allowed.
+
+    ``timeout`` is in seconds; where the tool declares a time of its own, the shorter one holds. A
+    function in a thread cannot be stopped and is left running; an asynchronous one is cancelled,
+    and left behind where it swallows that. Either way the call ends in time, as ``timeout``.
+
+    Every exception of the tool is a ``tool_error``, ``sys.exit()`` too; arguments that its types
+    refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
+    ``payload_too_large``. A call that failed is made once more, within the same time, where the
+    tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
+    final. ``on_progress`` is called in the event loop with what the tool reports, the latest report
+    alone where they come faster than the loop turns.
+
+    Raises nothing but cancellation of the caller and KeyboardInterrupt.
+    """
+    spec = tool.spec
+    seconds = timeout if spec.timeout is None else min(timeout, spec.timeout)
+    started = perf_counter()
+    tries = 2 if spec.retry == "read_only" and not spec.mutates(arguments) else 1
+    outcome: Outcome | None = None
+    for _ in range(tries):
+        left = seconds - (perf_counter() - started)
+        outcome = await _attempt(tool, arguments, max(left, 0.0), on_progress)
+        if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
+            break
+    duration_ms = round((perf_counter() - started) * 1000)
+    if outcome is None:
+        return _failed("timeout", _too_late(tool, seconds), duration_ms)
+    return _result(outcome, duration_ms, max_output_chars)
+
+
+async def _attempt(
+    tool: Callee, arguments: Mapping[str, Any], seconds: float, on_progress: OnProgress | None
+) -> Outcome | None:
+    """One call. Returns its outcome, the value as text, or None where its time is over."""
+    loop = asyncio.get_running_loop()
+    context = ToolContext(_reporter(on_progress) if on_progress else None, seconds)
+    leave: Callable[[], None] | None = None
+    token = set_context(context)
+    try:
+        if isinstance(tool, Tool) and not tool.is_async:
+            work = tool.blocking(arguments)
+            outcome = submit(lambda: to_text(work()))
+        else:
+            outcome = loop.create_future()
+            running = _guarded(tool, arguments, outcome)
+            leave = functools.partial(_leave, loop.create_task(_shell(running)), running)
+    except TooManyThreads as error:
+        return None, error
+    finally:
+        reset_context(token)
+    timer = loop.call_later(seconds, settle, outcome, None)
+    try:
+        ended = await outcome
+    except asyncio.CancelledError:  # the caller's own
+        ended = None
+        raise
+    finally:
+        timer.cancel()
+        context.cancel()
+        if ended is None and leave is not None:
+            leave()
+    return ended
+
+
+async def _guarded(
+    tool: Callee, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
+) -> None:
+    """An asynchronous call that settles ``outcome``; none of its exceptions reaches the loop."""
+    try:
+        settle(outcome, (to_text(await tool.call(arguments)), None))
+    except (Exception, SystemExit) as error:
+        settle(outcome, (None, error))
+    except asyncio.CancelledError:  # the tool's own doing, or nobody waits any more
+        settle(outcome, (None, ToolError("the tool was cancelled")))
+        raise
+    except BaseException as error:
+        settle(outcome, (None, error))
+        raise
+
+
+async def _shell(running: Coroutine[Any, Any, None]) -> None:
+    """Lets a task end quietly whose call was closed by `_end`."""
+    with contextlib.suppress(RuntimeError):
+        await running
+
+
+_left: set[asyncio.Future[Any]] = set()
+"""Tasks that were cancelled and have not ended; the loop itself holds them weakly."""
+
+
+def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
+    """Cancels a task that nobody waits for, and sees to it that it cannot keep the loop open."""
+    task.cancel()
+    _left.add(task)
+    end = asyncio.get_running_loop().call_later(_GRACE, _end, task, running)
+
+    def ended(task: asyncio.Future[Any]) -> None:
+        end.cancel()
+        _left.discard(task)
+        running.close()  # where it was cancelled before it began
+
+    task.add_done_callback(ended)
+
+
+def _end(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
+    """Ends a task that swallowed its cancellation, by closing the call that it waits for."""
+    with contextlib.suppress(Exception):
+        running.close()
+    task.cancel()
+
+
+def _reporter(on_progress: OnProgress) -> OnProgress:
+    """Takes reports from any thread, and hands the latest one to the loop, one at a time."""
+    loop = asyncio.get_running_loop()
+    lock = threading.Lock()
+    waiting: list[Progress] = []
+
+    def deliver() -> None:
+        with lock:
+            latest = waiting.pop()
+        on_progress(latest)
+
+    def report(progress: Progress) -> None:
+        with lock:
+            scheduled = bool(waiting)
+            waiting[:] = [progress]
+        if not scheduled:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(deliver)
+
+    return report
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same call might succeed a moment later."""
+    final = (InvalidArguments, ToolError, ResultError, TooManyThreads, SystemExit)
+    return isinstance(error, Exception) and not isinstance(error, final)
+
+
+def _too_late(tool: Callee, seconds: float) -> str:
+    runs_on = isinstance(tool, Tool) and not tool.is_async
+    return f"no result within {seconds:g} s" + ("; it may still be running" if runs_on else "")
+
+
+def _result(outcome: Outcome, duration_ms: int, max_output_chars: int) -> ToolResult:
+    text, error = outcome
+    if error is not None:
+        return _failed(*_words(error), duration_ms)
+    if len(text) > max_output_chars:
+        message = (
+            f"the call was made, but its output of {len(text)} characters is too large "
+            f"(at most {max_output_chars})"
+        )
+        return _failed("payload_too_large", message, duration_ms, len(text))
+    return ToolResult(text, None, duration_ms, len(text))
+
+
+def _failed(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:
+    return ToolResult(None, ErrorInfo(code, message), duration_ms, size)
+
+
+def _words(error: BaseException) -> tuple[ErrorCode, str]:
+    """The code and the message of what a tool raised: type and text, no traceback."""
+    try:
+        text = str(error).strip()
+    except Exception:  # a tool's own exception, whose text cannot be made
+        text = ""
+    match error:
+        case ToolError():
+            return error.code, _cut(text or "the tool failed")
+        case InvalidArguments():
+            return "invalid_arguments", _cut(text)
+        case ResultError() | TooManyThreads():
+            return "tool_error", _cut(text)
+        case Exception() | SystemExit():
+            kind = type(error).__name__
+            return "tool_error", _cut(f"{kind}: {text}" if text else kind)
+    raise error
+
+
+def _cut(text: str) -> str:
+    text = whole_characters(text)
+    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"

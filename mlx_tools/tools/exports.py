@@ -1,0 +1,166 @@
+"""Tools as other programs want to be told of them. Sorted by name, so the same tools give the same
+bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.spec import MUTATING, ToolSpec
+from mlx_tools.tools.schema import MAP, ONE, anchors, pointer, resolve
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def to_openai(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+    """For ``tools`` of OpenAI's chat completions. Names take no dot there: it becomes ``_``."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": spec.description,
+                "parameters": spec.parameters,
+            },
+        }
+        for name, spec in _without_dots(specs)
+    ]
+
+
+def to_anthropic(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+    """For ``tools`` of Anthropic's messages. Names take no dot there: it becomes ``_``."""
+    return [
+        {"name": name, "description": spec.description, "input_schema": spec.parameters}
+        for name, spec in _without_dots(specs)
+    ]
+
+
+def to_mcp(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+    """As the ``tools`` of an MCP server's ``tools/list``, with hints from the declared effects."""
+    return [
+        {
+            "name": spec.name,
+            "description": spec.description,
+            "inputSchema": spec.parameters,
+            "annotations": {
+                "readOnlyHint": MUTATING.isdisjoint(spec.possible_effects),
+                "openWorldHint": "network" in spec.possible_effects,
+            },
+        }
+        for spec in _sorted(specs)
+    ]
+
+
+def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
+    """A JSON Schema of one whole line that a model may write: a call with arguments that fit its
+    tool, or the final answer.
+
+    Each tool's schema stands under ``$defs`` by the tool's name, its references rewritten.
+    """
+    lines: list[dict[str, Any]] = []
+    definitions: dict[str, Any] = {}
+    for spec in _sorted(specs):
+        definitions[spec.name] = rebased(spec.parameters, ("$defs", spec.name))
+        arguments = {"$ref": "#" + pointer(("$defs", spec.name))}
+        lines.append(
+            _closed(
+                {
+                    "type": {"const": "tool_call"},
+                    "name": {"const": spec.name},
+                    "arguments": arguments,
+                    "id": {"type": "string"},
+                },
+                optional=("id",),
+            )
+        )
+    answer = {
+        "type": {"const": "final_answer"},
+        "content": {"type": "string"},
+        "sources": {"type": "array"},
+    }
+    lines.append(_closed(answer, optional=("sources",)))
+    return {"$schema": DIALECT, "anyOf": lines, "$defs": definitions}
+
+
+def to_gbnf(specs: Iterable[ToolSpec]) -> str:
+    """A grammar of the same line for llama.cpp; see `mlx_tools.tools.gbnf`."""
+    from mlx_tools.tools.gbnf import line_grammar
+
+    return line_grammar(_sorted(specs))
+
+
+_WRITERS: Final[Mapping[str, Callable[[Iterable[ToolSpec]], Any]]] = {
+    "openai": to_openai,
+    "anthropic": to_anthropic,
+    "mcp": to_mcp,
+    "jsonschema": to_jsonschema,
+    "gbnf": to_gbnf,
+}
+
+FORMATS: Final = tuple(_WRITERS)
+
+
+def export(specs: Iterable[ToolSpec], format: str) -> str:  # noqa: A002
+    """The tools in one of `FORMATS`, as text that ends in a newline. Raises UsageError for another
+    format, ToolDefinitionError for a tool that it cannot hold."""
+    writer = _WRITERS.get(format)
+    if writer is None:
+        raise UsageError(f"{format!r} is no export format", hint=f"one of {', '.join(FORMATS)}")
+    made = writer(specs)
+    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, indent=2) + "\n"
+
+
+def rebased(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> Any:
+    """The schema with its references rewritten for a document that holds it at ``place``."""
+    named = anchors(schema)
+
+    def moved(node: Any) -> Any:
+        if not isinstance(node, Mapping):
+            return node
+        copy: dict[str, Any] = {}
+        for key, value in node.items():
+            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+                target = resolve(schema, value, named)[0]
+                copy["$ref"] = "#" + pointer((*place, *target))
+            elif key in ("$id", "$schema", "$anchor", "$dynamicAnchor"):
+                continue
+            elif key in ONE:
+                copy[key] = moved(value)
+            elif key in MAP and isinstance(value, Mapping):
+                copy[key] = {name: moved(item) for name, item in value.items()}
+            elif isinstance(value, list) and key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+                copy[key] = [moved(item) for item in value]
+            else:
+                copy[key] = value
+        return copy
+
+    return moved(schema)
+
+
+def _closed(properties: dict[str, Any], *, optional: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [key for key in properties if key not in optional],
+        "additionalProperties": False,
+    }
+
+
+def _sorted(specs: Iterable[ToolSpec]) -> list[ToolSpec]:
+    return sorted(specs, key=lambda spec: spec.name)
+
+
+def _without_dots(specs: Iterable[ToolSpec]) -> list[tuple[str, ToolSpec]]:
+    """The specs with names that have no dot. Reading accepts such a name for the tool's own."""
+    named: dict[str, ToolSpec] = {}
+    for spec in _sorted(specs):
+        name = spec.name.replace(".", "_")
+        if name in named:
+            raise ToolDefinitionError(
+                f"{spec.name} and {named[name].name} would both be called {name}",
+                hint="rename one of them: this format takes no dots in names",
+            )
+        named[name] = spec
+    return list(named.items())

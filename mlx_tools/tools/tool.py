@@ -1,0 +1,294 @@
+"""A tool: what everybody may know of it (its spec), and what runs when it is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol, cast, overload
+
+from mlx_tools.errors import ErrorCode, ToolDefinitionError
+from mlx_tools.spec import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
+from mlx_tools.tools.context import current_context
+from mlx_tools.tools.docstring import parse_docstring
+from mlx_tools.tools.signature import Arguments, parameters_of
+
+Run = Callable[[Mapping[str, Any]], Any]
+"""What runs when a tool is called: it gets the arguments, and may return an awaitable."""
+
+EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
+
+_MAX_SECONDS: Final = 86_400.0
+
+
+class ToolError(Exception):
+    """Raise it in a tool to say in plain words what went wrong; the model reads the message.
+
+    Any other exception does too, with its type before its text. ``code`` is the error's code.
+    """
+
+    def __init__(self, message: str, *, code: ErrorCode = "tool_error") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Callee(Protocol):
+    """Anything that can be registered as a tool, whether or not it is a `Tool`."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+    async def call(self, arguments: Mapping[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsBy:
+    """Effects that depend on the value of one argument.
+
+    ``table`` has the effects for each value; for a value that is not in it, and for a call without
+    the argument, all effects are taken. Raises ToolDefinitionError for what is no effect.
+    """
+
+    argument: str
+    table: Mapping[str, Effects]
+
+    def __post_init__(self) -> None:
+        table = {value: _effects(some, self.argument) for value, some in self.table.items()}
+        object.__setattr__(self, "table", table)
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Effects:
+        value = arguments.get(self.argument)
+        return self.table.get(value, ALL_EFFECTS) if isinstance(value, str) else ALL_EFFECTS
+
+    @property
+    def possible(self) -> Effects:
+        """What a call that fits the schema may do at most."""
+        return frozenset().union(*self.table.values())
+
+
+class Tool:
+    """A spec and the function behind it.
+
+    ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
+    ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
+    that was made of a plain function can still be called as that function. ``__name__`` is the
+    tool's name, known before its spec is made.
+    """
+
+    __name__: str
+
+    def __init__(
+        self,
+        spec: ToolSpec | Callable[[], ToolSpec],
+        run: Run,
+        *,
+        function: Callable[..., Any] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._run = run
+        self._function = function
+        self.is_async = is_async(function if function is not None else run)
+        if function is not None:
+            functools.update_wrapper(cast("Any", self), function, updated=())
+        if isinstance(spec, ToolSpec):
+            self.__name__ = spec.name
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What a model, a validator and a policy may know. Raises ToolDefinitionError where the
+        function's types have no JSON Schema."""
+        if not isinstance(self._spec, ToolSpec):
+            self._spec = self._spec()
+        return self._spec
+
+    async def call(self, arguments: Mapping[str, Any]) -> Any:
+        """Runs the tool with arguments that were validated against its schema.
+
+        Returns what the function returns and raises what it raises, or `InvalidArguments`. There is
+        no limit of time here: `mlx_tools.tools.execute` has one.
+        """
+        if self.is_async:
+            return await self._run(arguments)
+        from mlx_tools.tools.threads import submit
+
+        value, error = await submit(self.blocking(arguments)) or (None, None)
+        if error is not None:
+            raise error
+        return value
+
+    def blocking(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
+        """For a tool that is not asynchronous: the call, to be made in a thread."""
+        return functools.partial(self._run, arguments)
+
+    def of_plugin(self, plugin: str) -> Tool:
+        """The same tool, said to come from ``plugin``."""
+        return Tool(replace(self.spec, plugin=plugin), self._run, function=self._function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the plain function that the tool was made of."""
+        if self._function is None:
+            raise TypeError("this tool was made of no plain function: await its call(arguments)")
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.__name__}>"
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives an awaitable; looks through decorators and partial functions."""
+    target: Any = inspect.unwrap(function)
+    while isinstance(target, functools.partial):
+        target = inspect.unwrap(target.func)
+    call = getattr(target, "__call__", None)  # noqa: B004 (the method itself is looked at)
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    effects: EffectsLike | None = None,
+    timeout: float | None = None,
+    retry: Literal["never", "read_only"] = "never",
+    needs_approval: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    effects: EffectsLike | None = None,
+    timeout: float | None = None,
+    retry: Literal["never", "read_only"] = "never",
+    needs_approval: bool = False,
+) -> Any:
+    """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
+
+    The name is the function's, the description its docstring up to the first section, the schema
+    comes from annotations, defaults and the parameters' descriptions (Google, NumPy or Sphinx
+    style). The function gets values of the types it is annotated with; a parameter annotated with
+    `ToolContext` gets the call's context. Function and tool may be synchronous or asynchronous.
+
+    ``parameters`` is a JSON Schema to be used as it is; arguments are then passed on as they came.
+    ``effects`` are some of read, write, execute, network, or a pure function from the arguments to
+    them; a tool that declares none is taken to have all. ``timeout`` is in seconds, None for the
+    run's own. ``retry`` ``read_only`` lets a call that changes nothing be tried once more where it
+    failed. ``needs_approval`` asks a person before every call.
+
+    Raises ToolDefinitionError for a name, a signature or a value that cannot be used: at once where
+    the signature shows it, else when the spec is first needed, at the latest when the tool is
+    registered.
+    """
+    caller = sys._getframe(1)
+    names = {} if caller.f_locals is caller.f_globals else dict(caller.f_locals)
+
+    def make(target: Callable[..., Any]) -> Tool:
+        return _make(
+            target,
+            name=name,
+            description=description,
+            parameters=parameters,
+            names=dict(names),
+            effects=_effects(effects, name or str(getattr(target, "__name__", "tool"))),
+            timeout=_timeout(timeout),
+            retry=_retry(retry),
+            needs_approval=bool(needs_approval),
+        )
+
+    return make if function is None else make(function)
+
+
+def _make(
+    function: Callable[..., Any],
+    *,
+    name: str | None,
+    description: str | None,
+    parameters: Mapping[str, Any] | None,
+    names: dict[str, Any],
+    **rest: Any,
+) -> Tool:
+    if isinstance(function, Tool) or not callable(function):
+        raise ToolDefinitionError(f"{function!r} is not a function")
+    named = name or getattr(function, "__name__", None) or type(function).__name__
+    if not TOOL_NAME.fullmatch(named):
+        raise ToolDefinitionError(
+            f"{named!r} cannot name a tool", hint="give one, of A-Z a-z 0-9 _ . -, with name=..."
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolDefinitionError(f"{named}: it yields values", hint="return a list of them")
+    if parameters is None:
+        parameters_of(function, named)
+    text = parse_docstring(inspect.getdoc(function)).text if description is None else description
+
+    @functools.cache
+    def arguments() -> Arguments:
+        made = Arguments(function, named, names)
+        names.clear()  # what they name need not live on
+        return made
+
+    def spec() -> ToolSpec:
+        schema = arguments().schema if parameters is None else parameters
+        return ToolSpec(named, text, schema, **rest)
+
+    def run(given: Mapping[str, Any]) -> Any:
+        if parameters is not None:
+            return function(**given)
+        made = arguments()
+        values = made.convert(given)
+        if made.context is not None:
+            values[made.context] = current_context()
+        return function(**values)
+
+    made = Tool(spec, run, function=function)
+    made.__name__ = named
+    return made
+
+
+def check_declared(spec: ToolSpec) -> None:
+    """Whether the spec declares what can be declared, whoever made it. Raises
+    ToolDefinitionError."""
+    _effects(spec.effects, spec.name)
+    _timeout(spec.timeout)
+    _retry(spec.retry)
+
+
+def _effects(
+    effects: EffectsLike | None, name: str
+) -> Effects | Callable[[Mapping[str, Any]], Effects]:
+    if effects is None:
+        return ALL_EFFECTS
+    if callable(effects):
+        return cast("Callable[[Mapping[str, Any]], Effects]", effects)
+    listed = (effects,) if isinstance(effects, str) else tuple(effects)
+    unknown = [item for item in listed if item not in tuple(ALL_EFFECTS)]
+    if unknown:
+        raise ToolDefinitionError(
+            f"{name}: {unknown[0]!r} is not an effect",
+            hint=f"some of {', '.join(sorted(ALL_EFFECTS))}",
+        )
+    return cast("Effects", frozenset(listed))
+
+
+def _timeout(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise ToolDefinitionError(f"timeout: {timeout!r} is not a number of seconds")
+    if not 0 < timeout <= _MAX_SECONDS:
+        raise ToolDefinitionError(f"timeout: {timeout!r} s is not between 0 and {_MAX_SECONDS:.0f}")
+    return float(timeout)
+
+
+def _retry(retry: str) -> str:
+    if retry not in ("never", "read_only"):
+        raise ToolDefinitionError(f"retry: {retry!r} is not allowed", hint="never or read_only")
+    return retry

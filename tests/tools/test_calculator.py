@@ -1,0 +1,267 @@
+"""The calculator: right, short, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.tools import Registry, execute
+from mlx_tools.tools.builtin.arithmetic import MAX_CHARS, evaluate
+from mlx_tools.tools.builtin.decimals import write
+from mlx_tools.tools.builtin.numbers import CalculationError
+
+
+def value(expression: str) -> str:
+    return write(evaluate(expression))
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("17 * 23", "391"),
+        ("0.1 + 0.2", "0.3"),
+        ("10/4", "2.5"),
+        ("1/3", "0.3333333333"),
+        ("-2/3", "-0.6666666667"),
+        ("22 / 7", "3.142857143"),
+        ("2 + 3 * 4 - 5", "9"),
+        ("(2 + 3) * 4", "20"),
+        ("8 / 4 / 2", "1"),
+        ("2 ** 3 ** 2", "512"),
+        ("2^10", "1024"),
+        ("-2 ** 2", "-4"),
+        ("2 ** -2", "0.25"),
+        ("--5 - -3", "8"),
+        ("7 // 2", "3"),
+        ("-7 // 2", "-4"),
+        ("-7 % 3", "2"),
+        ("7.5 % 2", "1.5"),
+        ("10 mod 4", "2"),
+        ("3 × 4 ÷ 2 − 1", "5"),
+        ("17 x 23", "391"),
+        ("1,234,567.5 * 2", "2469135"),
+        ("1_000 + 1", "1001"),
+        ("max(1,234)", "234"),
+        ("max((1,234), 5)", "1234"),
+        (".5 + 5.", "5.5"),
+        ("1e3 + 2.5E-1", "1000.25"),
+        ("17 * 23 =", "391"),
+        ("  42  ", "42"),
+        ("15% of 80", "12"),
+        ("200 * 15%", "30"),
+        ("50%", "0.5"),
+        ("80 * (1 - 20%)", "64"),
+        ("10 % 3", "1"),
+        ("5!", "120"),
+        ("sqrt(16) + sqrt(0.25)", "4.5"),
+        ("sqrt(2)", "1.414213562"),
+        ("sqrt(2) ** 2", "2"),
+        ("math.sqrt(9)", "3"),
+        ("SQRT(9) + PI - pi", "3"),
+        ("abs(-3.5)", "3.5"),
+        ("round(2.5)", "3"),
+        ("round(-2.5)", "-3"),
+        ("round(2.675, 2)", "2.68"),
+        ("round(1234, -2)", "1200"),
+        ("floor(-2.5) + ceil(2.1)", "0"),
+        ("min(3, 1, 2)", "1"),
+        ("sum(1, 2, 3) / mean(1, 3)", "3"),
+        ("factorial(20)", "2432902008176640000"),
+        ("2 ** 100", "1267650600228229401496703205376"),
+        ("log10(1000) + log2(8) + log(81, 3)", "10"),
+        ("ln(e)", "1"),
+        ("log(100)", "4.605170186"),
+        ("log10(10 ** 1000)", "1000"),
+        ("exp(1)", "2.718281828"),
+        ("sin(pi) + cos(pi / 2)", "0"),
+        ("sin(pi / 6)", "0.5"),
+        ("degrees(pi)", "180"),
+        ("gcd(12, 18) + lcm(4, 6)", "18"),
+        ("hypot(3, 4)", "5"),
+        ("pow(2, 5) + mod(-7, 3)", "34"),
+        ("8 ** (1 / 3)", "2"),
+        ("(1 + 0.05 / 12) ** 360", "4.467744314"),
+        ("1.0000001 ** 10000000", "2.718281693"),
+        ("123456789012 / 7", "17636684144.5714"),
+        ("10 ** 20 / 3", "3.333333333e+19"),
+        ("1 / 7 / 10 ** 9", "1.428571429e-10"),
+        ("10 ** -30", "1e-30"),
+        ("0.1 ** 5", "0.00001"),
+        ("0 ** 0", "1"),
+        ("-0.0", "0"),
+        ("1e15 + 0.5", "1000000000000000.5"),
+        ("99999.99999999999 / 1", "99999.99999999999"),
+    ],
+)
+def test_an_expression_has_its_value(expression: str, expected: str) -> None:
+    assert value(expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "what"),
+    [
+        ("", "empty"),
+        ("=", "empty"),
+        ("1 / 0", "division by zero"),
+        ("1 % 0", "division by zero"),
+        ("1 // 0.0", "division by zero"),
+        ("0 ** -1", "division by zero"),
+        ("1 +", "ends where a number is due"),
+        ("* 2", "a number is missing"),
+        ("(1", "closing parenthesis is missing"),
+        ("1)", "unexpected"),
+        ("1 2", "unexpected"),
+        ("2(3)", "unexpected"),
+        ("2pi", "unexpected"),
+        ("2 = 2", "unexpected"),
+        ("1 < 2", "unexpected"),
+        ("1..2", "no number"),
+        ("1.2.3", "no number"),
+        ("1,23 + 1", "comma"),
+        ("1,000,00", "comma"),
+        ("$5", "missing"),
+        ("x + 1", "no known name"),
+        ("foo(3)", "no function foo"),
+        ("__import__('os')", "no function __import__"),
+        ("(1).__class__", "unexpected"),
+        ("sqrt", "needs parentheses"),
+        ("sqrt()", "missing"),
+        ("sqrt(1, 2)", "takes 1"),
+        ("log(1, 2, 3)", "takes 1 to 2"),
+        ("100 + 5%", "percentage"),
+        ("50% - 3", "percentage"),
+        ("10 % -3", "percentage"),
+        ("3!!", "two things"),
+        ("sqrt(-1)", "no real"),
+        ("(-8) ** (1/3)", "no real"),
+        ("log(0)", "positive"),
+        ("log(2, 1)", "base"),
+        ("asin(2)", "no real value"),
+        ("tan(pi / 2)", "no real value"),
+        ("factorial(-1)", "factorial"),
+        ("factorial(2.5)", "whole number"),
+        ("gcd(1.5, 2)", "whole number"),
+        ("٣ + ٤", "missing"),
+        # bounds
+        ("9 ** 9 ** 9", "too large"),
+        ("9 ** 99999999", "too large"),
+        ("2 ** 2 ** 2 ** 2 ** 2 ** 2", "too large"),
+        ("1.5 ** (10 ** 100)", "too large"),
+        ("0.5 ** (10 ** 100)", "too"),
+        ("10 ** 3000 * 10 ** 3000", "too large"),
+        ("factorial(1001)", "factorial"),
+        ("factorial(10 ** 9)", "factorial"),
+        ("exp(1000)", "too large"),
+        ("1e999999999", "exponent"),
+        ("1e00000000000099999999", "exponent"),
+        ("sqrt(2) * 10 ** 400", "too large"),
+        ("round(1/3, 10 ** 9)", "decimal places"),
+        ("(" * 60 + "1" + ")" * 60, "levels"),
+        ("2**" * 60 + "1", "levels"),
+        ("1" * (MAX_CHARS + 1), "longer than"),
+    ],
+)
+def test_what_has_no_value_says_why(expression: str, what: str) -> None:
+    with pytest.raises(CalculationError, match=what):
+        evaluate(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "-" * (MAX_CHARS - 1) + "1",
+        "(" * 49 + "1" + ")" * 49,
+        "1/7+" * 249 + "1",
+        "(10**2999-1)/(10**2999-7)+" * 30 + "1",
+        "round(10**2999/7,300)+" * 30 + "1",
+        "factorial(1000)/factorial(999)*" * 30 + "1",
+        "10**2999%7+" * 80 + "1",
+        "1.1**1.1**" * 40 + "1",
+        "9" * MAX_CHARS,
+        "0." + "3" * (MAX_CHARS - 2),
+        "1e3000/7*1e-3000*" * 50 + "1",
+        "gcd(10**2999," * 49 + "1" + ")" * 49,
+    ],
+)
+def test_hard_work_is_bounded(expression: str) -> None:
+    try:
+        assert len(value(expression)) <= 3100
+    except CalculationError as error:
+        assert len(str(error)) < 200
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9), st.sampled_from("+-*"))
+def test_whole_numbers_are_exact(a: int, b: int, sign: str) -> None:
+    expected = {"+": a + b, "-": a - b, "*": a * b}[sign]
+    assert value(f"({a}) {sign} ({b})") == str(expected)
+
+
+@given(
+    st.decimals(min_value=-(10**6), max_value=10**6, places=3),
+    st.decimals(min_value=-(10**6), max_value=10**6, places=3),
+)
+def test_decimal_fractions_are_exact(a: object, b: object) -> None:
+    assert Fraction(value(f"({a}) + ({b})")) == Fraction(str(a)) + Fraction(str(b))
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_ten_digits_are_right(number: float) -> None:
+    assert math.isclose(float(write(number)), number, rel_tol=6e-10)
+    assert math.isclose(float(write(-Fraction(number) / 3)), -number / 3, rel_tol=6e-10)
+
+
+EXPRESSIONS = st.text(alphabet="0123456789.,+-*/%^!()eE x pi sqrt of modπ×÷", max_size=60)
+
+
+@given(st.one_of(st.text(max_size=50), EXPRESSIONS))
+@settings(max_examples=300, deadline=None)
+def test_any_text_has_a_value_or_an_error(expression: str) -> None:
+    try:
+        assert value(expression)
+    except CalculationError as error:
+        assert 0 < len(str(error)) < 200
+
+
+NUMBERS = st.integers(0, 99).map(str)
+TREES = st.recursive(
+    NUMBERS,
+    lambda inner: st.builds(
+        lambda a, sign, b: f"({a} {sign} {b})", inner, st.sampled_from(["+", "-", "*", "/"]), inner
+    ),
+    max_leaves=8,
+)
+
+
+def exactly(text: str) -> Fraction:
+    """The value by another way: Python's own evaluation on fractions."""
+    import re
+
+    return Fraction(eval(re.sub(r"\d+", lambda n: f"Fraction({n[0]})", text)))
+
+
+@given(TREES)
+@settings(max_examples=200, deadline=None)
+def test_it_agrees_with_exact_arithmetic(expression: str) -> None:
+    try:
+        expected = exactly(expression)
+    except ZeroDivisionError:
+        with pytest.raises(CalculationError, match="division by zero"):
+            evaluate(expression)
+        return
+    assert evaluate(expression) == expected
+
+
+def test_the_tool_answers_and_says_what_is_wrong() -> None:
+    calculator = Registry.builtin().get("calculator")
+
+    async def main(expression: str) -> object:
+        result = await execute(calculator, {"expression": expression}, timeout=10)
+        return result.content or (result.error and (result.error.code, result.error.message))
+
+    assert asyncio.run(main("17 * 23")) == "391"
+    assert asyncio.run(main("1 / 0")) == ("tool_error", "division by zero")

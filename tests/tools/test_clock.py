@@ -1,0 +1,99 @@
+"""The clock, with a clock of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import zoneinfo
+from collections.abc import Callable, Set
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.tools import ToolError
+from mlx_tools.tools.builtin.clock import clock, zone_of
+
+NOW = datetime(2026, 11, 21, 23, 30, 5, 123456, tzinfo=UTC)
+
+
+def at(load: Callable[[str], tzinfo] = zoneinfo.ZoneInfo, **arguments: Any) -> str:
+    made = clock(now=lambda: NOW, load=load)
+    found: str = asyncio.run(made.call(arguments))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("timezone", "expected"),
+    [
+        ("UTC", "2026-11-21T23:30:05+00:00 Saturday"),
+        ("Z", "2026-11-21T23:30:05+00:00 Saturday"),
+        ("Europe/Berlin", "2026-11-22T00:30:05+01:00 Sunday"),
+        ("europe/berlin", "2026-11-22T00:30:05+01:00 Sunday"),
+        ("America/New York", "2026-11-21T18:30:05-05:00 Saturday"),
+        (" Asia/Kolkata ", "2026-11-22T05:00:05+05:30 Sunday"),
+        ("+02:00", "2026-11-22T01:30:05+02:00 Sunday"),
+        ("UTC-3", "2026-11-21T20:30:05-03:00 Saturday"),
+        ("GMT+0530", "2026-11-22T05:00:05+05:30 Sunday"),
+    ],
+)
+def test_the_time_in_a_zone_with_its_weekday(timezone: str, expected: str) -> None:
+    assert at(timezone=timezone) == expected
+
+
+def test_without_a_zone_it_is_local_time() -> None:
+    local = NOW.astimezone()
+    assert at().startswith(local.isoformat(timespec="seconds"))
+    assert at(timezone="local") == at()
+
+
+def test_it_reads_the_real_clock() -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    text = asyncio.run(clock().call({"timezone": "UTC"}))
+    assert before <= datetime.fromisoformat(text.split()[0]) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("timezone", "hint"),
+    [
+        ("Tokyo", "Asia/Tokyo"),
+        ("New York", "America/New_York"),
+        ("Europe/Berln", "Europe/Berlin"),
+        ("berln", "Europe/Berlin"),
+        ("xyzzy", "such as"),
+        ("../../etc/passwd", "no time zone"),
+        ("/etc/localtime", "no time zone"),
+        ("Europe", "no time zone"),
+        ("a\0b", "no time zone"),
+        ("+25", "14 hours"),
+        ("", "no time zone"),
+    ],
+)
+def test_an_unknown_zone_is_answered_with_close_ones(timezone: str, hint: str) -> None:
+    with pytest.raises(ToolError, match=hint) as caught:
+        at(timezone=timezone)
+    assert len(str(caught.value)) < 300
+
+
+def test_without_time_zone_data_it_says_what_is_missing_and_utc_works() -> None:
+    def load(name: str) -> tzinfo:
+        raise zoneinfo.ZoneInfoNotFoundError(name)
+
+    def names() -> Set[str]:
+        return set()
+
+    with pytest.raises(ToolError, match="tzdata"):
+        zone_of("Europe/Berlin", load, names)
+    assert at(load, timezone="UTC").endswith("+00:00 Saturday")
+    assert at(load, timezone="+02:00").endswith("+02:00 Sunday")
+    assert at(load)
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_any_text_is_a_zone_or_an_error(text: str) -> None:
+    try:
+        assert at(timezone=text)
+    except ToolError as error:
+        assert str(error)

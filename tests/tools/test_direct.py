@@ -1,0 +1,211 @@
+"""A tool called without a model: the same validation, decision and records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from mlx_tools.approval import AlwaysApprove, ApprovalAnswer, ApprovalRequest
+from mlx_tools.messages import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.tools import Registry, tool
+from mlx_tools.tools.direct import DirectCall, call_tool
+
+CALLS: list[int] = []
+
+
+@tool(effects={"read"})
+def double(number: int) -> int:
+    """Doubles a number."""
+    CALLS.append(number)
+    return 2 * number
+
+
+@tool(effects={"write"})
+def save(number: int) -> str:
+    """Saves a number."""
+    CALLS.append(number)
+    return "saved"
+
+
+@tool(effects={"read"}, needs_approval=True)
+def careful(number: int) -> int:
+    """Asks first."""
+    CALLS.append(number)
+    return number
+
+
+ALL = Policy(allow=["*"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> None:
+    CALLS.clear()
+
+
+def call(
+    name: str, arguments: Mapping[str, Any], policy: Policy = ALL, **rest: Any
+) -> tuple[DirectCall, list[Record]]:
+    registry = Registry([double, save, careful], switched_off=rest.pop("off", {}))
+    records: list[Record] = []
+    made = call_tool(
+        registry, policy, name, arguments, record=records.append, now=lambda: "now", **rest
+    )
+    return asyncio.run(made), records
+
+
+def kinds(records: Sequence[Record]) -> list[str]:
+    return [record.type for record in records]
+
+
+def test_an_allowed_call_runs_and_is_recorded() -> None:
+    done, records = call("double", {"number": 4})
+    assert (done.status, done.error) == ("ok", None)
+    assert done.result is not None
+    assert done.result.content == "8"
+    assert kinds(records) == ["tool_call", "decision", "execution_started", "tool_observation"]
+    assert isinstance(records[-1], ObservationRecord)
+    assert records[-1].content == "8"
+
+
+def test_the_record_that_it_starts_comes_before_it_starts() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def note(record: Record) -> None:
+        seen.append((record.type, len(CALLS)))
+
+    asyncio.run(call_tool(Registry([save]), ALL, "save", {"number": 1}, record=note))
+    assert ("execution_started", 0) in seen
+    assert ("tool_observation", 1) in seen
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("double", {}, "invalid_arguments"),
+        ("double", {"number": "four"}, "invalid_arguments"),
+        ("double", {"number": 1, "more": 2}, "invalid_arguments"),
+        ("treble", {"number": 1}, "unknown_tool"),
+    ],
+)
+def test_what_is_not_valid_does_not_run(name: str, arguments: Any, code: str) -> None:
+    done, records = call(name, arguments)
+    assert done.status == "error"
+    assert done.error is not None
+    assert done.error.code == code
+    assert CALLS == []
+    assert kinds(records)[-1] == "tool_observation"
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "code"),
+    [
+        (Policy(), "denied", "not_allowed"),
+        (Policy(allow=["*"], deny=["save"]), "denied", "not_allowed"),
+        (Policy(allow=["*"], dry_run=True), "dry_run", "dry_run"),
+    ],
+)
+def test_what_is_denied_does_not_run(policy: Policy, status: str, code: str) -> None:
+    done, records = call("save", {"number": 1}, policy)
+    assert done.status == status
+    assert done.error is not None
+    assert done.error.code == code
+    assert CALLS == []
+    assert kinds(records) == ["tool_call", "decision", "tool_observation"]
+
+
+def test_what_is_disabled_does_not_run_and_says_why() -> None:
+    done, _ = call("save", {"number": 1}, off={"save": "not today"})
+    assert done.status == "denied"
+    assert done.error is not None
+    assert done.error.code == "disabled"
+    assert "not today" in done.error.message
+    assert CALLS == []
+
+
+def test_a_call_that_needs_approval_waits() -> None:
+    done, records = call("careful", {"number": 1})
+    assert (done.status, done.error, done.result) == ("pending", None, None)
+    assert kinds(records) == ["tool_call", "decision"]
+    assert CALLS == []
+
+
+class Person:
+    def __init__(self, approved: bool | None, reason: str = "") -> None:
+        self.answer = ApprovalAnswer(approved, reason)
+        self.asked: list[ApprovalRequest] = []
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        self.asked += requests
+        return [self.answer for _ in requests]
+
+
+def test_a_person_approves_or_refuses() -> None:
+    person = Person(True)
+    done, records = call("careful", {"number": 1}, approver=person, secret=b"s", session="x")
+    assert done.status == "ok"
+    assert CALLS == [1]
+    approval = next(record for record in records if isinstance(record, ApprovalRecord))
+    assert approval.approved
+    assert approval.digest == person.asked[0].digest
+    assert len(approval.digest) == 64
+    done, _ = call("careful", {"number": 2}, approver=Person(False, "not now"))
+    assert done.status == "denied"
+    assert done.error is not None
+    assert (done.error.code, done.error.message) == ("denied", "not now")
+    assert CALLS == [1]
+
+
+def test_a_mutating_call_that_had_to_be_coerced_is_asked_about() -> None:
+    done, records = call("save", {"number": "5"})
+    assert done.status == "pending"
+    assert done.repairs
+    assert "repair" in kinds(records)
+    done, _ = call("save", {"number": "5"}, approver=AlwaysApprove())
+    assert done.status == "pending"
+    done, _ = call("double", {"number": "5"})
+    assert done.result is not None
+    assert done.result.content == "10"
+
+
+def deep() -> Any:
+    value: Any = 1
+    for _ in range(5000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), deep(), "\ud800", {1, 2}, pytest.param(10**5000, id="long"), b"x"]
+)
+def test_arguments_that_are_no_json_do_not_run(value: Any) -> None:
+    done, records = call("double", {"number": value})
+    assert done.status == "error"
+    assert done.error is not None
+    assert done.error.code == "invalid_arguments"
+    assert CALLS == []
+    assert kinds(records) == ["tool_call", "tool_observation"]
+
+
+def test_arguments_that_are_too_large_do_not_run() -> None:
+    done, _ = call("double", {"number": 10**50}, limits=Limits(max_argument_bytes=20))
+    assert done.error is not None
+    assert done.error.code == "payload_too_large"
+    assert CALLS == []
+
+
+def test_a_tool_that_fails_is_an_error_with_its_record() -> None:
+    @tool(effects={"write"})
+    def broken() -> None:
+        raise ValueError("no")
+
+    records: list[Record] = []
+    done = asyncio.run(call_tool(Registry([broken]), ALL, "broken", {}, record=records.append))
+    assert done.status == "error"
+    assert done.error is not None
+    assert done.error.message == "ValueError: no"
+    started = next(record for record in records if isinstance(record, ExecutionRecord))
+    assert started.mutates

@@ -1,0 +1,429 @@
+"""One call: within its time, whatever the tool does, and every end is a value."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import (
+    Callee,
+    Progress,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    execute,
+    tool,
+)
+from mlx_tools.tools.threads import MAX_THREADS
+
+SOON = 0.05
+"""Seconds that a call which never ends is waited for."""
+LONG = 60.0
+
+
+def run(made: Callee, seconds: float = LONG, /, **arguments: Any) -> ToolResult:
+    return asyncio.run(execute(made, arguments, timeout=seconds))
+
+
+def failure(result: ToolResult) -> tuple[ErrorCode, str]:
+    assert result.content is None
+    assert result.error is not None
+    return result.error.code, result.error.message
+
+
+def both_ways(function: Callable[[], Any]) -> list[Tool]:
+    """The function as a tool that runs in a thread, and as one that runs in the loop."""
+
+    async def in_loop() -> Any:
+        return function()
+
+    return [tool(name="in_thread")(function), tool(name="in_loop")(in_loop)]
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def returning(value: Any) -> Callable[[], Any]:
+    def function() -> Any:
+        return value
+
+    return function
+
+
+def test_what_is_returned_is_the_content() -> None:
+    for made in both_ways(lambda: {"a": [1, "é"]}):
+        result = run(made)
+        assert result.content == '{"a":[1,"é"]}'
+        assert result.error is None
+        assert result.output_size_chars == len(result.content)
+        assert result.duration_ms >= 0
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("no such city"), ("tool_error", "ValueError: no such city")),
+        (ValueError(), ("tool_error", "ValueError")),
+        (ToolError("plain words"), ("tool_error", "plain words")),
+        (ToolError("not this one", code="not_allowed"), ("not_allowed", "not this one")),
+        (ToolError(""), ("tool_error", "the tool failed")),
+        (SystemExit(3), ("tool_error", "SystemExit: 3")),
+        (StopIteration(), ("tool_error", "StopIteration")),
+        (StopAsyncIteration("x"), ("tool_error", "StopAsyncIteration: x")),
+        (RecursionError("deep"), ("tool_error", "RecursionError: deep")),
+        (MemoryError(), ("tool_error", "MemoryError")),
+        (asyncio.CancelledError(), ("tool_error", None)),
+        (TimeoutError("its own"), ("tool_error", "TimeoutError: its own")),
+        (Silent(), ("tool_error", "Silent")),
+        (ExceptionGroup("two", [ValueError("a")]), ("tool_error", None)),
+        (ValueError("half \ud83d"), ("tool_error", "ValueError: half \ufffd")),
+    ],
+)
+def test_every_exception_is_an_error_in_few_words(
+    error: BaseException, expected: tuple[ErrorCode, str | None]
+) -> None:
+    for made in both_ways(raising(error)):
+        if isinstance(error, StopIteration) and made.is_async:
+            continue  # Python itself makes it a RuntimeError there
+        if isinstance(error, asyncio.CancelledError) and not made.is_async:
+            continue
+        code, message = failure(run(made))
+        assert code == expected[0]
+        assert expected[1] is None or message == expected[1]
+        assert "Traceback" not in message
+
+
+def test_long_words_are_cut() -> None:
+    _, message = failure(run(tool(name="t")(raising(ValueError("x" * 10_000)))))
+    assert len(message) == 500
+    assert message.endswith("…")
+
+
+def test_an_interrupt_from_the_keyboard_passes() -> None:
+    for made in both_ways(raising(KeyboardInterrupt())):
+        with pytest.raises(KeyboardInterrupt):
+            run(made)
+
+
+def test_a_result_that_has_no_json_is_the_tools_error() -> None:
+    for value in (b"x", float("nan"), object()):
+        for made in both_ways(returning(value)):
+            assert failure(run(made))[0] == "tool_error"
+
+
+def test_arguments_that_the_types_refuse_are_invalid() -> None:
+    @tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    code, message = failure(run(double, number="x"))
+    assert code == "invalid_arguments"
+    assert message.startswith("number: ")
+
+
+def test_too_large_an_output_is_not_kept_but_its_size_is() -> None:
+    for made in both_ways(lambda: "x" * 1001):
+        result = asyncio.run(execute(made, {}, timeout=LONG, max_output_chars=1000))
+        assert failure(result)[0] == "payload_too_large"
+        assert result.output_size_chars == 1001
+        kept = asyncio.run(execute(made, {}, timeout=LONG, max_output_chars=1001))
+        assert kept.error is None
+
+
+# --- time ---
+
+
+def test_a_function_that_never_ends_is_left_behind() -> None:
+    ended = threading.Event()
+    contexts: list[ToolContext] = []
+
+    @tool
+    def hang(context: ToolContext) -> None:
+        contexts.append(context)
+        ended.wait(LONG)
+
+    code, message = failure(run(hang, SOON))
+    assert code == "timeout"
+    assert "may still be running" in message
+    assert contexts[0].cancelled
+    assert contexts[0].timeout is not None
+    ended.set()
+
+
+def test_an_asynchronous_tool_is_cancelled_and_may_clean_up() -> None:
+    cleaned: list[str] = []
+
+    @tool
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append("up")
+
+    async def main() -> ToolResult:
+        result = await execute(wait, {}, timeout=SOON)
+        await asyncio.sleep(0)
+        return result
+
+    assert failure(asyncio.run(main())) == ("timeout", f"no result within {SOON:g} s")
+    assert cleaned == ["up"]
+
+
+SWALLOWING = """
+import asyncio
+from mlx_tools.tools import execute, tool
+
+@tool
+async def stubborn():
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except {what}:
+            pass
+
+async def main():
+    print((await execute(stubborn, {{}}, timeout=0.05)).error.code)
+
+asyncio.run(main())
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("what", ["asyncio.CancelledError", "BaseException"])
+def test_a_tool_that_swallows_its_cancellation_holds_up_neither_call_nor_program(what: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWING.format(what=what)],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=True,
+    )
+    assert done.stdout == "timeout\nended\n"
+
+
+def test_a_hanging_function_does_not_keep_the_program_open() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "from mlx_tools.tools import execute, tool\n"
+        "made = tool(name='t')(lambda: threading.Event().wait())\n"
+        "print(asyncio.run(execute(made, {}, timeout=0.05)).error.code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG, check=True
+    )
+    assert done.stdout == "timeout\n"
+
+
+def test_the_shorter_time_holds() -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    assert failure(run(tool(name="t", timeout=SOON)(wait)))[0] == "timeout"
+    assert failure(run(tool(name="t", timeout=LONG)(wait), SOON))[0] == "timeout"
+    assert failure(run(tool(name="t")(wait), 0.0))[0] == "timeout"
+
+
+def test_cancelling_the_caller_cancels_the_call() -> None:
+    started, cancelled = asyncio.Event(), []
+
+    @tool
+    async def wait() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: execute(wait, {}, timeout=LONG))
+            await started.wait()
+            group.cancel_scope.cancel()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert cancelled == [True]
+
+
+def test_calls_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(4)
+    made = tool(name="meet")(lambda: meeting.wait(LONG) >= 0)
+
+    async def main() -> list[ToolResult]:
+        return await asyncio.gather(*(execute(made, {}, timeout=LONG) for _ in range(4)))
+
+    assert [result.content for result in asyncio.run(main())] == ["true"] * 4
+
+
+async def threads_are_free() -> None:
+    made = tool(name="quick")(returning(1))
+    with anyio.fail_after(LONG):
+        while (await execute(made, {}, timeout=LONG)).error is not None:
+            await anyio.sleep(0.01)
+
+
+def test_so_many_calls_left_behind_are_an_error_and_no_new_thread() -> None:
+    release = threading.Event()
+    made = tool(name="t")(lambda: release.wait(LONG))
+
+    async def main() -> list[ToolResult]:
+        calls = (execute(made, {}, timeout=SOON) for _ in range(MAX_THREADS + 3))
+        return await asyncio.gather(*calls)
+
+    codes = [failure(result) for result in asyncio.run(main())]
+    release.set()
+    asyncio.run(threads_are_free())
+    assert sum(code == "tool_error" for code, _ in codes) >= 3
+    assert {code for code, _ in codes} == {"timeout", "tool_error"}
+
+
+# --- trying again ---
+
+
+def flaky(failures: int, error: Callable[[], Exception], **declared: Any) -> tuple[Tool, list[int]]:
+    calls: list[int] = []
+
+    def function() -> int:
+        calls.append(1)
+        if len(calls) <= failures:
+            raise error()
+        return len(calls)
+
+    return tool(name="flaky", **declared)(function), calls
+
+
+def test_a_read_only_call_that_says_so_is_tried_once_more() -> None:
+    made, calls = flaky(1, OSError, effects={"read"}, retry="read_only")
+    assert run(made).content == "2"
+    made, calls = flaky(5, OSError, effects={"read"}, retry="read_only")
+    assert failure(run(made))[0] == "tool_error"
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"effects": {"read"}},
+        {"effects": {"read"}, "retry": "never"},
+        {"effects": {"write"}, "retry": "read_only"},
+        {"retry": "read_only"},
+    ],
+)
+def test_no_other_call_is_made_twice(declared: dict[str, Any]) -> None:
+    made, calls = flaky(1, OSError, **declared)
+    assert failure(run(made))[0] == "tool_error"
+    assert len(calls) == 1
+
+
+def test_what_the_tool_says_on_purpose_and_a_timeout_are_final() -> None:
+    made, calls = flaky(1, lambda: ToolError("no"), effects={"read"}, retry="read_only")
+    assert failure(run(made)) == ("tool_error", "no")
+    assert len(calls) == 1
+    tries: list[int] = []
+
+    async def wait() -> None:
+        tries.append(1)
+        await asyncio.Event().wait()
+
+    made = tool(name="t", effects={"read"}, retry="read_only")(wait)
+    assert failure(run(made, SOON))[0] == "timeout"
+    assert tries == [1]
+
+
+# --- what a tool sees ---
+
+
+def test_progress_reaches_the_caller_from_a_thread_and_the_latest_counts() -> None:
+    @tool
+    def count(context: ToolContext) -> str:
+        for number in range(1000):
+            context.progress(f"step {number} " + "x" * 500, number / 500)
+        return "done"
+
+    seen: list[Progress] = []
+
+    async def main() -> ToolResult:
+        result = await execute(count, {}, timeout=LONG, on_progress=seen.append)
+        await asyncio.sleep(0.01)
+        return result
+
+    assert asyncio.run(main()).content == "done"
+    assert seen[-1].message.startswith("step 999 ")
+    assert seen[-1].fraction == 1.0
+    assert all(len(progress.message) <= 200 for progress in seen)
+
+
+def test_progress_without_a_listener_and_after_the_end_goes_nowhere() -> None:
+    kept: list[ToolContext] = []
+
+    @tool
+    async def keep(context: ToolContext) -> None:
+        kept.append(context)
+        context.progress("x")
+        await asyncio.Event().wait()
+
+    seen: list[Progress] = []
+
+    async def main() -> None:
+        await execute(keep, {}, timeout=SOON, on_progress=seen.append)
+        kept[0].progress("too late")
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [progress.message for progress in seen] == ["x"]
+
+
+def test_context_variables_reach_a_function_in_a_thread_and_do_not_come_back() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+    def look() -> str:
+        before = variable.get()
+        variable.set("inside")
+        return before
+
+    async def main() -> tuple[list[str | None], str]:
+        variable.set("outside")
+        results = [await execute(made, {}, timeout=LONG) for made in both_ways(look)]
+        return [result.content for result in results], variable.get()
+
+    assert asyncio.run(main()) == (["outside", "outside"], "outside")
+
+
+def test_anything_with_a_spec_and_a_call_is_run() -> None:
+    class Elsewhere:
+        spec = ToolSpec("elsewhere")
+
+        async def call(self, arguments: Mapping[str, Any]) -> Any:
+            return dict(arguments)
+
+    assert run(Elsewhere(), x=1).content == '{"x":1}'
+
+
+def test_it_works_under_anyio() -> None:
+    async def main() -> ToolResult:
+        with anyio.fail_after(LONG):
+            return await execute(both_ways(lambda: 1)[0], {}, timeout=LONG)
+
+    work: Callable[[], Coroutine[Any, Any, ToolResult]] = main
+    assert anyio.run(work).content == "1"

@@ -1,0 +1,143 @@
+"""Tools in the words of other programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.protocol import write_answer, write_call
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import Registry
+from mlx_tools.tools.exports import (
+    FORMATS,
+    export,
+    to_anthropic,
+    to_jsonschema,
+    to_mcp,
+    to_openai,
+)
+
+TREE = {
+    "type": "object",
+    "properties": {"node": {"$ref": "#/$defs/Node"}, "again": {"$ref": "#here"}},
+    "required": ["node"],
+    "$defs": {
+        "Node": {
+            "type": "object",
+            "properties": {
+                "value": {"$anchor": "here", "type": "integer"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+                "whole": {"$ref": "#"},
+                "$ref": {"const": {"$ref": "no reference"}},
+            },
+        }
+    },
+}
+BUILTIN = tuple(Registry.builtin().all_specs().values())
+SPECS = (
+    *BUILTIN,
+    ToolSpec("tree.walk", "Walks.", TREE),
+    ToolSpec("a", "Does.", effects=frozenset()),
+)
+
+
+def test_openai_and_anthropic() -> None:
+    openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
+    assert [entry["function"]["name"] for entry in openai] == [
+        *("a", "calculator", "clock", "file_access", "tree_walk")
+    ]
+    assert {entry["type"] for entry in openai} == {"function"}
+    for one, other in zip(openai, anthropic, strict=True):
+        function = one["function"]
+        assert set(function) == {"name", "description", "parameters"}
+        assert other == {
+            "name": function["name"],
+            "description": function["description"],
+            "input_schema": function["parameters"],
+        }
+
+
+def test_two_names_that_would_become_one_are_refused() -> None:
+    with pytest.raises(ToolDefinitionError, match="both be called a_b"):
+        to_openai([ToolSpec("a.b"), ToolSpec("a_b")])
+    assert len(to_mcp([ToolSpec("a.b"), ToolSpec("a_b")])) == 2
+
+
+def test_mcp_hints_come_from_the_declared_effects() -> None:
+    hints = {entry["name"]: entry["annotations"] for entry in to_mcp(SPECS)}
+    assert hints["calculator"] == {"readOnlyHint": True, "openWorldHint": False}
+    assert hints["file_access"] == {"readOnlyHint": True, "openWorldHint": False}
+    assert hints["tree.walk"] == {"readOnlyHint": False, "openWorldHint": True}
+
+
+def errors(value: Any) -> list[str]:
+    schema = to_jsonschema(SPECS)
+    Draft202012Validator.check_schema(schema)
+    return [error.message for error in Draft202012Validator(schema).iter_errors(value)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        write_call("calculator", {"expression": "17 * 23"}),
+        write_call("clock", {}, id="c1"),
+        write_call("file_access", {"operation": "list", "path": "."}),
+        write_call("tree.walk", {"node": {"value": 1, "children": [{"value": 2}]}, "again": 3}),
+        write_call(
+            "tree.walk", {"node": {"whole": {"node": {}}, "$ref": {"$ref": "no reference"}}}
+        ),
+        write_answer("17 times 23 is 391.", "jsonl"),
+        '{"type":"final_answer","content":"x","sources":[1]}',
+    ],
+)
+def test_the_schema_of_the_line_takes_real_lines(line: str) -> None:
+    assert errors(json.loads(line)) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        {"type": "final_answer"},
+        {"type": "final_answer", "content": 1},
+        {"type": "final_answer", "content": "x", "extra": 1},
+        {"type": "tool_observation", "name": "clock", "content": "now"},
+        {"type": "tool_call", "name": "clock"},
+        {"type": "tool_call", "name": "unknown", "arguments": {}},
+        {"type": "tool_call", "name": "calculator", "arguments": {}},
+        {"type": "tool_call", "name": "clock", "arguments": {"expression": "1"}},
+        {"type": "tool_call", "name": "tree.walk", "arguments": {"node": {"value": "x"}}},
+        {"type": "tool_call", "name": "tree.walk", "arguments": {"node": {"whole": {}}}},
+        {"type": "tool_call", "name": "tree.walk", "arguments": {"node": {}, "again": "x"}},
+    ],
+)
+def test_and_no_others(value: Any) -> None:
+    assert errors(value)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_same_tools_give_the_same_bytes_in_any_order(format_: str) -> None:
+    text = export(SPECS, format_)
+    assert text == export(reversed(SPECS), format_)
+    assert text.endswith("\n")
+    if format_ != "gbnf":
+        assert json.loads(text)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_no_tools_are_exported_too(format_: str) -> None:
+    assert export([], format_)
+
+
+def test_text_stays_as_it_is() -> None:
+    assert "é<|im_end|>" in export([ToolSpec("t", "é<|im_end|>")], "openai")
+
+
+def test_an_unknown_format_is_the_callers_fault() -> None:
+    with pytest.raises(UsageError, match="one of openai, anthropic, mcp, jsonschema, gbnf"):
+        export(SPECS, "yaml")

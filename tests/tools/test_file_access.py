@@ -1,0 +1,490 @@
+"""``file_access``: what is below the roots, and nothing else, whatever the path and the tree."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import ErrorCode, UsageError
+from mlx_tools.policy import Policy, decide
+from mlx_tools.tools import Registry, ToolResult, execute
+from mlx_tools.tools.builtin.private_names import private_part
+from mlx_tools.tools.builtin.rooted import Refused, Root, RootName
+
+SECRET = "nobody may read this"
+
+
+def call(registry: Registry, operation: str, path: str) -> ToolResult:
+    tool = registry.get("file_access")
+    arguments = {"operation": operation, "path": path}
+    return asyncio.run(execute(tool, arguments, timeout=30))
+
+
+def content(registry: Registry, operation: str, path: str) -> str:
+    result = call(registry, operation, path)
+    assert result.error is None, result.error
+    assert result.content is not None
+    return result.content
+
+
+def refusal(registry: Registry, operation: str, path: str) -> tuple[ErrorCode, str]:
+    result = call(registry, operation, path)
+    assert result.content is None
+    assert result.error is not None
+    assert len(result.error.message) <= 500
+    assert SECRET not in result.error.message
+    return result.error.code, result.error.message
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a bit of everything, and a secret beside it."""
+    root = tmp_path / "data"
+    for name in ("sub/deeper", "empty", ".git/hooks", ".ssh", "repo.git"):
+        (root / name).mkdir(parents=True)
+    (root / "a.txt").write_text("first\nsecond\n")
+    (root / "sub" / "b.txt").write_text("é 😀\r\n")
+    (root / "sub" / "deeper" / "c.txt").write_text("c")
+    (root / ".env").write_text(SECRET)
+    (root / ".git" / "config").write_text(SECRET)
+    (root / ".git" / "HEAD").write_text("ref: x")
+    (root / ".git" / "hooks" / "pre-commit").write_text(SECRET)
+    (root / ".ssh" / "known_hosts").write_text(SECRET)
+    (tmp_path / "data-evil").mkdir()
+    (tmp_path / "data-evil" / "a.txt").write_text(SECRET)
+    (tmp_path / "secret.txt").write_text(SECRET)
+    return root
+
+
+@pytest.fixture
+def files(folder: Path) -> Registry:
+    return Registry.builtin([str(folder)])
+
+
+def test_a_file_is_read_as_it_is(files: Registry, folder: Path) -> None:
+    assert content(files, "read", "a.txt") == "first\nsecond\n"
+    assert content(files, "read", "sub/b.txt") == "é 😀\r\n"
+    assert content(files, "read", "./sub//./deeper/c.txt") == "c"
+    assert content(files, "read", str(folder / "sub" / "b.txt")) == "é 😀\r\n"
+    assert content(files, "read", ".git/HEAD") == "ref: x"
+
+
+def test_a_folder_is_listed_in_order_with_its_kinds(files: Registry, folder: Path) -> None:
+    (folder / "link").symlink_to("a.txt")
+    expected = ".env\n.git/\n.ssh/\na.txt\nempty/\nlink@\nrepo.git/\nsub/"
+    for path in (".", "", "./", str(folder), f"{folder}/"):
+        assert content(files, "list", path) == expected
+    assert content(files, "list", "sub") == "b.txt\ndeeper/"
+    assert "empty" in content(files, "list", "empty")
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "what"),
+    [
+        ("read", "nothing.txt", "no nothing.txt"),
+        ("read", "sub/nothing/x", "no nothing"),
+        ("read", "sub", "a folder; list it"),
+        ("read", ".", "a folder; list it"),
+        ("read", "a.txt/x", "no folder"),
+        ("list", "a.txt", "no folder"),
+        ("list", "nothing", "no nothing"),
+    ],
+)
+def test_a_mistake_is_told(files: Registry, operation: str, path: str, what: str) -> None:
+    code, message = refusal(files, operation, path)
+    assert code == "tool_error"
+    assert what in message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.txt",
+        "sub/../../secret.txt",
+        "sub/../a.txt",
+        "..",
+        "sub/..",
+        "/etc/passwd",
+        "/",
+        "//etc/passwd",
+        "/proc/self/environ",
+        "{root}/../secret.txt",
+        "{root}-evil/a.txt",
+        "{parent}/secret.txt",
+        "{parent}",
+        "a.txt\0",
+        "\0",
+        "\ud800",
+        "a\udcff.txt",
+        "x" * 5000,
+        "y" * 300,
+        "z/" * 2500,
+    ],
+)
+def test_nothing_outside_is_opened(files: Registry, folder: Path, path: str) -> None:
+    path = path.format(root=folder, parent=folder.parent)
+    for operation in ("read", "list"):
+        code, _ = refusal(files, operation, path)
+        assert code in ("not_allowed", "tool_error")
+
+
+def test_a_path_outside_is_not_allowed_rather_than_missing(files: Registry, folder: Path) -> None:
+    for path in ("../secret.txt", f"{folder}-evil/a.txt", "/etc/passwd", "/no/such/thing"):
+        assert refusal(files, "read", path)[0] == "not_allowed"
+
+
+def test_links_are_not_followed_wherever_they_lead(files: Registry, folder: Path) -> None:
+    (folder / "out").symlink_to(folder.parent / "secret.txt")
+    (folder / "in").symlink_to("a.txt")
+    (folder / "dir").symlink_to(folder.parent)
+    (folder / "sub" / "up").symlink_to("..")
+    (folder / "loop").symlink_to("loop")
+    for path, link in {
+        "out": "out",
+        "in": "in",
+        "dir/secret.txt": "dir",
+        "sub/up/a.txt": "up",
+        "loop": "loop",
+        "loop/x": "loop",
+    }.items():
+        assert refusal(files, "read", path) == (
+            "not_allowed",
+            f"{link} is a symbolic link, and links are not followed",
+        )
+    for path in ("dir", "sub/up"):
+        assert refusal(files, "list", path)[0] == "not_allowed"
+
+
+def test_a_file_with_another_name_is_refused(files: Registry, folder: Path) -> None:
+    os.link(folder.parent / "secret.txt", folder / "innocent.txt")
+    code, message = refusal(files, "read", "innocent.txt")
+    assert code == "not_allowed"
+    assert "hard links" in message
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting(files: Registry, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    assert refusal(files, "read", "pipe")[0] == "not_allowed"
+    assert refusal(files, "list", "pipe")[0] == "tool_error"
+    assert "pipe" in content(files, "list", ".").split("\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc here")
+def test_the_kernels_files_are_refused_even_under_a_root_that_holds_them() -> None:
+    files = Registry.builtin(["/"])
+    for path in ("/proc/self/environ", "proc/self/mem", "/dev/zero", "/sys/kernel", "dev/null"):
+        assert refusal(files, "read", path)[0] == "not_allowed"
+    assert refusal(files, "list", "/proc")[0] == "not_allowed"
+    for root in ("/proc", "/proc/self", "/dev", "/sys"):
+        with pytest.raises(UsageError, match="kernel"):
+            Registry.builtin([root])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env",
+        ".ENV",
+        ".Env",
+        ".env.local",
+        "sub/.env",
+        ".\u200cenv",
+        "．env",
+        ".ssh/known_hosts",
+        ".SSH/known_hosts",
+        ".ſsh/known_hosts",
+        ".gnupg/x",
+        ".aws/credentials",
+        ".netrc",
+        ".bashrc",
+        ".zshenv",
+        ".profile",
+        ".bash_history",
+        ".python_history",
+        "id_rsa",
+        "sub/ID_ED25519",
+        "server.pem",
+        "Server.KEY",
+        "Library/Keychains/login.keychain-db",
+        "x.kdbx",
+        ".git/config",
+        ".GIT/CONFIG",
+        ".git/hooks/pre-commit",
+        ".git/hooks",
+        ".git/modules/x/config",
+        "repo.git/config",
+        "repo.git/hooks/x",
+        ".config/gh/hosts.yml",
+        ".config/fish/config.fish",
+        ".npmrc",
+        ".docker/config.json",
+        ".kube/config",
+        ".vol/1/2",
+    ],
+)
+def test_private_names_are_refused_in_any_spelling(files: Registry, path: str) -> None:
+    for operation in ("read", "list"):
+        assert refusal(files, operation, path)[0] == "not_allowed"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("environment.txt", "env", "my.env.txt", "config", "hooks/x", "src/config/x.py"),
+        *(".github/workflows/ci.yml", ".gitignore", "git/config", "keys.txt", "ssh/x", "profile"),
+        *("history.txt", "id_rsa.pub", "monkey", ".config/app/x", "Schlüssel", "tasks.keys"),
+    ],
+)
+def test_other_names_are_not(path: str) -> None:
+    assert private_part(path.split("/")) is None
+
+
+def test_a_private_folder_that_was_named_is_let_in(folder: Path) -> None:
+    files = Registry.builtin([str(folder / ".ssh")])
+    assert content(files, "read", "known_hosts") == SECRET
+    (folder / ".ssh" / "id_rsa").write_text(SECRET)
+    assert refusal(files, "read", "id_rsa")[0] == "not_allowed"
+    assert refusal(Registry.builtin([str(folder / ".git")]), "read", "config")[0] == "not_allowed"
+
+
+def test_names_in_another_form_of_unicode_reach_the_private_list() -> None:
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert private_part([unicodedata.normalize(form, ".Keychains")]) is None
+        assert private_part([unicodedata.normalize(form, "Keychains")]) is not None
+
+
+def test_a_long_file_is_cut_with_a_notice_at_a_whole_character(
+    files: Registry, folder: Path
+) -> None:
+    (folder / "long.txt").write_text("a" * 999_999 + "é" * 10)
+    text = content(files, "read", "long.txt")
+    assert text.startswith("a" * 999_999 + "\n[")
+    assert "1000019" in text
+    (folder / "exact.txt").write_text("a" * 1_000_000)
+    assert content(files, "read", "exact.txt") == "a" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x00\x01", b"\xff\xfe\x00", b"caf\xe9", b"\xed\xa0\x80", b"a\0b"]
+)
+def test_what_is_no_text_is_said_to_be_none(files: Registry, folder: Path, raw: bytes) -> None:
+    (folder / "binary").write_bytes(raw)
+    assert refusal(files, "read", "binary") == (
+        "tool_error",
+        "binary is not a text file (neither UTF-8 nor UTF-16)",
+    )
+
+
+def test_marks_of_an_encoding_are_understood(files: Registry, folder: Path) -> None:
+    for encoding in ("utf-8-sig", "utf-16"):
+        (folder / "marked").write_text("é", encoding=encoding)
+        assert content(files, "read", "marked") == "é"
+
+
+def test_a_large_folder_is_cut_with_a_notice(files: Registry, folder: Path) -> None:
+    (folder / "many").mkdir()
+    for number in range(1001):
+        (folder / "many" / f"{number:05}").touch()
+    lines = content(files, "list", "many").split("\n")
+    assert lines[:2] == ["00000", "00001"]
+    assert lines[999] == "00999"
+    assert len(lines) == 1001
+    assert "1000" in lines[1000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes exist on Linux alone")
+def test_no_name_breaks_a_line_of_a_list(files: Registry, folder: Path) -> None:
+    odd = folder / "odd"
+    odd.mkdir()
+    (odd / "a\nb\x1b[31m").touch()
+    (odd / "line\u2028end").touch()
+    (odd / "nbsp\u202fname 😀").touch()
+    os.close(os.open(os.fsencode(odd) + b"/\xff", os.O_CREAT))
+    lines = content(files, "list", "odd").split("\n")
+    assert sorted(lines) == sorted(
+        ["a\\nb\\x1b[31m", "line\\u2028end", "nbsp\u202fname 😀", "\\udcff"]
+    )
+
+
+# --- roots ---
+
+
+def test_a_root_is_written_with_what_may_be_done(folder: Path) -> None:
+    assert RootName.parse("data") == RootName("data", writable=False)
+    assert RootName.parse("data:ro") == RootName("data", writable=False)
+    assert RootName.parse("data:rw") == RootName("data", writable=True)
+    assert RootName.parse("a:b") == RootName("a:b", writable=False)
+    assert content(Registry.builtin([f"{folder}:rw"]), "read", "a.txt")
+
+
+def test_a_root_stays_the_folder_it_was(folder: Path) -> None:
+    files = Registry.builtin([str(folder)])
+    folder.rename(folder.parent / "moved")
+    folder.symlink_to(folder.parent / "data-evil")
+    assert content(files, "read", "a.txt") == "first\nsecond\n"
+
+
+def test_a_root_may_be_named_through_a_link(folder: Path) -> None:
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    files = Registry.builtin([str(link)])
+    for path in ("a.txt", f"{link}/a.txt", f"{folder}/a.txt"):
+        assert content(files, "read", path) == "first\nsecond\n"
+
+
+def test_several_roots_are_searched_in_order(folder: Path) -> None:
+    other = folder.parent / "other"
+    other.mkdir()
+    (other / "a.txt").write_text("other")
+    (other / "only.txt").write_text("only")
+    (other / "empty").write_text("a file here")
+    files = Registry.builtin([str(folder), f"{other}:rw"])
+    assert content(files, "read", "a.txt") == "first\nsecond\n"
+    assert content(files, "read", f"{other}/a.txt") == "other"
+    assert content(files, "read", "only.txt") == "only"
+    assert content(files, "read", "empty") == "a file here"
+    assert content(files, "list", ".") == f"{folder}/\n{other}/"
+    assert refusal(files, "read", "nowhere.txt")[0] == "tool_error"
+    assert refusal(files, "list", "..")[0] == "not_allowed"
+
+
+def test_a_root_closes_what_it_holds_open(folder: Path) -> None:
+    root = Root(RootName(str(folder)))
+    root.close()
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(root.fd)
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def test_no_descriptor_is_left_open(files: Registry, folder: Path) -> None:
+    (folder / "link").symlink_to("a.txt")
+    before = open_descriptors()
+    for path in ("a.txt", "sub/deeper/c.txt", "link", "sub/x/y", ".env", "..", "sub", "a.txt/x"):
+        call(files, "read", path)
+        call(files, "list", path)
+    assert open_descriptors() <= before
+
+
+# --- what an attacker tries ---
+
+PIECES = st.sampled_from(
+    [
+        *("..", ".", "", "/", "a.txt", "sub", "b.txt", "out", "dir", "secret.txt", "data-evil"),
+        *("\0", "\ud800", "~", "%2e%2e", "..\\", "．．", "‥", "..;", ".. ", "\u202e..", ".\u200b."),
+        *("proc", "self", "root", "etc", "passwd", "C:", "file://", "....", "...", "\n", "-", "*"),
+    ]
+)
+PATHS = st.one_of(
+    st.lists(PIECES, max_size=8).map("/".join),
+    st.lists(PIECES, max_size=6).map("".join),
+    st.lists(PIECES, max_size=6).map(lambda parts: "{root}" + "/".join(parts)),
+    st.text(max_size=30),
+)
+
+
+@given(path=PATHS)
+@settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_path_reaches_a_file_outside(folder: Path, path: str) -> None:
+    for name, target in (("out", "../secret.txt"), ("dir", "..")):
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(target)
+    root = Root(RootName(str(folder)))
+    inside = {entry.stat().st_ino for entry in folder.rglob("*") if not entry.is_symlink()}
+    inside.add(folder.stat().st_ino)
+    for how in (root.open_file, root.open_folder):
+        try:
+            parts = root.parts(path.replace("{root}", str(folder)))
+            fd = how(parts) if parts is not None else None
+        except Exception as error:
+            assert type(error).__name__ in ("Refused", "Absent", "Unfit")
+            continue
+        if fd is not None:
+            assert os.fstat(fd).st_ino in inside
+            os.close(fd)
+    root.close()
+
+
+def test_a_link_swapped_in_while_reading_is_never_followed(folder: Path) -> None:
+    """A thread puts links to the secret in the place of a file and of a folder, again and again."""
+    victim, house = folder / "victim", folder / "house"
+    for name in ("real", "fake"):
+        (folder / name).mkdir()
+        (folder / name / "f").write_text("mine")
+    victim.write_text("mine")
+    (folder.parent / "data-evil" / "f").write_text(SECRET)
+    stop = threading.Event()
+
+    def swap() -> None:
+        spare, link = folder / "spare", folder / "swapped"
+        while not stop.is_set():
+            link.symlink_to(folder.parent / "secret.txt")
+            link.replace(victim)
+            spare.write_text("mine")
+            spare.replace(victim)
+            link.symlink_to(folder.parent / "data-evil")
+            link.replace(house)
+            house.unlink()
+            (folder / "fake").rename(house)
+            house.rename(folder / "fake")
+
+    root = Root(RootName(str(folder)))
+    seen: dict[str, int] = {}
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for turn in range(3000):
+            path = ("victim",) if turn % 2 else ("house", "f")
+            try:
+                fd = root.open_file(path)
+            except Exception as error:
+                kind = type(error).__name__
+            else:
+                with os.fdopen(fd) as file:
+                    text = file.read()
+                assert text != SECRET
+                assert text in ("mine", "")
+                kind = "read"
+            seen[kind] = seen.get(kind, 0) + 1
+    finally:
+        stop.set()
+        thread.join()
+    root.close()
+    assert seen.get("read", 0) > 0
+    assert seen.keys() <= {"read", "Refused", "Absent", "Unfit"}
+
+
+# --- policy ---
+
+
+def test_only_its_reads_are_read_only(files: Registry) -> None:
+    spec = files.specs()["file_access"]
+    policy = Policy(preset="readonly_basic")
+    for operation, decision in (("read", "allow"), ("list", "allow"), ("write", "deny")):
+        arguments = {"operation": operation, "path": "a.txt"}
+        made = decide(policy, spec, spec.name, arguments, runs="freely")
+        assert made.decision == decision
+    assert spec.parameters["properties"]["operation"]["enum"] == ["read", "list"]
+
+
+def test_an_operation_that_does_not_exist_touches_nothing(files: Registry, folder: Path) -> None:
+    for operation in ("write", "delete", ""):
+        assert refusal(files, operation, "a.txt")[0] == "not_allowed"
+    assert (folder / "a.txt").read_text() == "first\nsecond\n"
+
+
+def test_refused_is_what_a_caller_can_catch(folder: Path) -> None:
+    with pytest.raises(Refused, match="goes up"):
+        Root(RootName(str(folder))).parts("../x")

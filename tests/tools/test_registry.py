@@ -1,0 +1,318 @@
+"""Which tools there are, which are disabled and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.policy import Policy
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import Registry, Tool, tool
+from mlx_tools.tools.entry_points import Offer
+
+
+@tool(effects={"read"})
+def forecast(city: str) -> str:
+    """The weather of tomorrow."""
+    return city
+
+
+@tool
+def rename(old: str, new: str) -> None:
+    """Renames something."""
+
+
+def made(name: str) -> Tool:
+    return tool(name=name, effects={"read"})(lambda: name)
+
+
+def offering(*offers: tuple[str, str, Any]) -> Registry:
+    """The built-in tools and what these packages offer: package, entry point, what it gives."""
+
+    def loader(value: Any) -> Any:
+        def load() -> Any:
+            if isinstance(value, BaseException):
+                raise value
+            return value
+
+        return load
+
+    listed = [Offer(package, name, loader(value)) for package, name, value in offers]
+    return Registry.builtin().with_entry_points(lambda: listed)
+
+
+def test_the_callers_tools_are_there_in_order() -> None:
+    registry = Registry([rename, forecast])
+    assert list(registry.specs()) == ["rename", "forecast"]
+    assert registry.get("forecast") is forecast
+    assert dict(registry.disabled) == {}
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ToolDefinitionError, match="forecast already"):
+        Registry([forecast, forecast])
+
+
+@pytest.mark.parametrize("value", [lambda: 1, None, "forecast", ToolSpec("x"), forecast.spec])
+def test_what_is_no_tool_is_refused(value: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="@tool"):
+        Registry([value])
+
+
+def test_a_schema_that_cannot_be_is_refused_with_the_tools_name() -> None:
+    wrong = {"type": "object", "properties": {"a": {"$ref": "https://example.org"}}}
+    with pytest.raises(ToolDefinitionError, match=r"^t: .*outside"):
+        Registry([tool(name="t", parameters=wrong)(lambda: 1)])
+
+
+def test_an_unknown_name_is_answered_with_a_close_one() -> None:
+    registry = Registry([forecast])
+    with pytest.raises(UsageError, match="did you mean forecast"):
+        registry.get("forcast")
+    with pytest.raises(UsageError, match="no tool"):
+        registry.describe("x" * 1000)
+
+
+def test_the_built_in_tools_without_a_folder() -> None:
+    registry = Registry.builtin()
+    assert list(registry.specs()) == ["calculator", "clock"]
+    assert list(registry.all_specs()) == ["calculator", "clock", "file_access"]
+    assert "--root" in registry.disabled["file_access"]
+    with pytest.raises(UsageError, match="--root"):
+        registry.get("file_access")
+    for spec in registry.all_specs().values():
+        assert spec.plugin == "builtin"
+        assert spec.possible_effects == {"read"}
+
+
+def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
+    registry = Registry.builtin([str(tmp_path)])
+    assert list(registry.specs()) == ["calculator", "clock", "file_access"]
+    assert dict(registry.disabled) == {}
+
+
+@pytest.mark.parametrize("root", ["", ":rw", "/nowhere/at/all", "\0", __file__])
+def test_a_root_that_is_no_folder_is_the_callers_fault(root: str) -> None:
+    with pytest.raises(UsageError, match="root"):
+        Registry.builtin([root])
+
+
+def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
+    off = {"clock": "not wanted", "fore*": "by a glob", "plugin:w": "the whole plugin"}
+    registry = Registry.builtin(switched_off=off)
+    registry.add(forecast)
+    registry.add(rename.of_plugin("w"))
+    assert list(registry.specs()) == ["calculator"]
+    assert {name: registry.disabled[name] for name in ("clock", "forecast", "rename")} == {
+        "clock": "not wanted",
+        "forecast": "by a glob",
+        "rename": "the whole plugin",
+    }
+    registry.disable("calculator", "later")
+    assert list(registry.specs()) == []
+
+
+# --- packages ---
+
+
+def test_a_package_offers_a_tool_a_list_or_a_function() -> None:
+    registry = offering(
+        ("one", "t", forecast),
+        ("two", "t", [made("a"), made("b")]),
+        ("three", "t", lambda: made("c")),
+    )
+    assert list(registry.specs()) == ["calculator", "clock", "forecast", "a", "b", "c"]
+    assert registry.specs()["forecast"].plugin == "one"
+    assert forecast.spec.plugin == ""
+    assert registry.specs()["c"].plugin == "three"
+
+
+def test_nothing_is_loaded_before_it_is_needed() -> None:
+    loaded: list[str] = []
+
+    def find() -> list[Offer]:
+        loaded.append("looked")
+        return [Offer("one", "t", lambda: loaded.append("imported") or forecast)]
+
+    registry = Registry.builtin().with_entry_points(find)
+    registry.get("calculator")
+    assert loaded == []
+    registry.specs()
+    registry.specs()
+    assert loaded == ["looked", "imported"]
+
+
+def boom() -> Any:
+    raise RuntimeError("on the way")
+
+
+class Fake:
+    spec = ToolSpec("fake")
+
+
+class Sly:
+    @property
+    def spec(self) -> ToolSpec:
+        raise RuntimeError("sly")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (ImportError("no module named frob"), "ImportError: no module named frob"),
+        (SystemExit(1), "SystemExit"),
+        (AttributeError("gone"), "AttributeError"),
+        (boom, "RuntimeError: on the way"),
+        (5, "TypeError"),
+        (lambda: None, "TypeError"),
+        ([5], "int, which is no tool"),
+        ([Fake()], "no tool"),
+        ([Sly()], "sly"),
+    ],
+)
+def test_an_offer_that_is_broken_is_disabled_with_the_reason(value: Any, reason: str) -> None:
+    registry = offering(("bad", "thing", value), ("good", "t", forecast))
+    assert "forecast" in registry.specs()
+    assert reason in registry.disabled["plugin:bad/thing"]
+
+
+def test_one_bad_tool_does_not_take_the_others_along() -> None:
+    def wrong(x: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    registry = offering(("mixed", "all", [made("a"), tool(wrong), made("b")]))
+    assert {"a", "b"} <= set(registry.specs())
+    assert "Missing" in registry.disabled["plugin:mixed/wrong"]
+
+
+def test_a_package_cannot_take_a_name_that_is_taken() -> None:
+    registry = offering(("evil", "t", [made("calculator"), made("file_access"), made("own")]))
+    assert registry.specs()["calculator"].plugin == "builtin"
+    assert "already" in registry.disabled["plugin:evil/calculator"]
+    assert registry.all_specs()["file_access"].plugin == "builtin"
+    assert "own" in registry.specs()
+
+
+def test_of_two_packages_with_one_name_the_first_keeps_it() -> None:
+    registry = offering(("a", "t", made("same")), ("b", "t", made("same")))
+    assert registry.specs()["same"].plugin == "a"
+    assert "already" in registry.disabled["plugin:b/same"]
+
+
+@pytest.mark.parametrize("package", ["builtin", "wеather", "a/b", "a b", ""])
+def test_a_package_whose_name_could_mislead_offers_nothing(package: str) -> None:
+    registry = offering((package, "t", forecast))
+    assert "forecast" not in registry.specs()
+
+
+def test_a_package_that_is_switched_off_is_not_imported() -> None:
+    imported: list[str] = []
+
+    def load() -> Tool:
+        imported.append("x")
+        return forecast
+
+    offers = [Offer("weather", "t", load)]
+    registry = Registry(switched_off={"plugin:weather": "not trusted"}).with_entry_points(
+        lambda: offers
+    )
+    assert registry.specs() == {}
+    assert registry.disabled["plugin:weather/t"] == "not trusted"
+    assert imported == []
+
+
+def test_metadata_that_cannot_be_read_costs_no_other_tool() -> None:
+    def find() -> list[Offer]:
+        raise OSError("unreadable")
+
+    registry = Registry.builtin().with_entry_points(find)
+    assert "calculator" in registry.specs()
+    assert "unreadable" in registry.disabled["plugin:any/entry_points"]
+
+
+INSTALLED = """
+import json
+from mlx_tools.tools import Registry
+
+registry = Registry.builtin().with_entry_points()
+plugins = {name: spec.plugin for name, spec in registry.specs().items()}
+print(json.dumps([plugins, dict(registry.disabled)]))
+"""
+
+
+def test_what_is_installed_is_found_by_its_metadata(tmp_path: Path) -> None:
+    (tmp_path / "weather_tools.py").write_text(
+        "from mlx_tools.tools import tool\n"
+        "@tool(effects={'read'})\n"
+        "def tide(place: str) -> str:\n"
+        "    '''The tide.'''\n"
+        "    return place\n"
+    )
+    info = tmp_path / "weather_tools-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: weather-tools\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[mlx_tools.tools]\ntide = weather_tools:tide\ngone = weather_tools:gone\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    plugins, disabled = json.loads(done.stdout)
+    assert plugins["tide"] == "weather-tools"
+    assert "AttributeError" in disabled["plugin:weather-tools/gone"]
+
+
+# --- listings ---
+
+
+def test_a_listing_tells_enabled_from_permitted() -> None:
+    registry = offering(("w", "t", [forecast, rename]), ("broken", "t", ImportError("frob")))
+    rows = {row["name"]: row for row in registry.listing(Policy(allow=["forecast"], ask=["fore*"]))}
+    assert json.loads(json.dumps(rows)) == rows
+    assert rows["forecast"] == {
+        "name": "forecast",
+        "description": "The weather of tomorrow.",
+        "effects": ["read"],
+        "plugin": "w",
+        "enabled": True,
+        "disabled_reason": None,
+        "permitted": True,
+        "needs_approval": True,
+    }
+    assert rows["rename"]["effects"] == ["execute", "network", "read", "write"]
+    assert (rows["rename"]["enabled"], rows["rename"]["permitted"]) == (True, False)
+    assert (rows["calculator"]["enabled"], rows["calculator"]["permitted"]) == (True, False)
+    assert not rows["file_access"]["enabled"]
+    assert rows["t"]["plugin"] == "broken"
+    assert "frob" in rows["t"]["disabled_reason"]
+    assert len({frozenset(row) for row in rows.values()}) == 1
+
+
+def test_a_description_is_all_that_is_known_as_json() -> None:
+    found = Registry([forecast]).describe("forecast")
+    assert json.loads(json.dumps(found)) == found
+    assert found["parameters"] == forecast.spec.parameters
+    assert found["effects"] == ["read"]
+
+
+def test_the_words_of_the_built_in_tools_have_examples() -> None:
+    from jsonschema import Draft202012Validator
+
+    for spec in Registry.builtin().all_specs().values():
+        Draft202012Validator.check_schema(spec.parameters)
+        properties: Mapping[str, Any] = spec.parameters["properties"]
+        for schema in properties.values():
+            assert schema.get("examples") or schema.get("enum")
+            for example in schema.get("examples", ()):
+                Draft202012Validator(schema).validate(example)

@@ -1,0 +1,154 @@
+"""What a tool returned, as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import pathlib
+import uuid
+from collections import OrderedDict, deque, namedtuple
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from mlx_tools.tools.results import ResultError, to_text
+
+
+class Kind(enum.Enum):
+    A = "a"
+    N = 1
+
+
+class Word(enum.StrEnum):
+    W = "w"
+
+
+@dataclasses.dataclass
+class Pair:
+    left: int
+    right: Any
+
+
+class Model(BaseModel):
+    when: datetime.date
+    kind: Kind = Kind.A
+
+
+Row = namedtuple("Row", "a b")
+
+
+class Array:
+    def tolist(self) -> list[int]:
+        return [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", ""),
+        ("as it is\n\u2028", "as it is\n\u2028"),
+        (None, "null"),
+        (True, "true"),
+        (391, "391"),
+        (0.5, "0.5"),
+        ("é", "é"),
+        ({"é": ["<&>", 1, None]}, '{"é":["<&>",1,null]}'),
+        ((1, 2), "[1,2]"),
+        ({3, 1, 2}, "[1,2,3]"),
+        (deque([1]), "[1]"),
+        (range(3), "[0,1,2]"),
+        (OrderedDict(a=1), '{"a":1}'),
+        (Row(1, 2), "[1,2]"),
+        (Array(), "[1,2]"),
+        (Kind.A, "a"),
+        (Kind.N, "1"),
+        (Word.W, "w"),
+        ([Kind.A, Word.W], '["a","w"]'),
+        (Pair(1, Pair(2, Kind.A)), '{"left":1,"right":{"left":2,"right":"a"}}'),
+        (Model(when=datetime.date(2026, 11, 21)), '{"when":"2026-11-21","kind":"a"}'),
+        (datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC), '"2026-11-21T10:00:00+00:00"'),
+        (datetime.timedelta(minutes=1.5), "90.0"),
+        (decimal.Decimal("1.50"), '"1.50"'),
+        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        (pathlib.PurePosixPath("a/b"), '"a/b"'),
+        ({datetime.date(2026, 11, 21): 1, Kind.A: {2: 3}}, '{"2026-11-21":1,"a":{"2":3}}'),
+        ({True: 1, None: 2, 1.5: 3}, '{"true":1,"null":2,"1.5":3}'),
+        ("half \ud83d and \ud83d\ude00", "half \ufffd and 😀"),
+        (["\udcff"], '["\ufffd"]'),
+    ],
+)
+def test_a_string_is_itself_and_anything_else_json(value: Any, text: str) -> None:
+    assert to_text(value) == text
+
+
+def circle() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+async def nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (float("nan"), "JSON"),
+        ({"a": [float("inf")]}, "JSON"),
+        (b"abc", "bytes"),
+        ([Pair(1, bytearray(b"x"))], "bytes"),
+        ({datetime.date(2026, 1, 1): b"x"}, "bytes"),
+        (object(), "type object"),
+        (Pair, "type type"),
+        (print, "type builtin_function_or_method"),
+        ((n for n in range(3)), "type generator"),
+        ({(1, 2): 3}, "key of type tuple"),
+        (circle(), "JSON"),
+        (deep(), "too deep"),
+        ({datetime.date(2026, 1, 1): circle()}, "too deep"),
+    ],
+)
+def test_what_is_no_data_is_refused(value: Any, what: str) -> None:
+    with pytest.raises(ResultError, match=what):
+        to_text(value)
+
+
+def test_an_integer_too_long_to_write_is_refused() -> None:
+    with pytest.raises(ResultError, match="JSON"):
+        to_text([10**5000])
+
+
+def test_a_coroutine_is_closed_and_refused() -> None:
+    with pytest.raises(ResultError, match="type coroutine"):
+        to_text(nothing())
+
+
+JSON: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+@settings(max_examples=100, deadline=None)
+def test_json_values_come_back_from_the_text(value: Any) -> None:
+    text = to_text(value)
+    assert (text if isinstance(value, str) else json.loads(text)) == value

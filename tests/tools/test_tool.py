@@ -1,0 +1,559 @@
+"""``@tool``: from a typed function to a schema, and from JSON to what the function takes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.spec import ALL_EFFECTS
+from mlx_tools.tools import EffectsBy, InvalidArguments, Registry, Tool, ToolContext, tool
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float = 0.0
+
+
+class Size(TypedDict):
+    width: int
+    title: NotRequired[str]
+
+
+class Node(BaseModel):
+    """A node of a tree."""
+
+    value: int = Field(title="The value", description="What it holds")
+    children: list[Node] = []
+
+
+def called(made: Tool, **arguments: Any) -> Any:
+    return asyncio.run(made.call(arguments))
+
+
+def properties(made: Tool) -> dict[str, Any]:
+    Draft202012Validator.check_schema(made.spec.parameters)
+    found: dict[str, Any] = made.spec.parameters["properties"]
+    return found
+
+
+def test_name_description_and_schema_come_from_the_function() -> None:
+    @tool(effects={"read"})
+    def area(width: float, height: float = 1.0) -> float:
+        """Area of a rectangle
+        in square metres.
+
+        Works for any size.
+
+        Args:
+            width: Its width
+                in metres.
+            height (float): Its height.
+
+        Returns:
+            The area.
+        """
+        return width * height
+
+    assert area.spec.name == "area"
+    assert area.spec.description == "Area of a rectangle in square metres.\n\nWorks for any size."
+    assert area.spec.effects == {"read"}
+    assert area.spec.parameters == {
+        "type": "object",
+        "properties": {
+            "width": {"type": "number", "description": "Its width in metres."},
+            "height": {"type": "number", "description": "Its height.", "default": 1.0},
+        },
+        "required": ["width"],
+        "additionalProperties": False,
+    }
+    assert area(2.0, height=3.0) == 6.0
+    assert called(area, width=2) == 2.0
+    assert area.__doc__ is not None
+
+
+def test_what_is_not_declared_is_every_effect_and_no_approval() -> None:
+    @tool
+    def something() -> None: ...
+
+    spec = something.spec
+    assert spec.effects == ALL_EFFECTS
+    assert (spec.retry, spec.timeout, spec.needs_approval, spec.plugin) == (
+        "never",
+        None,
+        False,
+        "",
+    )
+    assert spec.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_everything_can_be_declared() -> None:
+    made = tool(
+        name="other.name",
+        description="Words.",
+        effects=["network", "read"],
+        timeout=3,
+        retry="read_only",
+        needs_approval=True,
+    )(lambda: 1)
+    spec = made.spec
+    assert (spec.name, spec.description) == ("other.name", "Words.")
+    assert spec.effects == {"network", "read"}
+    assert (spec.timeout, spec.retry, spec.needs_approval) == (3.0, "read_only", True)
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema", "json_value", "value"),
+    [
+        (str, {"type": "string"}, "a", "a"),
+        (int, {"type": "integer"}, 3, 3),
+        (float, {"type": "number"}, 3, 3.0),
+        (bool, {"type": "boolean"}, True, True),
+        (Any, {}, {"a": [1]}, {"a": [1]}),
+        (
+            Optional[int],  # noqa: UP045
+            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            None,
+            None,
+        ),
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 4, 4),
+        (
+            Union[int, str],  # noqa: UP007
+            {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+            "x",
+            "x",
+        ),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        (Colour, {"type": "string", "enum": ["red", "blue"]}, "red", Colour.RED),
+        (list[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
+        (
+            dict[str, int],
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+            {"a": 1},
+            {"a": 1},
+        ),
+        (
+            tuple[int, str],
+            {
+                "type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "string"}],
+                "minItems": 2,
+                "maxItems": 2,
+            },
+            [1, "a"],
+            (1, "a"),
+        ),
+        (
+            set[int],
+            {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+            [1, 2],
+            {1, 2},
+        ),
+        (
+            datetime.date,
+            {"type": "string", "format": "date"},
+            "2026-11-21",
+            datetime.date(2026, 11, 21),
+        ),
+        (
+            datetime.datetime,
+            {"type": "string", "format": "date-time"},
+            "2026-11-21T10:00:00Z",
+            datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC),
+        ),
+        (decimal.Decimal, {"type": "number"}, 0.1, decimal.Decimal("0.1")),
+        (
+            Annotated[int, Field(ge=0, description="Of years")],
+            {"type": "integer", "minimum": 0, "description": "Of years"},
+            7,
+            7,
+        ),
+        (
+            Point,
+            {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "y": {"type": "number", "default": 0.0}},
+                "required": ["x"],
+                "additionalProperties": False,
+            },
+            {"x": 1},
+            Point(1.0),
+        ),
+        (
+            Size,
+            {
+                "type": "object",
+                "properties": {"width": {"type": "integer"}, "title": {"type": "string"}},
+                "required": ["width"],
+                "additionalProperties": False,
+            },
+            {"width": 1, "title": "t"},
+            {"width": 1, "title": "t"},
+        ),
+    ],
+)
+def test_a_type_gives_a_schema_and_gets_a_value(
+    hint: Any, schema: Any, json_value: Any, value: Any
+) -> None:
+    def take(item):  # type: ignore[no-untyped-def]
+        return item
+
+    take.__annotations__ = {"item": hint}
+    made = tool(effects={"read"})(take)
+    assert properties(made)["item"] == schema
+    assert called(made, item=json_value) == value
+    assert type(called(made, item=json_value)) is type(value)
+
+
+def test_models_may_nest_and_refer_to_themselves() -> None:
+    @tool
+    def walk(root: Node, nodes: list[Node]) -> int:
+        return root.value + len(root.children) + len(nodes)
+
+    parameters = walk.spec.parameters
+    assert parameters["properties"]["root"] == {"$ref": "#/$defs/Node"}
+    assert parameters["$defs"]["Node"] == {
+        "type": "object",
+        "description": "A node of a tree.",
+        "properties": {
+            "value": {"type": "integer", "description": "What it holds"},
+            "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}, "default": []},
+        },
+        "required": ["value"],
+    }
+    assert called(walk, root={"value": 3, "children": [{"value": 1}]}, nodes=[]) == 4
+
+
+def test_a_property_may_be_called_title_and_a_definition_used_twice_stays_one() -> None:
+    @tool
+    def resize(title: str, first: Size, second: Size) -> str:
+        return title + str(first["width"] + second["width"])
+
+    assert properties(resize)["title"] == {"type": "string"}
+    assert properties(resize)["first"] == {"$ref": "#/$defs/Size"}
+    assert "title" in resize.spec.parameters["$defs"]["Size"]["properties"]
+    assert called(resize, title="t", first={"width": 1}, second={"width": 2}) == "t3"
+
+
+def test_defaults_are_the_functions_own() -> None:
+    @tool
+    def defaults(
+        a: int = 5,
+        b: Colour = Colour.BLUE,
+        c: str | None = None,
+        d: int = Field(7, le=9, description="Of d"),
+        e: list[int] = Field(default_factory=list),  # noqa: B008
+        *,
+        f: float = float("nan"),
+    ) -> list[Any]:
+        return [a, b, c, d, e]
+
+    found = properties(defaults)
+    assert "required" not in defaults.spec.parameters
+    assert (found["a"]["default"], found["b"]["default"]) == (5, "blue")
+    assert "default" not in found["c"]
+    assert found["d"] == {"type": "integer", "description": "Of d", "maximum": 9, "default": 7}
+    assert "default" not in found["e"]
+    assert "default" not in found["f"]
+    assert called(defaults) == [5, Colour.BLUE, None, 7, []]
+    assert called(defaults, a=1, b="red", c="x", d=2, e=[3]) == [1, Colour.RED, "x", 2, [3]]
+
+
+def test_a_required_field_and_a_name_for_json() -> None:
+    @tool
+    def send(
+        to: str = Field(description="Whom"), from_: Annotated[str, Field(alias="from")] = "me"
+    ):  # type: ignore[no-untyped-def]
+        return f"{from_} to {to}"
+
+    assert send.spec.parameters["required"] == ["to"]
+    assert set(properties(send)) == {"to", "from"}
+    assert called(send, **{"to": "you", "from": "him"}) == "him to you"
+    assert called(send, to="you") == "me to you"
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        """What.
+
+        Args:
+            city (str): The city
+                to look at.
+            days: How many.
+        """,
+        """What.
+
+        Parameters
+        ----------
+        city : str
+            The city
+            to look at.
+        days
+            How many.
+        """,
+        """What.
+
+        :param str city: The city
+            to look at.
+        :param days: How many.
+        :returns: x
+        """,
+    ],
+)
+def test_parameters_are_described_in_the_docstring_in_three_styles(docstring: str) -> None:
+    def forecast(city: str, days: int = 1) -> str:
+        return city * days
+
+    forecast.__doc__ = docstring
+    made = tool(forecast)
+    assert made.spec.description == "What."
+    assert properties(made)["city"]["description"] == "The city to look at."
+    assert properties(made)["days"]["description"] == "How many."
+
+
+def test_a_field_says_more_than_the_docstring() -> None:
+    @tool
+    def look(city: Annotated[str, Field(description="From the field")]) -> str:
+        """Looks.
+
+        Args:
+            city: From the docstring.
+        """
+        return city
+
+    assert properties(look)["city"]["description"] == "From the field"
+
+
+def test_names_that_frameworks_reserve_are_ordinary_parameters() -> None:
+    @tool
+    def odd(self: int, model_config: str, schema: int, _hidden: int, type: str, properties: int):  # type: ignore[no-untyped-def]  # noqa: A002
+        return [self, model_config, schema, _hidden, type, properties]
+
+    given = {
+        "self": 1,
+        "model_config": "c",
+        "schema": 2,
+        "_hidden": 3,
+        "type": "t",
+        "properties": 4,
+    }
+    assert list(properties(odd)) == list(given)
+    assert asyncio.run(odd.call(given)) == list(given.values())
+
+
+def test_the_context_is_handed_over_and_not_in_the_schema() -> None:
+    @tool
+    def report(x: int, context: ToolContext) -> bool:
+        context.progress("half", 0.5)
+        return isinstance(context, ToolContext)
+
+    @tool
+    async def optional(context: ToolContext | None = None) -> bool:
+        return isinstance(context, ToolContext)
+
+    assert set(properties(report)) == {"x"}
+    assert called(report, x=1) is True
+    assert called(optional) is True
+
+
+def test_asynchronous_functions_however_they_are_wrapped() -> None:
+    async def plain(x: int) -> int:
+        await asyncio.sleep(0)
+        return x + 1
+
+    @functools.wraps(plain)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    class Adder:
+        async def __call__(self, x: int) -> int:
+            return x + 1
+
+        async def method(self, x: int) -> int:
+            return x + 1
+
+    for function in (plain, wrapped, functools.partial(plain), Adder(), Adder().method):
+        made = tool(name="plus")(function)
+        assert made.is_async
+        assert called(made, x=1) == 2
+
+
+def test_bound_methods_and_partial_functions_are_tools() -> None:
+    class Counter:
+        def add(self, x: int) -> int:
+            """Adds."""
+            return x + 1
+
+    assert called(tool(Counter().add), x=1) == 2
+
+    def scale(x: int, factor: int) -> int:
+        return x * factor
+
+    doubled = tool(name="doubled")(functools.partial(scale, factor=2))
+    assert properties(doubled)["factor"] == {"type": "integer", "default": 2}
+    assert called(doubled, x=4) == 8
+
+
+def test_types_of_the_functions_own_scope_are_found() -> None:
+    @dataclasses.dataclass
+    class Inner:
+        n: int
+
+    @dataclasses.dataclass
+    class Outer:
+        inner: list[Inner]
+
+    @tool
+    def nested(outer: Outer) -> int:
+        return outer.inner[0].n
+
+    assert called(nested, outer={"inner": [{"n": 3}]}) == 3
+
+
+def test_a_schema_of_ones_own_is_used_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"x": {"title": "X"}}, "required": ["x"]}
+
+    @tool(parameters=schema)
+    def raw(**arguments: Any) -> Any:
+        """Takes what comes."""
+        return arguments
+
+    assert raw.spec.parameters == schema
+    assert called(raw, x={"a": 1}) == {"x": {"a": 1}}
+
+
+# --- what cannot be a tool ---
+
+
+def positional(a: int, /) -> None: ...
+def several(*a: int) -> None: ...
+def named(**a: int) -> None: ...
+def bare(a) -> None: ...  # type: ignore[no-untyped-def]
+def generator() -> typing.Iterator[int]:
+    yield 1
+
+
+async def stream() -> typing.AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (positional, "positional-only"),
+        (several, "any number of values"),
+        (named, "any names"),
+        (bare, "no annotation"),
+        (generator, "yields"),
+        (stream, "yields"),
+        (lambda: 1, "name"),
+        (max, "signature"),
+        ("text", "not a function"),
+        (None, "not a function"),
+    ],
+)
+def test_a_signature_that_cannot_be_is_refused_at_once(function: Any, what: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=what):
+        tool()(function)
+
+
+@pytest.mark.parametrize(
+    ("declared", "what"),
+    [
+        ({"name": "the tool"}, "cannot name a tool"),
+        ({"name": "tооl"}, "cannot name a tool"),
+        ({"name": "tool\u200b"}, "cannot name a tool"),
+        ({"name": "\u202eloot"}, "cannot name a tool"),
+        ({"name": "x" * 65}, "cannot name a tool"),
+        ({"effects": {"reed"}}, "'reed' is not an effect"),
+        ({"effects": "erase"}, "'erase' is not an effect"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": "5"}, "timeout"),
+        ({"timeout": True}, "timeout"),
+        ({"retry": "always"}, "retry"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused_at_once(declared: Any, what: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=what):
+        tool(**declared)(lambda: 1) if "name" in declared else tool(name="t", **declared)(lambda: 1)
+
+
+class Opaque:
+    """No type that JSON knows."""
+
+
+@pytest.mark.parametrize("hint", [Opaque, Callable[[int], int], "Missing", list[Opaque]])
+def test_a_type_without_a_schema_is_refused_when_the_tool_is_registered(hint: Any) -> None:
+    def take(good, bad):  # type: ignore[no-untyped-def]
+        return bad
+
+    take.__annotations__ = {"good": int, "bad": hint}
+    made = tool(take)
+    with pytest.raises(ToolDefinitionError, match=r"^take: "):
+        Registry([made])
+    with pytest.raises(ToolDefinitionError, match=r"^take: "):
+        made.spec  # noqa: B018
+
+
+def test_a_tool_of_no_plain_function_cannot_be_called_as_one() -> None:
+    made = Tool(tool(name="x")(lambda: 1).spec, lambda arguments: 2)
+    with pytest.raises(TypeError, match="await"):
+        made()
+    assert called(made) == 2
+
+
+def test_arguments_that_fit_the_schema_but_not_the_type_are_told_apart_by_path() -> None:
+    @tool
+    def plan(when: datetime.date, points: list[Point]) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"when: .*; points\.0\.x: "):
+        called(plan, when="tomorrow", points=[{"x": "here"}])
+
+
+def test_effects_by_argument_are_all_effects_for_what_is_not_listed() -> None:
+    effects = EffectsBy("operation", {"read": frozenset(("read",)), "write": frozenset(("write",))})
+    assert effects({"operation": "read"}) == {"read"}
+    for arguments in ({}, {"operation": "delete"}, {"operation": ["read"]}, {"operation": None}):
+        assert effects(arguments) == ALL_EFFECTS
+    assert effects.possible == {"read", "write"}
+    made = tool(name="t", effects=effects)(lambda: 1)
+    assert made.spec.possible_effects == {"read", "write"}
+    assert made.spec.mutates({"operation": "write"})
+    assert not made.spec.mutates({"operation": "read"})
+
+
+def test_declaring_a_tool_loads_no_pydantic() -> None:
+    code = (
+        "import sys\n"
+        "from mlx_tools.tools import tool, Registry\n"
+        "@tool\n"
+        "def area(width: float) -> float:\n"
+        "    '''Area.'''\n"
+        "    return width\n"
+        "Registry.builtin().specs()\n"
+        "print('pydantic' in sys.modules, 'jsonschema' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
