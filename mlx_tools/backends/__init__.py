@@ -1,0 +1,58 @@
+"""Backends: text in, pieces of text out.
+
+Each name is imported when it is first used: the values cost nothing, the servers' clients do.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mlx_tools.backends.base import Backend as Backend
+    from mlx_tools.backends.base import Chunk as Chunk
+    from mlx_tools.backends.base import CompletionRequest as CompletionRequest
+    from mlx_tools.backends.choose import Chosen as Chosen
+    from mlx_tools.backends.choose import choose_backend as choose_backend
+    from mlx_tools.backends.choose import look_at as look_at
+    from mlx_tools.backends.completions import CompletionsBackend as CompletionsBackend
+    from mlx_tools.backends.function import FunctionBackend as FunctionBackend
+    from mlx_tools.backends.function import as_backend as as_backend
+    from mlx_tools.backends.health import Health as Health
+    from mlx_tools.backends.server import ServerBackend as ServerBackend
+
+_HOMES: Final = {
+    "Backend": "base",
+    "Chosen": "choose",
+    "Chunk": "base",
+    "CompletionRequest": "base",
+    "CompletionsBackend": "completions",
+    "FunctionBackend": "function",
+    "Health": "health",
+    "ServerBackend": "server",
+    "as_backend": "function",
+    "choose_backend": "choose",
+    "look_at": "choose",
+}
+
+__all__ = [
+    "Backend",
+    "Chosen",
+    "Chunk",
+    "CompletionRequest",
+    "CompletionsBackend",
+    "FunctionBackend",
+    "Health",
+    "ServerBackend",
+    "as_backend",
+    "choose_backend",
+    "look_at",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,140 @@
+"""A stream's bytes, read as one completion: its text as it grows, its end, its usage. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mlx_tools.backends.base import Chunk
+from mlx_tools.backends.sse import EventReader, NotEvents
+from mlx_tools.backends.wire import Piece, read_event, without_surrogates
+from mlx_tools.errors import BackendBroken, BackendError
+from mlx_tools.messages import FinishReason, Usage
+
+TOKEN_BYTES: Final = 1024
+"""More bytes of text than any tokenizer spends on one token (the longest are runs of spaces)."""
+
+SLACK: Final = 3
+"""Tokens a server may count that leave no text: the stop token, and one or two held back."""
+
+
+class Collector:
+    """Reads one stream. ``done`` is set by ``[DONE]``, ``finish`` by the server's finish reason."""
+
+    def __init__(self, address: str, max_tokens: int) -> None:
+        self.done = False
+        self.finish: FinishReason | None = None
+        self._address = address
+        self._reader = EventReader()
+        self._usage: Usage | None = None
+        self._high = ""  # the first half of a surrogate pair that the server cut in two
+        self._limit = TOKEN_BYTES * (max_tokens + 64)
+        self._bytes = 0
+        self._silent_tokens = 0  # how many tokens may honestly have left no event of their own
+        self._events = 0
+        self._mlx_lm = False
+        self._cut = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether not one byte of a body has come."""
+        return self._reader.silent
+
+    def feed(self, data: bytes) -> str:
+        """Take the next bytes of the stream; give the text they add.
+
+        Raises:
+            BackendBroken: they are no stream of completions, or more text than was asked for.
+            BackendRefused: they hold an error of the server's.
+        """
+        return self._read(data)
+
+    def end(self) -> str:
+        """The stream ended: give the text that was held back.
+
+        Raises:
+            BackendBroken: it ended in the middle.
+            BackendRefused: it ended with an error of the server's.
+        """
+        text = self._read(None)
+        if self.finish is None and not self.done:
+            raise BackendBroken(
+                f"{self._address} broke off in the middle of a completion",
+                hint="its text is not used; see the server's log, ask again",
+            )
+        return text
+
+    def last(self) -> Chunk:
+        """The chunk that ends the completion, with text that was held back."""
+        text, self._high = ("\ufffd" if self._high else ""), ""
+        # [DONE] without a reason promises nothing: what is open counts as cut off
+        return Chunk(text, self.finish or "length", self._usage, self._edited())
+
+    def _read(self, data: bytes | None) -> str:
+        """Read on; once the reason has come, what cannot be read any more is of no matter."""
+        texts: list[str] = []
+        events = self._reader.finish() if data is None else self._reader.feed(data)
+        try:
+            for event in events:
+                texts.append(self._event(event))
+                if self.done:
+                    break
+        except NotEvents as error:
+            if self.finish is None:
+                raise BackendBroken(
+                    f"{self._address} sent no completion: {error}",
+                    hint="is it a completions server?",
+                ) from error
+            self.done = True
+        except BackendError:
+            if self.finish is None:
+                raise
+            self.done = True
+        return "".join(texts)
+
+    def _event(self, data: str) -> str:
+        if data.strip() == "[DONE]":
+            self.done = True
+            return ""
+        piece = read_event(data, self._address)
+        self._usage = piece.usage or self._usage
+        self._mlx_lm = self._mlx_lm or piece.mlx_lm
+        if self.finish is not None:
+            return ""
+        self.finish = piece.finish
+        return self._text(piece)
+
+    def _text(self, piece: Piece) -> str:
+        text = self._high + piece.text
+        self._high = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._high = text[:-1], text[-1]
+        text = without_surrogates(text)
+        size = len(text.encode())
+        self._bytes += size
+        if self._bytes > self._limit:
+            raise BackendBroken(
+                f"{self._address} sent far more text than was asked for",
+                hint="it does not honour max_tokens",
+            )
+        if piece.text:
+            self._events += 1
+            self._silent_tokens += size - len(text) + sum(map(text.count, " \n<["))
+        elif piece.finish is None and piece.usage is None and piece.mlx_lm:
+            self._cut = True  # mlx-lm's server sends an event without text for reasoning alone
+        return text
+
+    def _edited(self) -> bool:
+        """Whether the server cut text out: surely so, or not told.
+
+        A token leaves at least one byte of text. mlx-lm's server also writes at most one event a
+        token and an event for every token with text of its own, so tokens that left neither
+        event nor cause were cut.
+        """
+        if self.finish == "tool_calls" or self._cut:
+            return True
+        tokens = self._usage.completion_tokens if self._usage else None
+        if tokens is None:
+            return False
+        if tokens > self._bytes + SLACK:
+            return True
+        return self._mlx_lm and tokens > self._events + self._silent_tokens + SLACK

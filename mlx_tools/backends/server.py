@@ -1,0 +1,290 @@
+"""An ``mlx_lm.server`` of our own, on a loopback port, gone when we are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from mlx_tools.backends.base import Chunk, CompletionRequest
+from mlx_tools.backends.completions import CompletionsBackend
+from mlx_tools.backends.health import Health
+from mlx_tools.backends.process import (
+    ServerProcess,
+    find_openblas,
+    new_log,
+    server_environment,
+)
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendError,
+    BackendTimeout,
+    BackendUnreachable,
+    MissingDependency,
+    ModelError,
+)
+from mlx_tools.paths import private_dir, state_dir
+
+TRIES: Final = 3
+"""How often a start is tried where another program took the port in between."""
+
+NO_OPENBLAS: Final = (
+    "OpenBLAS is not installed: reading a prompt takes about ten times as long "
+    "(on Debian or Ubuntu: apt install libopenblas0-pthread)"
+)
+
+
+class ServerBackend:
+    """Completions from a server that this process starts, with the model in the folder ``model``.
+
+    It starts at the first completion, or by `start`; it ends by `aclose`, at the end of ``async
+    with``, and with this process, also when that is killed. A server that dies in between is
+    started again, once for a request, if none of the request's text had come.
+
+    ``start_timeout`` is in seconds and covers reading the model. ``log_folder`` is by default
+    ``logs`` in the state folder. ``note`` is told, in one line each, what a person should know.
+    ``program`` is what to run in place of mlx-lm's server; it must take the same options.
+    ``openblas`` finds the library that is preloaded on Linux.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        start_timeout: float = 300.0,
+        log_folder: Path | None = None,
+        note: Callable[[str], None] | None = None,
+        forbidden_tokens: Sequence[int] = (),
+        program: Sequence[str] = ("mlx_lm", "server"),
+        openblas: Callable[[], str | None] = find_openblas,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.model = Path(model)
+        self.notes: tuple[str, ...] = ()
+        self._start_timeout = start_timeout
+        self._log_folder = log_folder
+        self._note = note
+        self._forbidden = tuple(forbidden_tokens)
+        self._program = tuple(program)
+        self._openblas = openblas
+        self._environ = environ
+        self._gate = threading.Lock()
+        self._running: tuple[ServerProcess, CompletionsBackend] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def url(self) -> str | None:
+        """The running server's address; None before the start."""
+        return self._running[1].address.base if self._running else None
+
+    @property
+    def pid(self) -> int | None:
+        """The running server's process id; None before the start."""
+        return self._running[0].pid if self._running else None
+
+    async def start(self) -> None:
+        """Start the server and wait until its model completes text; does nothing where it runs.
+
+        Raises:
+            MissingDependency: mlx-lm is not installed.
+            ModelError: there is no model in the folder.
+            BackendError: the server ended, or was not ready in time; its last words are told.
+        """
+        await self.connected()
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
+        """As `CompletionsBackend.complete`; starts the server where none runs."""
+        client = await self.connected()
+        delivered = False
+        try:
+            async with aclosing(client.complete(request)) as chunks:
+                async for chunk in chunks:
+                    delivered = True
+                    yield chunk
+            return
+        except BackendError as error:
+            if delivered or not await self._has_died(client, error):
+                raise
+        self._tell("the model's server had died; it is started again")
+        await self._discard(client)
+        async with aclosing((await self.connected()).complete(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def health(self, timeout: float = 5.0) -> Health:
+        """How the server is; ``unreachable`` before the start."""
+        if self._running is None:
+            return Health("unreachable", "the server has not been started")
+        return await self._running[1].health(timeout)
+
+    async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
+        """The one model it was started with."""
+        return (str(self.model),)
+
+    async def aclose(self) -> None:
+        """Stop the server and wait until it is gone. A closed backend does not start again."""
+        self._closed = True
+        async with self._alone():
+            self._stop()
+
+    async def _has_died(self, client: CompletionsBackend, error: BackendError) -> bool:
+        if isinstance(error, BackendDead):
+            return True
+        if not isinstance(error, BackendUnreachable | BackendBroken):
+            return False
+        running = self._running
+        if running is None or running[1] is not client:
+            return True  # another request has already put it away
+        import anyio
+
+        for _ in range(20):  # a process that is being ended is not gone at once
+            if running[0].exit_code is not None:
+                return True
+            await anyio.sleep(0.02)
+        return False
+
+    async def connected(self) -> CompletionsBackend:
+        """The client of the running server, which is started where none runs; see `start`."""
+        running = self._running
+        if running is None:
+            async with self._alone():
+                running = self._running = self._running or await self._started()
+        return running[1]
+
+    async def _discard(self, client: CompletionsBackend) -> None:
+        """Put away the server behind ``client``, unless another request has done so."""
+        async with self._alone():
+            if self._running is not None and self._running[1] is client:
+                self._stop()
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running[0].stop()
+            with suppress(OSError):
+                running[0].log.unlink()  # it ended as it should: nobody needs its log
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None, None]:
+        """One start or stop at a time, whichever event loop or thread it comes from."""
+        import anyio
+
+        while not self._gate.acquire(blocking=False):
+            await anyio.sleep(0.02)
+        try:
+            yield
+        finally:
+            self._gate.release()
+
+    async def _started(self) -> tuple[ServerProcess, CompletionsBackend]:
+        if self._closed:
+            raise BackendUnreachable("the server was closed", hint="make a new ServerBackend")
+        self._check()
+        openblas = self._openblas()
+        if openblas is None and sys.platform.startswith("linux"):
+            self._tell(NO_OPENBLAS)
+        environment = server_environment(self._environ, openblas)
+        folder = private_dir(self._log_folder or state_dir(self._environ) / "logs")
+        for left in reversed(range(TRIES)):
+            process = ServerProcess(
+                self.model, new_log(folder), program=self._program, environment=environment
+            )
+            client = CompletionsBackend(
+                process.url,
+                headers={"Origin": process.origin},
+                forbidden_tokens=self._forbidden,
+            )
+            try:
+                await self._until_ready(process, client)
+                return process, client
+            except _PortTaken:
+                process.stop()
+                if not left:
+                    raise
+            except BaseException:
+                process.stop()
+                raise
+        raise AssertionError("unreachable")
+
+    def _check(self) -> None:
+        if self._program[0] == "mlx_lm" and importlib.util.find_spec("mlx_lm") is None:
+            raise MissingDependency(
+                "a server of our own needs mlx-lm", hint="pip install 'mlx-tools[mlx]'"
+            )
+        if not (self.model / "config.json").is_file():
+            raise ModelError(
+                f"{self.model} holds no model", hint="mlx-tools models list shows what is here"
+            )
+
+    async def _until_ready(self, process: ServerProcess, client: CompletionsBackend) -> None:
+        """Wait for ``/health``, then for the model: health is ``ok`` while it is still read."""
+        import anyio
+
+        end = anyio.current_time() + self._start_timeout
+        while not await self._answers(process, client):
+            if process.exit_code is not None:
+                raise self._ended(process)
+            if anyio.current_time() > end:
+                raise BackendTimeout(
+                    f"the server was not ready within {self._start_timeout:g} s",
+                    hint=f"its log: {process.log}",
+                )
+            await anyio.sleep(0.05)
+        left = max(1.0, end - anyio.current_time())
+        first = CompletionRequest(prompt="1", max_tokens=1, timeout=left, idle_timeout=left)
+        try:
+            async with aclosing(client.complete(first)) as chunks:
+                async for _ in chunks:
+                    pass
+        except BackendError as error:
+            raise type(error)(
+                f"the model in {self.model} cannot be served: {process.tail(1) or error.message}",
+                hint=f"the server's log: {process.log}",
+            ) from error
+
+    async def _answers(self, process: ServerProcess, client: CompletionsBackend) -> bool:
+        """Whether the server on the port is the one that was started, and listens."""
+        health = await client.health(timeout=2.0)
+        if health.status == "unreachable":
+            return False
+        if health.allowed_origin != process.origin:
+            raise _PortTaken(f"another program answers on port {process.port}", hint="try again")
+        return True
+
+    def _ended(self, process: ServerProcess) -> BackendUnreachable:
+        tail = process.tail()
+        if "address already in use" in tail.lower():
+            return _PortTaken(f"port {process.port} was taken by another program", hint="try again")
+        said = f": {tail}" if tail else ""
+        return BackendUnreachable(
+            f"the server ended before it was ready (exit code {process.exit_code}){said}",
+            hint=f"its log: {process.log}",
+        )
+
+    def _tell(self, line: str) -> None:
+        self.notes = (*self.notes, line)
+        if self._note is not None:
+            self._note(line)
+
+
+class _PortTaken(BackendUnreachable):
+    """Another program got hold of the port between choosing it and listening on it."""

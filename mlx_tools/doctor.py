@@ -1,0 +1,249 @@
+"""What stands behind ``mlx-tools doctor``: each check is a value, and none of them raises.
+
+A check asks one thing of the server, of the model's files or of this machine. ``warn`` is a thing
+that works and could be better, ``fail`` one that stops a run, ``skip`` one that cannot be told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from mlx_tools.backends.base import CompletionRequest
+from mlx_tools.backends.choose import Chosen
+from mlx_tools.backends.completions import CompletionsBackend
+from mlx_tools.backends.health import Health
+from mlx_tools.backends.probe import (
+    has_logprobs,
+    honours_stop,
+    obeys_grammar,
+    reports_cache,
+    single_tokens,
+)
+from mlx_tools.backends.process import find_openblas
+from mlx_tools.backends.server import ServerBackend
+from mlx_tools.errors import MlxToolsError
+from mlx_tools.models.files import ModelFiles
+from mlx_tools.paths import private_dir
+
+Status = Literal["ok", "warn", "fail", "skip"]
+
+Finding = tuple[Status, str, str]
+"""Status, detail and hint of a check."""
+
+T = TypeVar("T")
+
+TOKENS_ASKED: Final = 8
+"""How many control tokens are tried: each takes a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. ``hint`` says what to do, empty where there is nothing to do."""
+
+    name: str
+    status: Status
+    detail: str
+    hint: str = ""
+
+
+async def check_all(
+    chosen: Chosen,
+    *,
+    sessions: Path,
+    chat_format: str = "",
+    control_tokens: Sequence[str] = (),
+) -> list[Check]:
+    """Every check of a backend that was chosen, in the order they are shown.
+
+    ``chat_format`` says in words which one is used and where it comes from; ``control_tokens`` are
+    its own, tried on the server. ``sessions`` is the folder that transcripts are written to. A
+    server of our own is started, and left running.
+    """
+    server, client = await check_server(chosen)
+    checks = [server, check_model(chosen), check_chat_format(chosen.files, chat_format)]
+    if client is not None:
+        checks.append(await check_completion(client))
+        checks.append(await check_control_tokens(client, control_tokens))
+        checks += await check_abilities(client)
+    checks.append(check_native_tools(chosen.files))
+    health = chosen.health if client is None else await client.health()
+    checks.append(check_origins(health, own=isinstance(chosen.backend, ServerBackend)))
+    checks.append(check_openblas())
+    checks.append(check_folder("transcripts", sessions))
+    return checks
+
+
+async def check_server(chosen: Chosen) -> tuple[Check, CompletionsBackend | None]:
+    """Whether the server answers; and its client, None where it does not."""
+    backend = chosen.backend
+    try:
+        client = await backend.connected() if isinstance(backend, ServerBackend) else backend
+    except MlxToolsError as error:
+        return Check("server", "fail", error.message, error.hint or ""), None
+    health = await client.health()
+    dead = health.as_error(str(client.address))
+    if dead is not None:
+        return Check("server", "fail", dead.message, dead.hint or ""), None
+    if health.status in ("unreachable", "loading"):
+        return Check("server", "fail", health.detail, "start it, or wait until it is ready"), None
+    return Check("server", "ok", f"{client.address} answers ({health.detail})"), client
+
+
+async def check_completion(client: CompletionsBackend) -> Check:
+    """Whether the server completes text as a run needs it: streamed, one token."""
+    request = CompletionRequest(prompt="1, 2,", max_tokens=1, timeout=60)
+    try:
+        async with aclosing(client.complete(request)) as chunks:
+            async for _ in chunks:
+                pass
+    except MlxToolsError as error:
+        return Check("completion", "fail", error.message, error.hint or "")
+    return Check("completion", "ok", "one token came, streamed")
+
+
+def check_model(chosen: Chosen) -> Check:
+    """Whether it is known which model is served, and whether its files are here."""
+    if chosen.model is None:
+        return Check(
+            "model", "warn", "the server does not say which model it serves", "name it with --model"
+        )
+    if chosen.files is None:
+        return Check(
+            "model",
+            "warn",
+            f"{chosen.model}; its files are not on this machine",
+            "its chat format is guessed from its name; name one with --chat-format",
+        )
+    return Check("model", "ok", f"{chosen.model} ({chosen.files.path})")
+
+
+def check_chat_format(files: ModelFiles | None, used: str) -> Check:
+    """Where the chat format comes from: the model's own template is the best source."""
+    if files is not None and files.chat_template is not None:
+        return Check("chat format", "ok", used or "the model's own template")
+    if files is not None:
+        hint = "a base model has none: use an instruct version, or name one with --chat-format"
+        return Check("chat format", "warn", used or "the model has no template", hint)
+    hint = "name the model with --model, or the format with --chat-format"
+    return Check("chat format", "warn", used or "no template is at hand", hint)
+
+
+async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]) -> Check:
+    """Whether the server's tokenizer reads the chat format's control tokens as such."""
+    asked = list(dict.fromkeys(token for token in tokens if token))[:TOKENS_ASKED]
+    if not asked:
+        return Check("control tokens", "skip", "the chat format has none")
+    return await _asked("control tokens", single_tokens(client, asked), _control_tokens)
+
+
+async def check_abilities(client: CompletionsBackend) -> list[Check]:
+    """``logprobs``, ``stop``, cache reporting, grammars: what the server can do, unjudged."""
+    return [
+        await _asked("logprobs", has_logprobs(client), _logprobs),
+        await _asked("stop", honours_stop(client), _stop),
+        await _asked("cache reporting", reports_cache(client), _cache),
+        await _asked("grammar", obeys_grammar(client), _grammar),
+    ]
+
+
+def check_native_tools(files: ModelFiles | None) -> Check:
+    """Whether the model's template knows tools: a sign of native function calling."""
+    if files is None or files.chat_template is None:
+        return Check("native tools", "skip", "no template to tell by")
+    if files.names_tools:
+        return Check("native tools", "ok", "the template writes tools: the model may call natively")
+    return Check("native tools", "ok", "none: the model is prompted for calls")
+
+
+def check_origins(health: Health | None, *, own: bool) -> Check:
+    """Whether any web page may read the server's answers."""
+    if health is None or health.status == "unreachable":
+        return Check("web pages", "skip", "the server does not answer")
+    if health.allowed_origin == "*":
+        return Check(
+            "web pages",
+            "warn",
+            "any web page that is open on this machine can use the server (it has no key)",
+            "start mlx_lm.server with --allowed-origins http://localhost",
+        )
+    if own:
+        return Check("web pages", "ok", "none can use our server: it allows an origin nobody has")
+    return Check("web pages", "ok", "the server does not let every web page read its answers")
+
+
+def check_openblas(platform: str = sys.platform) -> Check:
+    """Whether OpenBLAS is here for MLX's Linux build."""
+    if not platform.startswith("linux"):
+        return Check("OpenBLAS", "skip", "only MLX's Linux build needs it")
+    found = find_openblas(platform)
+    if found is not None:
+        return Check("OpenBLAS", "ok", f"{found} is preloaded into a server of our own")
+    return Check(
+        "OpenBLAS",
+        "warn",
+        "not installed: MLX reads a prompt about ten times as slowly",
+        "on Debian or Ubuntu: apt install libopenblas0-pthread",
+    )
+
+
+def check_folder(name: str, folder: Path) -> Check:
+    """Whether files can be written to ``folder``, which is created where it is missing."""
+    try:
+        with tempfile.TemporaryFile(dir=private_dir(folder)) as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except MlxToolsError as error:
+        return Check(name, "fail", error.message, error.hint or "")
+    except OSError as error:
+        return Check(name, "fail", f"{folder} cannot be written to: {error.strerror}", "free it")
+    return Check(name, "ok", f"{folder} can be written to")
+
+
+async def _asked(name: str, probe: Awaitable[T], say: Callable[[T], Finding]) -> Check:
+    try:
+        return Check(name, *say(await probe))
+    except MlxToolsError as error:
+        return Check(name, "skip", f"cannot be told: {error.message}")
+
+
+def _control_tokens(found: Mapping[str, bool] | None) -> Finding:
+    if found is None:
+        return "skip", "the server does not count prompt tokens", ""
+    wrong = [token for token, single in found.items() if not single]
+    if not wrong:
+        return "ok", f"{len(found)} tried, each is one token of the model's", ""
+    hint = "the chat format is another model's: name the right one with --chat-format"
+    return "warn", f"no tokens of this model: {', '.join(wrong)}", hint
+
+
+def _logprobs(found: bool) -> Finding:
+    return "ok", "the likeliest tokens can be asked for" if found else "not offered", ""
+
+
+def _stop(found: str | None) -> Finding:
+    words = {
+        "yes": "honoured in this try; it is not relied upon",
+        "edits": "edits the text and may run on; it is not relied upon",
+        "no": "ignored; it is not relied upon",
+    }
+    if found is None:
+        return "skip", "the model wrote too little to tell", ""
+    return "ok", words[found], ""
+
+
+def _cache(found: bool) -> Finding:
+    if found:
+        return "ok", "usage says how much of a prompt was cached", ""
+    return "ok", "not reported: cached tokens are shown as unknown", ""
+
+
+def _grammar(found: str | None) -> Finding:
+    return "ok", f"offered, by {found}" if found else "not offered", ""

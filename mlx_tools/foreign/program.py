@@ -1,0 +1,59 @@
+"""Programs that this one runs, and that end when it does, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+SUPERVISED: Final = (sys.executable, "-P", str(Path(__file__).with_name("supervise.py")))
+"""Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
+standard input must be a pipe that is held open here."""
+
+
+def run(
+    command: Sequence[str],
+    log: Path,
+    environ: Mapping[str, str],
+    watch: Callable[[], None],
+    interval: float = 0.1,
+) -> int:
+    """Run ``command`` to its end, calling ``watch`` every ``interval`` seconds; give its exit code.
+
+    All that it prints goes to ``log``. An exception, Ctrl-C's too, ends it at once, with whatever
+    it started.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    try:
+        while child.poll() is None:
+            watch()
+            time.sleep(interval)
+    except BaseException:
+        kill_group(child)
+        raise
+    finally:
+        if child.stdin is not None:
+            child.stdin.close()
+    watch()
+    return child.returncode
+
+
+def kill_group(child: subprocess.Popen[bytes]) -> None:
+    """End a child that leads a process group, and all that is in the group; wait until it is so."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

@@ -1,0 +1,79 @@
+"""Where mlx-tools keeps its files, and the one place that knows.
+
+Configuration, data, state and cache stand where the platform keeps them (XDG variables on Linux).
+``MLX_TOOLS_CONFIG_DIR``, ``MLX_TOOLS_DATA_DIR``, ``MLX_TOOLS_STATE_DIR`` and
+``MLX_TOOLS_CACHE_DIR`` name another folder. Nothing is created before it is used, and what is
+created is readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from mlx_tools.errors import UsageError
+
+Kind = Literal["config", "data", "state", "cache"]
+
+APP: Final = "mlx-tools"
+OWNER_ONLY: Final = 0o700
+
+
+def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's settings: ``config.toml``."""
+    return _folder("config", environ)
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What the user would miss: knowledge base, notes."""
+    return _folder("data", environ)
+
+
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What a program remembers between runs: transcripts, artifacts, logs, history."""
+    return _folder("state", environ)
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What can be fetched again: the embedded model."""
+    return _folder("cache", environ)
+
+
+def private_dir(path: Path) -> Path:
+    """The folder ``path``, created with its parents where missing, readable by its owner alone.
+
+    A folder that was there already keeps its mode: a person may have opened it on purpose.
+
+    Raises:
+        UsageError: it cannot be created, or something else has its name.
+    """
+    try:
+        missing = [path, *path.parents]
+        missing = missing[: next((i for i, p in enumerate(missing) if p.exists()), len(missing))]
+        for folder in reversed(missing):
+            folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
+        if not path.is_dir():
+            raise NotADirectoryError(20, "something that is no folder has this name")
+    except OSError as error:
+        raise UsageError(
+            f"the folder {path} cannot be used: {error.strerror or error}",
+            hint="free the name or its permissions, or name another folder by MLX_TOOLS_*_DIR",
+        ) from error
+    return path
+
+
+def _folder(kind: Kind, environ: Mapping[str, str]) -> Path:
+    named = environ.get(f"MLX_TOOLS_{kind.upper()}_DIR", "").strip()
+    if named:
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    find = {
+        "config": platformdirs.user_config_dir,
+        "data": platformdirs.user_data_dir,
+        "state": platformdirs.user_state_dir,
+        "cache": platformdirs.user_cache_dir,
+    }[kind]
+    return Path(find(APP, appauthor=False))

@@ -1,0 +1,26 @@
+"""Ways to ask a backend from a test that is no coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from mlx_tools.backends import Backend, Chunk, CompletionRequest
+
+
+def request(prompt: str = "Say hi.", **options: Any) -> CompletionRequest:
+    """A request that does not wait long."""
+    return CompletionRequest(**{"prompt": prompt, "timeout": 20.0, "idle_timeout": 20.0, **options})
+
+
+async def collect(backend: Backend, prompt: str = "Say hi.", **options: Any) -> list[Chunk]:
+    """All chunks of one completion."""
+    async with aclosing(backend.complete(request(prompt, **options))) as chunks:  # type: ignore[type-var]
+        return [chunk async for chunk in chunks]
+
+
+def ask(backend: Backend, prompt: str = "Say hi.", **options: Any) -> tuple[str, Chunk]:
+    """A whole completion: its text and its last chunk."""
+    chunks = asyncio.run(collect(backend, prompt, **options))
+    return "".join(chunk.text for chunk in chunks), chunks[-1]

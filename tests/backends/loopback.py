@@ -1,0 +1,179 @@
+"""A server on loopback that behaves as a test wants, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+SSE = b"HTTP/1.0 200 OK\r\nServer: test\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+class Connection:
+    """One request and its answer. ``gone`` is set when the client closes its end."""
+
+    def __init__(self, connection: socket.socket, server: Server) -> None:
+        self._socket = connection
+        self._server = server
+        head = self._until(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        self.method, self.path = lines[0].split(" ")[:2] if " " in lines[0] else ("", "")
+        self.headers = {
+            key.lower(): value.strip()
+            for key, _, value in (line.partition(":") for line in lines[1:] if line)
+        }
+        size = int(self.headers.get("content-length", "0"))
+        self.raw = self._exactly(size)
+        self.body: dict[str, Any] = json.loads(self.raw) if self.raw else {}
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self._socket.sendall(data)
+
+    def event(self, value: Any) -> None:
+        """Send one event with ``value`` as JSON."""
+        self.send(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def text(self, text: str, finish: str | None = None, **more: Any) -> None:
+        """Send a piece of a completion."""
+        self.event({"choices": [{"index": 0, "text": text, "finish_reason": finish}], **more})
+
+    def done(self) -> None:
+        """Send the end of the stream."""
+        self.send(b"data: [DONE]\n\n")
+
+    def answer(
+        self, status: int, value: Any, kind: str = "application/json", head: str = ""
+    ) -> None:
+        """Send a whole answer that is no stream."""
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send(f"HTTP/1.0 {status} X\r\nContent-Type: {kind}\r\n{head}\r\n".encode() + body)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; True as soon as the test is over."""
+        return self._server.over.wait(seconds)
+
+    def until_gone(self) -> None:
+        """Wait until the client has closed its end, or the test is over."""
+        self._socket.settimeout(0.05)
+        while not self._server.over.is_set():
+            try:
+                if not self._socket.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        self._server.closed_by_client.set()
+
+    def _until(self, mark: bytes) -> bytes:
+        data = b""
+        while not data.endswith(mark):
+            byte = self._socket.recv(1)
+            if not byte:
+                break
+            data += byte
+        return data
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                break
+            data += piece
+        return data
+
+
+class Server:
+    """``url`` is where it listens, ``requests`` what it was asked, in order."""
+
+    def __init__(self, handle: Callable[[Connection], None]) -> None:
+        self.requests: list[Connection] = []
+        self.over = threading.Event()
+        self.closed_by_client = threading.Event()
+        self._handle = handle
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """The bodies of the completions that were asked for."""
+        return [r.body for r in self.requests if r.path.endswith("/completions")]
+
+    def stop(self) -> None:
+        """Close the port and end the threads."""
+        self.over.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _accept(self) -> None:
+        while not self.over.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            request = Connection(connection, self)
+            if request.path:
+                self.requests.append(request)
+                self._handle(request)
+
+
+@contextmanager
+def serving(
+    complete: Callable[[Connection], None],
+    *,
+    health: Callable[[Connection], None] | None = None,
+    models: Callable[[Connection], None] | None = None,
+) -> Iterator[Server]:
+    """A server whose ``/v1/completions`` does ``complete``; the rest is not found, or as given."""
+    routes = {"/v1/completions": complete, "/health": health, "/v1/models": models}
+
+    def handle(request: Connection) -> None:
+        route = routes.get(request.path)
+        if route is None:
+            request.answer(404, b"Not Found", "text/plain")
+        else:
+            route(request)
+
+    server = Server(handle)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def says(*pieces: str, finish: str | None = "stop", **more: Any) -> Callable[[Connection], None]:
+    """A well-behaved completion."""
+
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        for piece in pieces:
+            request.text(piece)
+        request.text("", finish)
+        if more:
+            request.event({"choices": [], **more})
+        request.done()
+
+    return complete
+
+
+def answers(
+    status: int, value: Any, kind: str = "application/json", head: str = ""
+) -> Callable[[Connection], None]:
+    """A route that gives one fixed answer."""
+    return lambda request: request.answer(status, value, kind, head)

@@ -1,0 +1,351 @@
+"""A completions server that behaves: what is sent, and what is made of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import pytest
+
+from mlx_tools.backends import Chunk, CompletionsBackend
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import Usage
+from tests.backends.asking import ask, collect, request
+from tests.backends.loopback import SSE, Connection, answers, says, serving
+
+USAGE = {
+    "prompt_tokens": 9,
+    "completion_tokens": 4,
+    "total_tokens": 13,
+    "prompt_tokens_details": {"cached_tokens": 7},
+}
+
+
+def test_the_text_comes_in_pieces_and_the_last_chunk_says_why_it_ended() -> None:
+    with serving(says("Hel", "lo, ", "Wörld €", usage=USAGE)) as server:
+        chunks = asyncio.run(collect(CompletionsBackend(server.url)))
+    assert "".join(chunk.text for chunk in chunks) == "Hello, Wörld €"
+    assert chunks[-1] == Chunk("", "stop", Usage(9, 7, 4))
+    assert all(chunk.finish_reason is None for chunk in chunks[:-1])
+
+
+def test_numbers_the_server_does_not_report_are_none() -> None:
+    with serving(says("Hi")) as server:
+        assert ask(CompletionsBackend(server.url))[1].usage is None
+    with serving(says("Hi", usage={"prompt_tokens": 3})) as server:
+        assert ask(CompletionsBackend(server.url))[1].usage == Usage(prompt_tokens=3)
+
+
+@pytest.mark.parametrize("bad", [{"prompt_tokens": -1}, {"prompt_tokens": True}, "x", [], 0, {}])
+def test_usage_that_is_no_usage_is_none(bad: object) -> None:
+    with serving(says("Hi", usage=bad)) as server:
+        assert ask(CompletionsBackend(server.url))[1].usage is None
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("stop", "stop"),
+        ("eos", "stop"),
+        ("length", "length"),
+        ("max_tokens", "length"),
+        ("tool_calls", "tool_calls"),
+        ("function_call", "tool_calls"),
+        ("a word of next year's", "length"),
+    ],
+)
+def test_finish_reasons_are_read_as_ours_and_unknown_ones_promise_nothing(
+    said: str, read: str
+) -> None:
+    with serving(says("Hi", finish=said)) as server:
+        assert ask(CompletionsBackend(server.url))[1].finish_reason == read
+
+
+def test_a_done_without_a_reason_counts_as_cut_off() -> None:
+    with serving(says("Hi", finish=None)) as server:
+        assert ask(CompletionsBackend(server.url)) == ("Hi", Chunk("", "length", None))
+
+
+def test_a_stream_without_done_is_whole_once_the_reason_came() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        request.text("Hi", "stop")
+
+    with serving(complete) as server:
+        assert ask(CompletionsBackend(server.url)) == ("Hi", Chunk("", "stop"))
+
+
+def test_the_last_event_may_lack_its_empty_line_and_its_newline() -> None:
+    event = b'data: {"choices":[{"text":"Hi","finish_reason":"stop"}]}'
+    for end in (b"", b"\n", b"\r\n\r\n", b"\n\ndata: [DONE]"):
+        with serving(lambda request, end=end: request.send(SSE + event + end)) as server:
+            assert ask(CompletionsBackend(server.url))[0] == "Hi"
+
+
+def test_keepalives_other_fields_and_null_texts_are_no_text() -> None:
+    stream = (
+        b": keepalive 1/2\n\n:\n\nevent: message\nid: 7\nretry: 10\n"
+        b'data: {"choices":[{"text":"Hi","finish_reason":null}]}\n\n'
+        b'data: {"choices":[{"text":null,"finish_reason":""}]}\n\n'
+        b'data: {"choices":[],"usage":null}\n\n'
+        b'data: {"choices":[{"text":"!","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+    )
+    with serving(lambda request: request.send(SSE + stream)) as server:
+        assert ask(CompletionsBackend(server.url)) == ("Hi!", Chunk("", "length"))
+
+
+def test_a_stream_split_after_any_byte_reads_the_same() -> None:
+    value = {"choices": [{"text": "ä€😀\n", "finish_reason": "stop"}]}
+    stream = f"data: {json.dumps(value, ensure_ascii=False)}\r\n\r\ndata: [DONE]\r\n\r\n".encode()
+
+    def complete(request: Connection) -> None:
+        place = int(request.body["prompt"])
+        request.send(SSE + stream[:place])
+        request.wait(0.002)
+        request.send(stream[place:])
+
+    with serving(complete) as server:
+        backend = CompletionsBackend(server.url)
+        for place in range(1, len(stream), 3):
+            assert ask(backend, str(place))[0] == "ä€😀\n"
+
+
+def test_a_surrogate_pair_cut_in_two_is_joined_and_a_lone_half_replaced() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        for text in ("a\ud83d", "\ude00b", "\ude00", "\ud83d"):
+            request.text(text)
+        request.text("", "stop")
+        request.done()
+
+    with serving(complete) as server:
+        text, _ = ask(CompletionsBackend(server.url))
+    assert text == "a😀b\ufffd\ufffd"
+
+
+def test_the_body_is_what_completions_servers_expect() -> None:
+    with serving(says("Hi")) as server:
+        backend = CompletionsBackend(server.url, "a-model", forbidden_tokens=(5, 6))
+        ask(backend, "Größe?\u2028", max_tokens=7, temperature=0.5, seed=11)
+        sent = server.bodies[0]
+        headers = server.requests[0].headers
+    assert sent == {
+        "prompt": "Größe?\u2028",
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "seed": 11,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "model": "a-model",
+        "logit_bias": {"5": -100, "6": -100},
+    }
+    assert headers["accept-encoding"] == "identity"
+    assert "authorization" not in headers
+
+
+def test_without_a_model_the_server_takes_its_own() -> None:
+    with serving(says("Hi")) as server:
+        ask(CompletionsBackend(server.url))
+        assert "model" not in server.bodies[0]
+
+
+def test_every_request_carries_a_seed() -> None:
+    with serving(says("Hi")) as server:
+        backend = CompletionsBackend(server.url)
+        for temperature in (0.0, 0.0, 0.7, 0.7, 0.7):
+            ask(backend, temperature=temperature)
+        seeds = [body["seed"] for body in server.bodies]
+    assert all(isinstance(seed, int) for seed in seeds)
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[2:])) == 3
+
+
+def test_a_key_and_headers_are_sent() -> None:
+    with serving(says("Hi")) as server:
+        ask(CompletionsBackend(server.url, api_key=" abc\n", headers={"X-Team": "blue"}))
+        headers = server.requests[0].headers
+    assert headers["authorization"] == "Bearer abc"
+    assert headers["x-team"] == "blue"
+
+
+@pytest.mark.parametrize("key", ["a\nb", "schlüssel", "a\x00"])
+def test_a_key_that_cannot_stand_in_a_header_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        CompletionsBackend("http://127.0.0.1:1", api_key=key)
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prompt": ""},
+        {"max_tokens": 0},
+        {"max_tokens": True},
+        {"max_tokens": 1.5},
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"temperature": "hot"},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"seed": 1.0},
+        {"seed": False},
+        {"timeout": 0},
+        {"timeout": math.inf},
+        {"timeout": "soon"},
+        {"timeout": None},
+        {"idle_timeout": -1},
+    ],
+)
+def test_what_no_server_can_complete_is_refused_before_anything_is_sent(
+    options: dict[str, Any],
+) -> None:
+    with serving(says("Hi")) as server:
+        with pytest.raises(UsageError) as caught:
+            ask(CompletionsBackend(server.url), **options)
+        assert server.requests == []
+    assert caught.value.hint
+
+
+def test_lone_surrogates_in_the_prompt_are_replaced() -> None:
+    with serving(says("Hi")) as server:
+        ask(CompletionsBackend(server.url), "a\udcffb\ud83d\ude00")
+        assert server.bodies[0]["prompt"] == "a\ufffdb😀"
+
+
+def test_closing_the_generator_closes_the_connection() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        request.text("Hi")
+        request.until_gone()
+
+    async def first(backend: CompletionsBackend) -> str:
+        async with aclosing(backend.complete(request())) as chunks:
+            return (await anext(chunks)).text
+
+    with serving(complete) as server:
+        assert asyncio.run(first(CompletionsBackend(server.url))) == "Hi"
+        assert server.closed_by_client.wait(5)
+
+
+def test_cancelling_the_task_closes_the_connection() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        request.until_gone()
+
+    async def cancelled(backend: CompletionsBackend) -> None:
+        task = asyncio.create_task(collect(backend))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with serving(complete) as server:
+        asyncio.run(cancelled(CompletionsBackend(server.url)))
+        assert server.closed_by_client.wait(5)
+
+
+def test_one_backend_serves_several_event_loops_and_several_tasks() -> None:
+    async def four(backend: CompletionsBackend) -> list[list[Chunk]]:
+        return await asyncio.gather(*(collect(backend) for _ in range(4)))
+
+    with serving(says("Hi")) as server:
+        backend = CompletionsBackend(server.url)
+        for _ in range(3):
+            assert ask(backend)[0] == "Hi"
+        assert len(asyncio.run(four(backend))) == 4
+
+
+def test_a_client_of_the_callers_is_used_and_stays_open() -> None:
+    def handle(sent: httpx.Request) -> httpx.Response:
+        event = b'data: {"choices":[{"text":"Hi","finish_reason":"stop"}]}\n\n'
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=event)
+
+    async def twice() -> list[str]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+            backend = CompletionsBackend("http://anywhere", client=client)
+            texts = [(await collect(backend))[0].text for _ in range(2)]
+            await backend.aclose()
+            assert not client.is_closed
+            return texts
+
+    assert asyncio.run(twice()) == ["Hi", "Hi"]
+
+
+def test_proxies_of_the_environment_are_not_asked_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with serving(says("Hi")) as server:
+        assert ask(CompletionsBackend(server.url))[0] == "Hi"
+
+
+def test_a_proxy_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:9")
+    monkeypatch.setenv("all_proxy", "gopher://127.0.0.1:9")
+    with pytest.raises(UsageError, match="proxy"):
+        ask(CompletionsBackend("http://192.0.2.1"))
+
+
+def test_redirects_are_not_followed() -> None:
+    with serving(says("Hi")) as other:
+        head = f"Location: {other.url}/v1/completions\r\n"
+        with serving(answers(307, b"", "text/plain", head)) as server:
+            with pytest.raises(Exception, match="307") as caught:
+                ask(CompletionsBackend(server.url))
+            assert other.url in str(caught.value)
+        assert other.requests == []
+
+
+def test_the_models_and_the_health_are_read() -> None:
+    listed = {"object": "list", "data": [{"id": "a"}, {"id": ""}, {"id": 3}, "x", {"id": "b/c"}]}
+    with serving(says(), health=answers(200, {"status": "ok"}), models=answers(200, listed)) as it:
+        backend = CompletionsBackend(it.url)
+        assert asyncio.run(backend.models()) == ("a", "b/c")
+        assert asyncio.run(backend.health()).ok
+
+
+@pytest.mark.parametrize("value", [b"", b"<html>", {"data": 3}, [], {"data": [1]}])
+def test_a_server_that_cannot_list_its_models_lists_none(value: object) -> None:
+    with serving(says(), models=answers(200, value)) as server:
+        assert asyncio.run(CompletionsBackend(server.url).models()) == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "expected"),
+    [
+        (200, {"status": "ok"}, "ok"),
+        (200, b"", "ok"),
+        (200, b"<html>hello</html>", "unknown"),
+        (503, {"status": "unavailable"}, "dead"),
+        (503, {"error": {"message": "Loading model"}}, "loading"),
+        (404, b"Not Found", "unknown"),
+    ],
+)
+def test_health_is_told_from_the_answer(status: int, value: object, expected: str) -> None:
+    with serving(says(), health=answers(status, value)) as server:
+        assert asyncio.run(CompletionsBackend(server.url).health()).status == expected
+
+
+def test_health_of_nobody_is_unreachable() -> None:
+    health = asyncio.run(CompletionsBackend("http://127.0.0.1:1").health())
+    assert health.status == "unreachable"
+    assert not health.ok
+
+
+def test_importing_the_backends_loads_no_http_library() -> None:
+    code = (
+        "import sys, mlx_tools.backends.completions, mlx_tools.backends.server\n"
+        "import mlx_tools.backends.choose, mlx_tools.doctor, mlx_tools.models.listing\n"
+        "print({'httpx', 'anyio', 'asyncio', 'ssl', 'platformdirs'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

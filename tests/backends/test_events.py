@@ -1,0 +1,156 @@
+"""Server-sent events from bytes, split anywhere; what the text and the counts say of an edit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.backends.collect import Collector
+from mlx_tools.backends.sse import MAX_EVENT, EventReader, NotEvents
+from mlx_tools.backends.wire import read_event
+from mlx_tools.errors import BackendBroken, BackendError
+
+lines = st.one_of(
+    st.sampled_from(["", "data", "data:", ":", ": ping", "event: x", "id", "retry: 3", "data: a"]),
+    st.text(st.characters(exclude_characters="\r\n"), max_size=12).map("data: {}".format),
+)
+streams = st.lists(st.tuples(lines, st.sampled_from(["\n", "\r\n", "\r"])), max_size=12).map(
+    lambda parts: "".join(line + end for line, end in parts).encode("utf-8", "surrogatepass")
+)
+
+
+def read(pieces: list[bytes]) -> list[str] | None:
+    reader = EventReader()
+    try:
+        events = [event for piece in pieces for event in reader.feed(piece)]
+        return [*events, *reader.finish()]
+    except NotEvents:
+        return None
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams, st.data())
+def test_events_are_the_same_however_the_bytes_are_split(
+    stream: bytes, data: st.DataObject
+) -> None:
+    whole = read([stream])
+    assert read([stream[i : i + 1] for i in range(len(stream))]) == whole
+    place = data.draw(st.integers(0, len(stream)))
+    assert read([stream[:place], stream[place:]]) == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_no_bytes_raise_anything_but_our_errors(pieces: list[bytes]) -> None:
+    collector = Collector("http://there", 16)
+    try:
+        for piece in pieces:
+            collector.feed(piece)
+        collector.end()
+    except BackendError:
+        pass
+
+
+def test_data_lines_of_one_event_are_joined() -> None:
+    assert read([b"\xef\xbb\xbfdata: a\ndata:b\n\ndata\n\n"]) == ["a\nb", ""]
+
+
+def test_the_limits_hold_for_lines_that_come_in_small_pieces() -> None:
+    reader = EventReader()
+    with pytest.raises(NotEvents):
+        for _ in range(MAX_EVENT // 1000 + 2):
+            list(reader.feed(b"x" * 1000))
+
+
+@pytest.mark.parametrize("line", [b"data\n", b"data:\n", b"data: x\r\n"])
+def test_an_event_of_ever_more_lines_is_bounded(line: bytes) -> None:
+    reader = EventReader()
+    with pytest.raises(NotEvents):
+        for _ in range(MAX_EVENT // 1000 + 2):
+            list(reader.feed(line * 1000))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["choices", "text", "finish_reason", "usage", "error", "index", "delta"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(json_values)
+def test_no_json_value_breaks_the_reading_of_an_event(value: Any) -> None:
+    try:
+        piece = read_event(json.dumps(value), "http://there")
+    except BackendError:
+        return
+    assert isinstance(piece.text, str)
+
+
+# --- edits ----------------------------------------------------------------------------------------
+
+MLX_LM = "0.32.2-0.32.4-Linux-6.1-x86_64-with-glibc2.36-"
+
+
+def edited(
+    texts: list[str], tokens: int | None, *, finish: str = "stop", fingerprint: str = MLX_LM
+) -> bool:
+    collector = Collector("http://there", 512)
+    usage = None if tokens is None else {"completion_tokens": tokens}
+
+    def event(text: str, reason: str | None = None) -> bytes:
+        choice = {"text": text, "finish_reason": reason}
+        value = {"choices": [choice], "system_fingerprint": fingerprint}
+        return f"data: {json.dumps(value)}\n\n".encode()
+
+    for text in texts:
+        collector.feed(event(text))
+    collector.feed(event("", finish))
+    collector.feed(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n".encode())
+    collector.feed(b"data: [DONE]\n\n")
+    return collector.last().edited
+
+
+def test_text_with_as_many_tokens_as_pieces_is_not_edited() -> None:
+    assert not edited(["Hel", "lo", " there"], 4)
+    assert not edited(["Hel", "lo", " there"], None)
+
+
+def test_tokens_that_leave_no_text_by_themselves_are_no_edit() -> None:
+    assert not edited(["é", "€", "😀"], 3 + 1 + 2 + 3 + 1)
+    assert not edited(["a", " 1", " 2", " 3"], 4 + 3 + 1)
+
+
+def test_a_native_call_that_was_cut_out_is_an_edit() -> None:
+    assert edited([], 20, finish="tool_calls")
+    assert edited([], 20)
+    assert edited(["Sure."], 30, finish="length")
+
+
+def test_reasoning_that_was_cut_out_is_an_edit() -> None:
+    assert edited(['{"a":"Use ', "", "", ' tags"}'], 5)
+
+
+def test_other_servers_are_only_judged_by_bytes() -> None:
+    assert not edited(["Hello there, this is one event of many tokens"], 12, fingerprint="vllm")
+    assert edited(["Hi"], 20, fingerprint="vllm")
+
+
+def test_a_stream_that_ends_before_its_reason_raises() -> None:
+    collector = Collector("http://there", 8)
+    collector.feed(b'data: {"choices":[{"text":"Hi","finish_reason":null}]}\n\n')
+    with pytest.raises(BackendBroken):
+        collector.end()

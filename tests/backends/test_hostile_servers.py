@@ -1,0 +1,421 @@
+"""Servers that drip, break off, lie or flood: a clear error each, in bounded time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import inspect
+import itertools
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from mlx_tools.backends import CompletionsBackend
+from mlx_tools.backends.edge import translate, words_of
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnreachable,
+    MlxToolsError,
+    UsageError,
+)
+from tests.backends.asking import ask, collect
+from tests.backends.loopback import SSE, Connection, answers, says, serving
+
+Complete = Callable[[Connection], None]
+
+
+def sends(data: bytes, *, head: bytes = SSE) -> Complete:
+    return lambda request: request.send(head + data)
+
+
+def raised_by(complete: Complete, **options: object) -> BackendError:
+    with serving(complete) as server, pytest.raises(BackendError) as caught:
+        ask(CompletionsBackend(server.url), **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+PIECE = b'data: {"choices":[{"text":"Hi","finish_reason":null}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PIECE,
+        PIECE + b'data: {"choices":[{"te',
+        PIECE + 'data: {"choices":[{"text":"ä'.encode()[:-1],
+        PIECE + b": keepalive 1/2\n\n",
+        b": keepalive 1/2\n\n",
+        b"data:\n\n",
+        b"event: end\n\n",
+    ],
+    ids=["piece", "half event", "half character", "comment", "only comment", "empty", "no data"],
+)
+def test_a_stream_that_ends_in_the_middle_is_broken(data: bytes) -> None:
+    error = raised_by(sends(data))
+    assert isinstance(error, BackendBroken)
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\n\n",
+        b"\x00\xff\x13\n",
+        b"<html><body>Welcome</body></html>\n",
+        b"data: hello\n\n",
+        b"data: 3\n\n",
+        b"data: []\n\n",
+        b'data: {"choices":3}\n\n',
+        b'data: {"choices":[3]}\n\n',
+        b'data: {"choices":[{"text":3}]}\n\n',
+        b'data: {"choices":[{"text":["a"]}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n',
+        b'data: {"choices":[{"text":"","finish_reason":3}]}\n\n',
+        b'data: {"choices":[{"text":"\xff"}]}\n\n',
+        b"data: " + b"[" * 100_000 + b"\n\n",
+        b"data: " + b"9" * 100_000 + b"\n\n",
+    ],
+)
+def test_rubbish_is_broken_and_never_text(data: bytes) -> None:
+    assert isinstance(raised_by(sends(data)), BackendBroken)
+
+
+def test_an_error_within_the_stream_is_told() -> None:
+    for value in ("out of memory", {"message": "out of memory"}, {"error": "out of memory"}):
+
+        def complete(request: Connection, value: object = value) -> None:
+            request.send(SSE)
+            request.text("Hi")
+            request.event({"error": value})
+
+        error = raised_by(complete)
+        assert isinstance(error, BackendRefused)
+        assert "out of memory" in error.message
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "content_filter"])
+def test_a_server_that_gives_up_has_refused(reason: str) -> None:
+    assert isinstance(raised_by(says("Hi", finish=reason)), BackendRefused)
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "kind", "words"),
+    [
+        (404, {"error": "No model named x"}, "application/json", "No model named x"),
+        (400, {"error": {"message": "bad prompt", "code": 3}}, "application/json", "bad prompt"),
+        (422, {"detail": [{"msg": "field required"}]}, "application/json", "field required"),
+        (500, b"<html><head><title>It broke</title></head>", "text/html", "It broke"),
+        (500, b"<p>It <b>broke</b></p>", "text/html", "It broke"),
+        (502, b"", "text/plain", "502"),
+        (401, {"message": "who are you"}, "application/json", "who are you"),
+        (503, {"error": {"message": "Loading model"}}, "application/json", "Loading model"),
+        (200, {"error": "no room"}, "application/json", "no room"),
+        (404, b"\x1b[31mred\x07\xe2\x80\xaeevil\n\nx", "text/plain", "red evil x"),
+    ],
+)
+def test_an_error_of_the_servers_is_told_in_one_clean_line(
+    status: int, value: object, kind: str, words: str
+) -> None:
+    error = raised_by(answers(status, value, kind))
+    assert isinstance(error, BackendRefused)
+    assert words in error.message
+    assert error.message.isprintable()
+
+
+def test_an_error_page_without_end_is_not_read_to_its_end() -> None:
+    def complete(request: Connection) -> None:
+        request.send(b"HTTP/1.0 500 X\r\nContent-Type: text/html\r\n\r\n")
+        while not request.wait(0):
+            request.send(b"<b>oh no</b> " * 1000)
+
+    assert isinstance(raised_by(complete), BackendRefused)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/html; charset=utf-8"])
+def test_an_answer_that_is_no_stream_is_broken(kind: str) -> None:
+    whole = {"choices": [{"text": "Hi", "finish_reason": "stop"}]}
+    error = raised_by(answers(200, whole, kind))
+    assert isinstance(error, BackendBroken)
+    assert "stream" in error.message
+
+
+def test_a_compressed_stream_is_not_unpacked() -> None:
+    head = SSE[:-2] + b"Content-Encoding: gzip\r\n\r\n"
+    assert isinstance(raised_by(sends(gzip.compress(PIECE * 9), head=head)), BackendBroken)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"HTTP/1.0 200", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.0 200 OK\r\nContent-Le"],
+)
+def test_a_peer_that_does_not_speak_http_is_broken(data: bytes) -> None:
+    assert isinstance(raised_by(sends(data, head=b"")), BackendBroken)
+
+
+def test_nobody_at_the_address_is_unreachable_and_says_what_to_do() -> None:
+    with serving(says("Hi")) as server:
+        url = server.url
+    with pytest.raises(BackendUnreachable) as caught:
+        ask(CompletionsBackend(url))
+    assert url in caught.value.message
+    assert "refused" in caught.value.message.lower()
+    assert "--url" in (caught.value.hint or "")
+
+
+def test_a_name_that_does_not_exist_is_unreachable() -> None:
+    with pytest.raises(BackendUnreachable):
+        ask(CompletionsBackend("http://no-such-host.invalid:8080"), timeout=10)
+
+
+def test_silence_ends_by_the_idle_limit() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        request.text("Hi")
+        request.until_gone()
+
+    error = raised_by(complete, idle_timeout=0.2)
+    assert isinstance(error, BackendTimeout)
+    assert "silent" in error.message
+
+
+def test_silence_before_the_headers_ends_by_the_idle_limit() -> None:
+    assert isinstance(raised_by(Connection.until_gone, idle_timeout=0.2), BackendTimeout)
+
+
+def test_keepalives_break_the_silence_and_do_not_extend_the_whole() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        while not request.wait(0.02):
+            request.send(b": keepalive 1/2\n\n")
+
+    error = raised_by(complete, idle_timeout=0.3, timeout=0.9)
+    assert isinstance(error, BackendTimeout)
+    assert "0.9 s" in error.message
+
+
+def test_a_drip_does_not_extend_the_whole() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        for byte in itertools.cycle(PIECE):
+            if request.wait(0.01):
+                return
+            request.send(bytes((byte,)))
+
+    error = raised_by(complete, timeout=0.6)
+    assert isinstance(error, BackendTimeout)
+    assert "0.6 s" in error.message
+
+
+def test_a_flood_does_not_starve_the_deadline() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        while not request.wait(0):
+            request.send(b": keepalive\n\n" * 5000)
+
+    assert isinstance(raised_by(complete, timeout=0.5), BackendTimeout)
+
+
+def test_a_line_without_end_is_broken_before_it_fills_the_memory() -> None:
+    sent = 0
+
+    def complete(request: Connection) -> None:
+        nonlocal sent
+        request.send(SSE + b"data: ")
+        while not request.wait(0):
+            request.send(b"x" * 65536)
+            sent += 65536
+
+    error = raised_by(complete)
+    assert isinstance(error, BackendBroken)
+    assert "longer" in error.message
+    assert sent < 64 << 20
+
+
+def test_an_event_of_endless_lines_is_broken() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        while not request.wait(0):
+            request.send(b"data: xxxxxxxx\n" * 4096)
+
+    assert isinstance(raised_by(complete), BackendBroken)
+
+
+def test_far_more_text_than_was_asked_for_is_broken() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        while not request.wait(0):
+            request.text("x" * 5000)
+
+    error = raised_by(complete, max_tokens=4)
+    assert isinstance(error, BackendBroken)
+    assert "max_tokens" in (error.hint or "")
+
+
+def test_silence_after_the_reason_ends_the_completion_without_an_error() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        request.text("Hi", "stop")
+        request.until_gone()
+
+    with serving(complete) as server:
+        text, last = ask(CompletionsBackend(server.url), idle_timeout=0.3)
+    assert (text, last.finish_reason) == ("Hi", "stop")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        b'data: {"choices":[],"usage":{"promp',
+        b"rubbish\n\n",
+        b"data: rubbish\n\n",
+        b'data: {"error":"too late"}\n\n',
+        b"data: \xff\n\n",
+    ],
+)
+def test_what_comes_after_the_reason_cannot_spoil_the_completion(after: bytes) -> None:
+    end = b'data: {"choices":[{"text":"!","finish_reason":"stop"}]}\n\n'
+    for pause in (0.0, 0.05):
+
+        def complete(request: Connection, pause: float = pause) -> None:
+            request.send(SSE + PIECE + end + (b"" if pause else after))
+            request.wait(pause)
+            request.send(after)
+
+        with serving(complete) as server:
+            text, last = ask(CompletionsBackend(server.url))
+        assert (text, last.finish_reason) == ("Hi!", "stop")
+
+
+def test_a_connection_reset_in_the_middle_is_broken() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE.replace(b"HTTP/1.0", b"HTTP/1.1")[:-2] + b"Content-Length: 999\r\n\r\n")
+        request.send(PIECE)
+
+    assert isinstance(raised_by(complete), BackendBroken)
+
+
+# --- the server whose model thread has died ---------------------------------------------------
+
+
+def test_a_dead_servers_own_words_are_recognised() -> None:
+    error = raised_by(answers(404, {"error": "generation thread died"}))
+    assert isinstance(error, BackendDead)
+    assert "restart" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    "complete",
+    [sends(PIECE), answers(404, {"error": "x"}), Connection.until_gone],
+    ids=["broken off", "refused", "silent"],
+)
+def test_a_failure_of_a_server_that_is_unavailable_is_its_death(complete: Complete) -> None:
+    with serving(complete, health=answers(503, {"status": "unavailable"})) as server:
+        with pytest.raises(BackendDead) as caught:
+            ask(CompletionsBackend(server.url), idle_timeout=0.3)
+        assert server.url in caught.value.message
+
+
+def test_a_failure_of_a_server_that_is_well_stays_what_it_was() -> None:
+    well = answers(200, {"status": "ok"})
+    with serving(sends(PIECE), health=well) as server, pytest.raises(BackendBroken):
+        ask(CompletionsBackend(server.url))
+
+
+# --- the empty stream of a prompt that the cache holds whole ------------------------------------
+
+
+def empty_first(times: int) -> Complete:
+    """Answers nothing, as often as ``times`` says, to the prompt; text to every other prompt."""
+    left = itertools.count(times, -1)
+
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+        if request.body["prompt"] == "P" and next(left) > 0:
+            return
+        request.text("Hi", "stop")
+        request.done()
+
+    return complete
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_a_prompt_that_the_cache_holds_is_pushed_out_and_asked_again(times: int) -> None:
+    with serving(empty_first(times)) as server:
+        assert ask(CompletionsBackend(server.url), "P", seed=5)[0] == "Hi"
+        prompts = [body["prompt"] for body in server.bodies]
+        between = [body for body in server.bodies if body["prompt"] != "P"]
+    assert prompts.count("P") == times + 1
+    assert all(body["max_tokens"] == 1 and "seed" in body for body in between)
+    assert all(prompt.startswith("P") for prompt in prompts[: 2 * min(times, 3)])
+
+
+def test_a_server_that_always_ends_without_a_byte_is_refused_after_a_bounded_number() -> None:
+    with serving(lambda request: request.send(SSE)) as server:
+        with pytest.raises(BackendRefused) as caught:
+            ask(CompletionsBackend(server.url))
+        assert len(server.bodies) < 30
+    assert caught.value.hint
+
+
+def test_a_dead_server_is_not_nudged() -> None:
+    def complete(request: Connection) -> None:
+        request.send(SSE)
+
+    with serving(complete, health=answers(503, {"status": "unavailable"})) as server:
+        with pytest.raises(BackendDead):
+            ask(CompletionsBackend(server.url))
+        assert len(server.bodies) == 1
+
+
+# --- translation --------------------------------------------------------------------------------
+
+
+def httpx_errors() -> list[type[Exception]]:
+    found = [getattr(httpx, name) for name in httpx.__all__]
+    return [c for c in found if inspect.isclass(c) and issubclass(c, Exception)]
+
+
+@pytest.mark.parametrize("kind", httpx_errors(), ids=lambda kind: kind.__name__)
+def test_every_exception_of_httpx_has_a_place_in_our_tree(kind: type[Exception]) -> None:
+    from mlx_tools.backends.edge import _HTTPX
+
+    assert kind.__name__ in _HTTPX
+    error = translate(kind.__new__(kind), "http://there")
+    assert isinstance(error, BackendError | UsageError)
+    assert "http://there" in error.message
+
+
+def test_an_exception_of_a_client_is_translated_on_its_way_out() -> None:
+    async def failing(kind: type[httpx.RequestError]) -> MlxToolsError:
+        def handle(request: httpx.Request) -> httpx.Response:
+            raise kind("went wrong")
+
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+            with pytest.raises(MlxToolsError) as caught:
+                await collect(CompletionsBackend("http://there", client=client))
+            return caught.value
+
+    assert isinstance(asyncio.run(failing(httpx.ConnectTimeout)), BackendUnreachable)
+    assert isinstance(asyncio.run(failing(httpx.ReadTimeout)), BackendTimeout)
+    assert isinstance(asyncio.run(failing(httpx.RemoteProtocolError)), BackendBroken)
+    assert isinstance(asyncio.run(failing(httpx.ProxyError)), BackendUnreachable)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"error":' * 900 + b"1" + b"}" * 900,
+        b'{"error":[' * 450 + b"1" + b"]}" * 450,
+        b"\xff" * 10,
+        b"{}",
+    ],
+)
+def test_no_error_body_is_too_odd_to_be_told(body: bytes) -> None:
+    assert len(words_of(body)) <= 300

@@ -1,0 +1,309 @@
+"""A server of our own: started, watched, started again, and gone when we are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.backends import ServerBackend
+from mlx_tools.backends.process import find_openblas, new_log, server_environment
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendTimeout,
+    BackendUnreachable,
+    ModelError,
+)
+from tests.backends.asking import ask, collect
+
+FAKE = Path(__file__).with_name("fake_mlx_server.py")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@contextmanager
+def backend(
+    model: Path, fault: str = "", *, once: bool = True, **options: Any
+) -> Iterator[ServerBackend]:
+    environ = dict(os.environ) | {"FAKE_FAULT": fault}
+    if once:
+        environ["FAKE_ONCE"] = str(model / "shown")
+    made = ServerBackend(
+        model,
+        program=[str(FAKE)],
+        log_folder=model.parent / "logs",
+        environ=environ,
+        **{"start_timeout": 20.0, **options},
+    )
+    try:
+        yield made
+    finally:
+        asyncio.run(made.aclose())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until_gone(pid: int) -> bool:
+    for _ in range(500):
+        if not is_alive(pid):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_starts_with_the_first_completion_and_ends_with_aclose(model: Path) -> None:
+    with backend(model) as server:
+        assert server.url is None
+        text, last = ask(server)
+        pid = server.pid
+        assert pid is not None
+        assert (text, last.finish_reason) == (f"pid {pid}.", "stop")
+        assert is_alive(pid)
+        assert asyncio.run(server.health()).ok
+        assert asyncio.run(server.models()) == (str(model),)
+    assert wait_until_gone(pid)
+    assert list((model.parent / "logs").iterdir()) == []
+
+
+def test_a_closed_backend_does_not_start_again(model: Path) -> None:
+    with backend(model) as server:
+        ask(server)
+    with pytest.raises(BackendUnreachable):
+        ask(server)
+
+
+def test_many_completions_at_once_start_one_server(model: Path) -> None:
+    async def six(server: ServerBackend) -> set[str]:
+        found = await asyncio.gather(*(collect(server) for _ in range(6)))
+        return {"".join(chunk.text for chunk in chunks) for chunks in found}
+
+    with backend(model) as server:
+        assert asyncio.run(six(server)) == {f"pid {server.pid}."}
+
+
+def test_two_backends_have_two_servers(model: Path) -> None:
+    with backend(model) as one, backend(model) as two:
+        assert ask(one)[0] != ask(two)[0]
+        assert one.url != two.url
+
+
+def test_it_listens_on_loopback_for_an_origin_nobody_has(model: Path) -> None:
+    with backend(model) as server:
+        ask(server)
+        origin = asyncio.run(server.health()).allowed_origin
+    assert (server.url or "http://127.0.0.1:").startswith("http://127.0.0.1:")
+    assert origin.endswith(".invalid")
+    assert len(origin) > 30
+
+
+def test_a_server_that_ends_early_is_told_with_its_last_words(model: Path) -> None:
+    with backend(model, "ends") as server, pytest.raises(BackendUnreachable) as caught:
+        ask(server)
+    assert "safetensors" in caught.value.message
+    assert str(caught.value).isprintable()
+    logs = list((model.parent / "logs").iterdir())
+    assert [str(log) in (caught.value.hint or "") for log in logs] == [True]
+    assert logs[0].stat().st_mode & 0o077 == 0
+
+
+def test_a_model_that_cannot_be_loaded_is_told(model: Path) -> None:
+    with backend(model, "refuse") as server, pytest.raises(BackendDead, match="cannot be served"):
+        ask(server)
+
+
+def test_a_server_that_is_never_ready_is_given_up_and_ended(model: Path) -> None:
+    with backend(model, "silent", start_timeout=0.5) as server, pytest.raises(BackendTimeout):
+        ask(server)
+    assert server.pid is None
+
+
+def test_a_port_that_was_taken_in_between_is_tried_again(model: Path) -> None:
+    with backend(model, "taken") as server:
+        assert ask(server)[0].startswith("pid")
+    with backend(model, "taken", once=False) as server, pytest.raises(BackendUnreachable):
+        ask(server)
+
+
+def test_a_stranger_that_answers_on_the_port_is_not_taken_for_ours(model: Path) -> None:
+    with (
+        backend(model, "stranger", once=False) as server,
+        pytest.raises(BackendUnreachable, match="another program"),
+    ):
+        ask(server)
+
+
+@pytest.mark.parametrize("fault", ["exit", "die"])
+def test_a_server_that_died_is_started_again_and_asked_again(model: Path, fault: str) -> None:
+    said: list[str] = []
+    with backend(model, fault, note=said.append) as server:
+        asyncio.run(server.start())
+        first = server.pid
+        text, last = ask(server)
+        assert last.finish_reason == "stop"
+        assert text == f"pid {server.pid}."
+        assert server.pid != first
+    assert any("started again" in line for line in said)
+    assert tuple(said) == server.notes
+
+
+def test_it_is_started_again_only_once_for_a_request(model: Path) -> None:
+    with backend(model, "die", once=False) as server, pytest.raises(BackendDead):
+        ask(server)
+
+
+def test_a_completion_whose_text_had_begun_is_not_asked_again(model: Path) -> None:
+    with backend(model, "midway") as server:
+        with pytest.raises(BackendBroken):
+            ask(server)
+        assert ask(server)[0].startswith("pid")  # the next one has a server again
+
+
+def test_a_killed_server_is_started_again_for_all_who_wait(model: Path) -> None:
+    async def killed(server: ServerBackend) -> list[str]:
+        await server.start()
+        os.kill(server.pid or 0, signal.SIGKILL)
+        found = await asyncio.gather(*(collect(server) for _ in range(4)))
+        return ["".join(chunk.text for chunk in chunks) for chunks in found]
+
+    with backend(model) as server:
+        assert asyncio.run(killed(server)) == [f"pid {server.pid}."] * 4
+
+
+def test_a_folder_without_a_model_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        asyncio.run(ServerBackend(tmp_path / "nothing").start())
+
+
+def test_a_cancelled_start_leaves_no_process(model: Path) -> None:
+    async def cancelled(server: ServerBackend) -> None:
+        task = asyncio.create_task(server.start())
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with backend(model, "silent") as server:
+        asyncio.run(cancelled(server))
+        assert processes_with(str(model)) == []
+
+
+def processes_with(argument: str) -> list[str]:
+    listed = subprocess.run(["ps", "-axo", "pid,args"], capture_output=True, text=True, check=True)
+    return [
+        line for line in listed.stdout.splitlines() if argument in line and "ps -axo" not in line
+    ]
+
+
+PARENT = """
+import asyncio, os, sys
+from mlx_tools.backends import ServerBackend
+
+async def main():
+    server = ServerBackend(sys.argv[1], program=[sys.argv[2]], environ=os.environ)
+    await server.start()
+    print(server.pid, flush=True)
+    {then}
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def parent(model: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    environ = dict(os.environ) | {"MLX_TOOLS_STATE_DIR": str(model.parent / "state")}
+    code = textwrap.dedent(PARENT).format(then=then)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(model), str(FAKE)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environ,
+    ) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        process.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
+def test_the_server_is_gone_when_its_parent_is_killed(model: Path, name: str) -> None:
+    with parent(model, "await asyncio.sleep(600)") as (process, pid):
+        assert is_alive(pid)
+        process.send_signal(getattr(signal, name))
+        process.wait(10)
+        assert wait_until_gone(pid)
+
+
+@pytest.mark.parametrize("then", ["os._exit(0)", "sys.exit(1)", "raise ValueError", "pass"])
+def test_the_server_is_gone_when_its_parent_ends_without_stopping_it(
+    model: Path, then: str
+) -> None:
+    with parent(model, then) as (process, pid):
+        process.wait(10)
+        assert wait_until_gone(pid)
+
+
+def test_logs_do_not_pile_up(tmp_path: Path) -> None:
+    for _ in range(15):
+        new_log(tmp_path).touch()
+    assert len(list(tmp_path.iterdir())) == 10
+
+
+def test_the_environment_preloads_openblas_and_asks_no_network() -> None:
+    environment = server_environment({"LD_PRELOAD": "libx.so", "A": "b"}, "libopenblas.so.0")
+    assert environment["LD_PRELOAD"] == "libx.so libopenblas.so.0"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["A"] == "b"
+    again = server_environment(environment, "libopenblas.so.0")
+    assert again["LD_PRELOAD"] == environment["LD_PRELOAD"]
+    assert "LD_PRELOAD" not in server_environment({}, None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="OpenBLAS is for Linux")
+def test_where_openblas_is_missing_that_is_said_in_one_line(model: Path) -> None:
+    for found, said in (("libopenblas.so.0", 0), (None, 1)):
+        with backend(model, openblas=lambda found=found: found) as server:
+            ask(server)
+            assert len([note for note in server.notes if "OpenBLAS" in note]) == said
+            assert "\n" not in "".join(server.notes)
+
+
+def test_openblas_is_looked_for_on_linux_alone() -> None:
+    assert find_openblas("darwin") is None
+    found = find_openblas("linux")
+    assert found is None or "openblas" in found
+
+
+def test_without_mlx_lm_it_is_said_what_to_install(model: Path) -> None:
+    code = (
+        "import asyncio, sys\nsys.modules['mlx_lm'] = None\n"
+        "from mlx_tools.backends import ServerBackend\n"
+        "from mlx_tools.errors import MissingDependency\n"
+        f"try: asyncio.run(ServerBackend({str(model)!r}).start())\n"
+        "except MissingDependency as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'mlx-tools[mlx]'" in done.stdout

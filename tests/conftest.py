@@ -1,0 +1,78 @@
+"""Fixtures that tests of several rooms use: the embedded model, and one real server on it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ENVIRON = dict(os.environ)
+"""As the tests were started with; a test that sets variables of its own does not reach it."""
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """The embedded model's folder; fetched into the cache where it is not there yet.
+
+    ``MLX_TOOLS_CACHE_DIR`` names a cache to share between runs.
+    """
+    from mlx_tools.models import DEFAULT, pull_model
+
+    return pull_model(DEFAULT, environ=ENVIRON).path
+
+
+@pytest.fixture(scope="session")
+def real_server(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a stock server with the embedded model: one for all workers of a run.
+
+    It must not be killed. A test that tries to starts a server of its own.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in ENVIRON else base
+    with shared_server(real_model, folder) as url:
+        yield url
+
+
+@contextmanager
+def shared_server(model: Path, folder: Path) -> Iterator[str]:
+    """A server that all who share ``folder`` use; the process that started it stops it last."""
+    from mlx_tools.backends import ServerBackend
+
+    place = folder / "server.json"
+    users = os.open(folder / "server.users", os.O_RDWR | os.O_CREAT, 0o600)
+    own: ServerBackend | None = None
+    try:
+        fcntl.flock(users, fcntl.LOCK_SH)  # not while its owner stops it
+        with locked(folder / "server.start"):
+            if place.exists():
+                url = str(json.loads(place.read_text()))
+            else:
+                own = ServerBackend(model, log_folder=folder, environ=ENVIRON)
+                asyncio.run(own.start())
+                url = own.url or ""
+                place.write_text(json.dumps(url))
+        yield url
+    finally:
+        if own is not None:
+            fcntl.flock(users, fcntl.LOCK_UN)
+            fcntl.flock(users, fcntl.LOCK_EX)  # once no other worker uses it
+            place.unlink(missing_ok=True)
+            asyncio.run(own.aclose())
+        os.close(users)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock ``path``."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,173 @@
+"""What the doctor finds: by asking, not by the server's name."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlx_tools import doctor
+from mlx_tools.backends import Chosen, CompletionsBackend, Health, ServerBackend
+from mlx_tools.doctor import Check, check_all
+from mlx_tools.models import ModelFiles, read_model_files
+from tests.backends.loopback import Connection, answers, says, serving
+
+OK = answers(200, {"status": "ok"})
+
+
+def model_server(**can: bool) -> Callable[[Connection], None]:
+    """Answers whole completions; ``can`` says which abilities it has."""
+
+    def complete(request: Connection) -> None:
+        body = request.body
+        if body["stream"]:
+            says("Hi")(request)
+            return
+        text = " eight, nine, ten, eleven, twelve"
+        stop = body.get("stop")
+        if stop and can.get("stop"):
+            text = text[: text.index(stop[0])]
+        elif stop and can.get("edits"):
+            text = text.replace(stop[0], "")
+        if "grammar" in body and can.get("grammar"):
+            text = "zq7"
+        choice: dict[str, object] = {"text": text, "finish_reason": "length"}
+        if body.get("logprobs") is True and can.get("logprobs"):
+            choice["logprobs"] = {"content": [{"top_logprobs": [{"id": 1, "logprob": -1.0}]}]}
+        prompt = str(body["prompt"])
+        tokens = prompt.count("<|im_end|>") + len(prompt.replace("<|im_end|>", "")) // 2
+        usage: dict[str, object] = {"prompt_tokens": tokens, "completion_tokens": 16}
+        if can.get("cache"):
+            usage["prompt_tokens_details"] = {"cached_tokens": 3}
+        request.answer(200, {"choices": [choice], "usage": usage if can.get("usage", True) else {}})
+
+    return complete
+
+
+def diagnose(
+    complete: Callable[[Connection], None],
+    tmp_path: Path,
+    *,
+    health: Callable[[Connection], None] = OK,
+    files: ModelFiles | None = None,
+) -> dict[str, Check]:
+    with serving(complete, health=health) as server:
+        chosen = Chosen(backend=CompletionsBackend(server.url), how="named", files=files)
+        found = asyncio.run(
+            check_all(chosen, sessions=tmp_path / "sessions", control_tokens=["<|im_end|>", "[X]"])
+        )
+    return {check.name: check for check in found}
+
+
+def test_each_ability_is_found_by_asking(tmp_path: Path) -> None:
+    everything = dict.fromkeys(("stop", "grammar", "logprobs", "cache"), True)
+    found = diagnose(model_server(**everything), tmp_path)
+    assert found["server"].status == "ok"
+    assert found["completion"].status == "ok"
+    assert "not offered" not in found["logprobs"].detail
+    assert found["stop"].detail.startswith("honoured")
+    assert found["cache reporting"].detail.startswith("usage says")
+    assert found["grammar"].detail == "offered, by grammar"
+    assert found["control tokens"].status == "warn"
+    assert "[X]" in found["control tokens"].detail
+    assert "<|im_end|>" not in found["control tokens"].detail
+
+
+def test_an_ability_that_is_not_there_is_found_to_be_missing(tmp_path: Path) -> None:
+    found = diagnose(model_server(edits=True, usage=False), tmp_path)
+    assert found["logprobs"].detail == "not offered"
+    assert found["stop"].detail.startswith("edits")
+    assert found["cache reporting"].detail.startswith("not reported")
+    assert found["grammar"].detail == "not offered"
+    assert found["control tokens"].status == "skip"
+    assert diagnose(model_server(), tmp_path)["stop"].detail.startswith("ignored")
+
+
+def test_a_server_that_answers_rubbish_makes_no_check_raise(tmp_path: Path) -> None:
+    for complete in (answers(500, b"oh"), answers(200, b"[]"), answers(200, {"choices": [3]})):
+        found = diagnose(complete, tmp_path)
+        assert found["completion"].status == "fail"
+        assert found["stop"].status == "skip"
+        assert "cannot be told" in found["stop"].detail
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (answers(503, {"status": "unavailable"}), "died"),
+        (answers(503, {"error": {"message": "Loading model"}}), "Loading"),
+    ],
+)
+def test_a_server_that_is_not_well_fails_and_the_rest_is_still_checked(
+    tmp_path: Path, health: Callable[[Connection], None], words: str
+) -> None:
+    found = diagnose(says("Hi"), tmp_path, health=health)
+    assert found["server"].status == "fail"
+    assert words in found["server"].detail
+    assert found["transcripts"].status == "ok"
+    assert "stop" not in found
+
+
+def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> None:
+    chosen = Chosen(backend=ServerBackend(tmp_path / "nothing"), how="started")
+    check, client = asyncio.run(doctor.check_server(chosen))
+    assert check.status == "fail"
+    assert check.hint
+    assert client is None
+
+
+def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    backend = CompletionsBackend("http://127.0.0.1:1")
+    bare = read_model_files(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% if tools %}{{ tools }}{% endif %}")
+    full = read_model_files(tmp_path)
+    assert doctor.check_model(Chosen(backend=backend, how="named")).status == "warn"
+    assert doctor.check_model(Chosen(backend=backend, how="named", model="m")).status == "warn"
+    named = Chosen(backend=backend, how="named", model="m", files=full)
+    assert doctor.check_model(named).status == "ok"
+    assert doctor.check_chat_format(None, "").status == "warn"
+    assert doctor.check_chat_format(bare, "").status == "warn"
+    assert doctor.check_chat_format(full, "").status == "ok"
+    assert doctor.check_native_tools(None).status == "skip"
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }} and tools")
+    assert doctor.check_native_tools(read_model_files(tmp_path)).detail.startswith("none")
+    assert "natively" in doctor.check_native_tools(full).detail
+
+
+def test_a_server_that_every_web_page_can_use_is_warned_of() -> None:
+    assert doctor.check_origins(Health("ok", allowed_origin="*"), own=False).status == "warn"
+    assert doctor.check_origins(Health("ok", allowed_origin="http://x"), own=True).status == "ok"
+    assert doctor.check_origins(Health("ok"), own=False).status == "ok"
+    assert doctor.check_origins(None, own=False).status == "skip"
+
+
+def test_a_folder_that_cannot_be_written_to_fails(tmp_path: Path) -> None:
+    assert doctor.check_folder("transcripts", tmp_path / "new").status == "ok"
+    (tmp_path / "file").touch()
+    blocked = doctor.check_folder("transcripts", tmp_path / "file" / "below")
+    assert (blocked.status, bool(blocked.hint)) == ("fail", True)
+
+
+def test_openblas_is_checked_on_linux_alone() -> None:
+    assert doctor.check_openblas("darwin").status == "skip"
+    if sys.platform.startswith("linux"):
+        assert doctor.check_openblas().status in ("ok", "warn")
+
+
+@pytest.mark.real
+def test_the_real_server_is_told_as_it_is(real_server: str, tmp_path: Path) -> None:
+    chosen = Chosen(backend=CompletionsBackend(real_server), how="named")
+    tokens = ["<|im_start|>", "<|im_end|>", "<|eot_id|>"]
+    listed = asyncio.run(check_all(chosen, sessions=tmp_path, control_tokens=tokens))
+    found = {check.name: check for check in listed}
+    assert found["server"].status == "ok"
+    assert found["control tokens"].status == "warn"
+    assert found["control tokens"].detail.endswith(": <|eot_id|>")
+    assert "not offered" not in found["logprobs"].detail
+    assert found["cache reporting"].detail.startswith("usage says")
+    assert found["grammar"].detail == "not offered"
+    assert found["web pages"].status == "ok"

