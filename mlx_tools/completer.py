@@ -1,0 +1,127 @@
+"""One completion, streamed: read as it comes, told as it forms, closed when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import anyio
+
+from mlx_tools import events
+from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
+from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.protocol import AnswerDelta, ArgumentsDelta, CallStarted, Delta, Reader, Reading
+from mlx_tools.session import Complete, Session, Thought
+
+GRACE_SECONDS: Final = 0.25
+"""How long the server may take, once the message is whole, to end by itself and say its usage."""
+CHARS_PER_TOKEN: Final = 64
+"""More text than this for each token asked for is no completion: the stream is closed."""
+
+Emit = Callable[[events.Event], None]
+
+
+@dataclass(slots=True)
+class Written:
+    """What the model wrote, and how it was read. ``thought`` came before the forced prefix."""
+
+    thought: str = ""
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    closed_early: bool = False
+    reading: Reading = field(default_factory=Reading)
+
+
+class Completer:
+    """Asks a backend for the completions of a session.
+
+    ``partial`` is the text of the completion under way: what is left of it if the backend fails.
+    """
+
+    def __init__(self, backend: Backend, session: Session) -> None:
+        self.partial = ""
+        self._backend = backend
+        self._session = session
+
+    async def complete(self, due: Complete, emit: Emit) -> Written:
+        """Completes what is due. Raises what the backend raises."""
+        self.partial = ""
+        written = Written()
+        prompt = due.prompt
+        if due.thought is not None:
+            written.thought = await self._think(due, due.thought)
+            prompt += due.thought.opening + written.thought + due.thought.closing
+        reader = Reader(due.rules)
+        await self._stream(prompt, due, reader, written, emit)
+        written.text = self.partial
+        written.reading = reader.finish(written.finish_reason or "stop")
+        self.partial = ""
+        return written
+
+    async def _stream(
+        self, prompt: str, due: Complete, reader: Reader, written: Written, emit: Emit
+    ) -> None:
+        most = due.max_tokens * CHARS_PER_TOKEN
+        async with aclosing(self._ask(prompt, due.max_tokens)) as chunks:
+            async for chunk in chunks:
+                self.partial += chunk.text
+                for delta in reader.feed(chunk.text):
+                    emit(_event(due.turn, delta))
+                written.finish_reason = chunk.finish_reason
+                written.usage = chunk.usage or written.usage
+                if chunk.finish_reason is None and reader.done:
+                    await self._see_end(chunks, written)
+                    return
+                if len(self.partial) > most:
+                    written.finish_reason, written.closed_early = "length", True
+                    return
+
+    async def _see_end(self, chunks: AsyncIterator[Chunk], written: Written) -> None:
+        """Waits a moment for a server that ends by itself: only then does it say its usage.
+
+        The first piece of text that comes instead closes the stream.
+        """
+        written.closed_early = True
+        with anyio.move_on_after(GRACE_SECONDS):
+            async for chunk in chunks:
+                if chunk.finish_reason is not None:
+                    written.closed_early = False
+                    written.finish_reason = chunk.finish_reason
+                    written.usage = chunk.usage or written.usage
+                if chunk.finish_reason is not None or chunk.text.strip():
+                    return
+
+    async def _think(self, due: Complete, thought: Thought) -> str:
+        """Lets the model think until it closes its thought, or its budget ends."""
+        text = ""
+        async with aclosing(self._ask(due.prompt + thought.opening, thought.budget)) as chunks:
+            async for chunk in chunks:
+                text += chunk.text
+                if thought.marker in text or len(text) > thought.budget * CHARS_PER_TOKEN:
+                    break
+        return self._session.neutralise(text.partition(thought.marker)[0].strip())
+
+    def _ask(self, prompt: str, max_tokens: int) -> Any:
+        sampling, limits = self._session.header.sampling, self._session.limits
+        request = CompletionRequest(
+            prompt=prompt,
+            max_tokens=max_tokens,
+            temperature=sampling.get("temperature", 0.0),
+            seed=sampling.get("seed"),
+            timeout=limits.completion_timeout,
+            idle_timeout=limits.idle_timeout,
+        )
+        return cast(Any, self._backend.complete(request))
+
+
+def _event(turn: int, delta: Delta) -> events.Event:
+    match delta:
+        case AnswerDelta():
+            return events.AnswerPiece(turn=turn, text=delta.text)
+        case CallStarted():
+            return events.CallOpened(turn=turn, index=delta.index, name=delta.name)
+        case ArgumentsDelta():
+            return events.ArgumentsPiece(turn=turn, index=delta.index, text=delta.text)

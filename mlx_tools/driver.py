@@ -1,0 +1,356 @@
+"""The loop: does what a session says is due, and writes down what came of it.
+
+Every record reaches the transcript before the session goes on from it, so whatever happens between
+two steps, the transcript says how far the run has come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Final, Literal
+
+import anyio
+
+from mlx_tools import events
+from mlx_tools.approval import ApprovalRequest, Approver
+from mlx_tools.backends.base import Backend
+from mlx_tools.completer import Completer, Emit
+from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError
+from mlx_tools.messages import (
+    ApprovalRecord,
+    CallRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+    UserRecord,
+)
+from mlx_tools.observation import shorten
+from mlx_tools.policy.approval import approval_digest
+from mlx_tools.session import Ask, Complete, Execute, Rest, Session, State, Write
+from mlx_tools.store import SessionFiles
+from mlx_tools.tools import Progress, Registry, ToolResult, execute
+
+APPROVAL_HOLDS: Final = timedelta(days=7)
+_PREVIEW_CHARS: Final = 200
+
+
+class Driver:
+    """Drives one session, question after question.
+
+    ``outputs`` collects the whole outputs by call, for an outcome that is to include them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        files: SessionFiles,
+        *,
+        backend: Backend,
+        registry: Registry,
+        approver: Approver,
+        secret: bytes,
+    ) -> None:
+        self.session = session
+        self.files = files
+        self.outputs: dict[str, str] = {}
+        self._completer = Completer(backend, session)
+        self._registry = registry
+        self._approver = approver
+        self._secret = secret
+        self._emit: Emit = lambda event: None
+        self._waiting_for: Literal["", "backend", "tool"] = ""
+
+    async def run(self, question: str, tool_choice: str | None, emit: Emit) -> None:
+        """Puts a question and drives the session until it rests.
+
+        A backend that fails before it completed anything for this session raises its
+        `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
+        cancels finds the run stopped as ``interrupted``.
+        """
+        self._emit = emit
+        self._append(UserRecord(content=question, at=_now(), tool_choice=tool_choice))
+        try:
+            with anyio.move_on_after(self.session.limits.total_timeout) as scope:
+                await self._loop(scope)
+            if scope.cancelled_caught:
+                self._give_up_calls("timeout")
+                self._stop("total_timeout", f"not done in {self.session.limits.total_timeout:g} s")
+        except BackendError as error:
+            self._waiting_for = "backend"
+            timed_out = isinstance(error, BackendTimeout)
+            self._stop("completion_timeout" if timed_out else "backend_error", str(error))
+            if self.session.turn == 0 and not self._completer.partial:
+                raise
+        except BaseException as error:
+            # What is wrong may be the transcript itself: the first error is the one to be told.
+            with contextlib.suppress(TranscriptError):
+                self._break_off(error)
+            raise
+
+    async def _loop(self, scope: anyio.CancelScope) -> None:
+        while True:
+            due = self.session.due()
+            match due:
+                case Write():
+                    self._write(due.records)
+                case Complete():
+                    await self._complete(due)
+                case Execute():
+                    await self._execute(due.calls)
+                case Ask():
+                    began, deadline = monotonic(), scope.deadline
+                    scope.deadline = math.inf
+                    await self._ask(due.calls)
+                    scope.deadline = deadline + monotonic() - began
+                case Rest():
+                    return
+
+    def _break_off(self, error: BaseException) -> None:
+        if isinstance(self.session.due(), Rest):
+            return
+        self._give_up_calls("tool_error")
+        if isinstance(error, Exception):
+            self._stop("internal_error", f"{type(error).__name__}: {error}")
+        else:
+            self._stop("interrupted", "the run was interrupted")
+
+    def _give_up_calls(self, code: ErrorCode) -> None:
+        """Gives the calls that are still open an error, save those nobody knows the end of."""
+        for call in [*self.session.current.open_calls.values()]:
+            if self.session.state is State.CALLING and not self.session.current.in_doubt(call.call):
+                text = self.session.words.error(code, name=call.name, reason="")
+                error = ErrorInfo(code, text)
+                self._append(
+                    ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
+                )
+
+    # --- records ---
+
+    def _append(self, record: Record) -> None:
+        self.session.check(record)
+        self.files.transcript.append(record)
+        self.session.apply(record)
+
+    def _stop(self, reason: str, message: str) -> None:
+        self._append(
+            StoppedRecord(
+                reason=reason,
+                message=message,
+                waiting_for=self._waiting_for,
+                partial=self._completer.partial,
+            )
+        )
+
+    def _write(self, records: Sequence[Record]) -> None:
+        """Appends what follows from a completion, and tells of it."""
+        for record in records:
+            self._append(record)
+            match record:
+                case CallRecord():
+                    repairs = tuple(
+                        r.name
+                        for r in records
+                        if isinstance(r, RepairRecord) and r.call == record.call
+                    )
+                    self._emit(
+                        events.CallRead(
+                            call=record.call,
+                            name=record.name,
+                            arguments=record.arguments,
+                            repairs=repairs,
+                        )
+                    )
+                case DecisionRecord():
+                    self._emit(
+                        events.CallDecided(
+                            call=record.call,
+                            name=self.session.current.call(record.call).name,
+                            decision=record.decision,
+                            rule=record.rule,
+                            reason=record.reason,
+                        )
+                    )
+                case ObservationRecord():
+                    self._tell_end(record)
+                case CorrectionRecord():
+                    self._emit(events.FormatBroken(turn=record.turn, error=record.error))
+
+    def _tell_end(self, record: ObservationRecord) -> None:
+        shown = record.error.message if record.error is not None else record.content or ""
+        self._emit(
+            events.ToolEnded(
+                call=record.call,
+                name=record.name,
+                error=record.error,
+                preview=shown[:_PREVIEW_CHARS],
+                duration_ms=record.duration_ms,
+                output_size_chars=record.output_size_chars,
+            )
+        )
+
+    # --- completions ---
+
+    async def _complete(self, due: Complete) -> None:
+        self._waiting_for = "backend"
+        self._emit(events.TurnStarted(turn=due.turn, prompt_chars=len(due.prompt)))
+        began = monotonic()
+        written = await self._completer.complete(due, self._emit)
+        record = self.session.completion(
+            due,
+            written.reading,
+            text=written.text,
+            finish_reason=written.finish_reason,
+            closed_early=written.closed_early,
+            usage=written.usage,
+            duration_ms=round((monotonic() - began) * 1000),
+            thought=written.thought,
+        )
+        self._append(record)
+        self._waiting_for = ""
+        self._emit(
+            events.TurnEnded(turn=due.turn, usage=record.usage, duration_ms=record.duration_ms)
+        )
+
+    # --- calls ---
+
+    async def _execute(self, calls: Sequence[CallRecord]) -> None:
+        self._waiting_for = "tool"
+        if len(calls) == 1:
+            await self._call(calls[0])
+        else:
+            limiter = anyio.CapacityLimiter(self.session.limits.parallel)
+
+            async def limited(call: CallRecord) -> None:
+                async with limiter:
+                    await self._call(call)
+
+            await _all(limited, calls)
+        self._waiting_for = ""
+
+    async def _call(self, call: CallRecord) -> None:
+        tool = self._registry.get(call.name)
+        mutates = tool.spec.mutates(call.arguments)
+        self._append(ExecutionRecord(call=call.call, mutates=mutates, at=_now()))
+        self._emit(events.ToolStarted(call=call.call, name=call.name))
+        limits = self.session.limits
+        result = await execute(
+            tool,
+            call.arguments,
+            timeout=limits.tool_timeout,
+            on_progress=lambda progress: self._tell_progress(call, progress),
+        )
+        record = self._observation(call, result)
+        self._append(record)
+        self._tell_end(record)
+
+    def _tell_progress(self, call: CallRecord, progress: Progress) -> None:
+        self._emit(
+            events.ToolProgress(
+                call=call.call,
+                name=call.name,
+                message=progress.message,
+                fraction=progress.fraction,
+            )
+        )
+
+    def _observation(self, call: CallRecord, result: ToolResult) -> ObservationRecord:
+        """The observation of a call: its output, or head and tail of it, the whole kept."""
+        content, artifact = result.content, None
+        limit = self.session.limits.max_observation_chars
+        if content is not None:
+            self.outputs[call.call] = content
+            if len(content) > limit:
+                if self.files.artifacts is not None:
+                    artifact = self.files.artifacts.put(content)
+                content = shorten(content, limit, self._cut_notice)
+        return ObservationRecord(
+            call=call.call,
+            name=call.name,
+            id=call.id,
+            content=content,
+            error=result.error,
+            duration_ms=result.duration_ms,
+            output_size_chars=result.output_size_chars,
+            artifact=artifact,
+        )
+
+    def _cut_notice(self, omitted: int) -> str:
+        return self.session.words.cut_notice(omitted)
+
+    async def _ask(self, calls: Sequence[CallRecord]) -> None:
+        """Asks about calls; those that nobody decided about pause the run."""
+        self._waiting_for = ""
+        requests = [self._approval_request(call) for call in calls]
+        askable = [r for r in requests if not self.session.current.in_doubt(r.call)]
+        answers = await self._approver.decide(askable) if askable else ()
+        for request, answer in zip(askable, answers, strict=True):
+            if answer.approved is not None:
+                self._append(
+                    ApprovalRecord(
+                        call=request.call,
+                        approved=answer.approved,
+                        digest=request.digest,
+                        reason=answer.reason,
+                        at=_now(),
+                    )
+                )
+        if isinstance(self.session.due(), Ask):
+            still = {call.call for call in self.session.current.asked()}
+            waiting = [r for r in requests if r.call in still]
+            self._append(
+                PauseRecord(
+                    calls=tuple(r.call for r in waiting),
+                    digests=tuple(r.digest for r in waiting),
+                    expires_at=(datetime.now(UTC) + APPROVAL_HOLDS).isoformat(timespec="seconds"),
+                )
+            )
+
+    def _approval_request(self, call: CallRecord) -> ApprovalRequest:
+        header = self.session.header
+        return ApprovalRequest(
+            call=call.call,
+            name=call.name,
+            arguments=call.arguments,
+            reason=self.session.current.reason(call.call),
+            suspect=call.runs == "with_approval",
+            digest=approval_digest(
+                self._secret,
+                session=header.session,
+                call=call.call,
+                name=call.name,
+                arguments=call.arguments,
+                policy_hash=header.policy_hash,
+            ),
+        )
+
+
+async def _all(work: Callable[[CallRecord], Awaitable[None]], calls: Sequence[CallRecord]) -> None:
+    """Does the work for all calls at once. The first exception ends the others and is raised."""
+    failures: list[Exception] = []
+
+    async def guarded(call: CallRecord) -> None:
+        try:
+            await work(call)
+        except Exception as error:
+            failures.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for call in calls:
+            group.start_soon(guarded, call)
+    if failures:
+        raise failures[0]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,260 @@
+"""How a run ended, and what it took: a reading of its records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from mlx_tools import errors
+from mlx_tools.messages import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+    Usage,
+    UserRecord,
+)
+
+CallStatus = Literal["ok", "error", "denied", "pending", "in_doubt", "dry_run"]
+
+_DENIALS = frozenset({"not_allowed", "disabled", "denied", "requires_confirmation", "echoed_call"})
+PREVIEW_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReport:
+    """One call of a run. ``output`` is the whole output, where this process still has it."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    status: CallStatus
+    repairs: tuple[str, ...] = ()
+    duration_ms: int | None = None
+    output_size_chars: int | None = None
+    output: str | None = None
+    error_code: str | None = None
+    error_preview: str | None = None
+
+    def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
+        """The call as ``--json`` prints it; ``output`` only where it is asked for."""
+        out: dict[str, Any] = {
+            "id": self.id,
+            "name": self.name,
+            "arguments": dict(self.arguments),
+            "status": self.status,
+            "repairs": list(self.repairs),
+            "duration_ms": self.duration_ms,
+            "output_size_chars": self.output_size_chars,
+            "output_omitted": not include_outputs and self.output_size_chars is not None,
+        }
+        if include_outputs:
+            out["output"] = self.output
+        return out | {"error_code": self.error_code, "error_preview": self.error_preview}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """A call that waits for a person. An approval must carry its ``digest``."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    digest: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What every ending has in common. Numbers the server did not report are None."""
+
+    status: ClassVar[str]
+    session: str
+    transcript: str | None = None
+    turns: int = 0
+    calls: tuple[CallReport, ...] = ()
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    model: str | None = None
+    strategy: str = "free"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a program that ends with this outcome."""
+        return errors.EXIT_OK
+
+    def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
+        """The outcome as ``mlx-tools ask --json`` prints it: every key, always."""
+        return {
+            "status": self.status,
+            "answer": getattr(self, "answer", None),
+            "reason": getattr(self, "reason", None),
+            "session": self.session,
+            "transcript": self.transcript,
+            "turns": self.turns,
+            "calls": [call.to_json(include_outputs=include_outputs) for call in self.calls],
+            "sources": list(getattr(self, "sources", ())),
+            "pending": [asdict(call) for call in getattr(self, "pending", ())],
+            "usage": {"requests": self.requests} | asdict(self.usage),
+            "repairs": dict(self.repairs),
+            "model": self.model,
+            "strategy": self.strategy,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered(Outcome):
+    """The model gave its final answer."""
+
+    status: ClassVar[str] = "answered"
+    answer: str
+    sources: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Outcome):
+    """A person must decide about the ``pending`` calls. The transcript keeps everything."""
+
+    status: ClassVar[str] = "paused"
+    pending: tuple[PendingCall, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return errors.EXIT_PAUSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Outcome):
+    """The run ended without an answer: ``reason`` is a word, ``message`` says it to a person."""
+
+    status: ClassVar[str] = "stopped"
+    reason: str
+    message: str = ""
+    waiting_for: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        if self.reason == "interrupted":
+            return errors.EXIT_INTERRUPTED
+        return errors.EXIT_BACKEND if self.waiting_for == "backend" else errors.EXIT_STOPPED
+
+
+def outcome_of(
+    records: Sequence[Record],
+    *,
+    transcript: str | None = None,
+    outputs: Mapping[str, str] | None = None,
+) -> Outcome:
+    """The outcome of the last question in ``records``, which must have come to rest.
+
+    ``outputs`` holds the whole outputs by call, as far as they are at hand.
+    """
+    header = next(r for r in records if isinstance(r, Header))
+    start = max(i for i, r in enumerate(records) if isinstance(r, UserRecord))
+    run = records[start:]
+    completions = [r for r in run if isinstance(r, CompletionRecord)]
+    common: dict[str, Any] = {
+        "session": header.session,
+        "transcript": transcript,
+        "turns": len(completions),
+        "calls": _calls(run, outputs or {}),
+        "requests": len(completions),
+        "usage": _usage([r.usage for r in completions]),
+        "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
+        "model": header.model,
+        "strategy": header.strategy,
+    }
+    match run[-1]:
+        case AnswerRecord() as last:
+            return Answered(answer=last.content, sources=last.sources, **common)
+        case PauseRecord() as last:
+            return Paused(pending=_pending(run, last), **common)
+        case StoppedRecord() as last:
+            return Stopped(
+                reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
+            )
+    raise errors.TranscriptError("the run has not come to rest")
+
+
+def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallReport, ...]:
+    ended = {r.call: r for r in run if isinstance(r, ObservationRecord)}
+    in_doubt = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - set(ended)
+    repairs: dict[str, list[str]] = {}
+    for record in run:
+        if isinstance(record, RepairRecord) and record.call is not None:
+            repairs.setdefault(record.call, []).append(record.name)
+    paused = isinstance(run[-1], PauseRecord)
+    reports = []
+    for call in run:
+        if not isinstance(call, CallRecord):
+            continue
+        end = ended.get(call.call)
+        error = end.error if end is not None else None
+        status: CallStatus = "in_doubt" if call.call in in_doubt else _status(end, paused)
+        reports.append(
+            CallReport(
+                id=call.call,
+                name=call.name,
+                arguments=call.arguments,
+                status=status,
+                repairs=tuple(repairs.get(call.call, ())),
+                duration_ms=end.duration_ms if end is not None else None,
+                output_size_chars=end.output_size_chars if end is not None else None,
+                output=outputs.get(call.call, end.content if end is not None else None),
+                error_code=error.code if error is not None else None,
+                error_preview=error.message[:PREVIEW_CHARS] if error is not None else None,
+            )
+        )
+    return tuple(reports)
+
+
+def _status(end: ObservationRecord | None, paused: bool) -> CallStatus:
+    if end is None:
+        return "pending" if paused else "denied"
+    return _error_status(end.error)
+
+
+def _error_status(error: ErrorInfo | None) -> CallStatus:
+    if error is None:
+        return "ok"
+    if error.code == "dry_run":
+        return "dry_run"
+    return "denied" if error.code in _DENIALS else "error"
+
+
+def _pending(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
+    calls = {r.call: r for r in run if isinstance(r, CallRecord)}
+    return tuple(
+        PendingCall(
+            call_id=key,
+            name=calls[key].name,
+            arguments=dict(calls[key].arguments),
+            digest=digest,
+            expires_at=pause.expires_at,
+        )
+        for key, digest in zip(pause.calls, pause.digests, strict=True)
+    )
+
+
+def _usage(usages: Sequence[Usage]) -> Usage:
+    """The sums. One that a completion did not report is unknown for the run."""
+
+    def total(values: list[int | None]) -> int | None:
+        known = [v for v in values if v is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+    return Usage(
+        prompt_tokens=total([u.prompt_tokens for u in usages]),
+        cached_tokens=total([u.cached_tokens for u in usages]),
+        completion_tokens=total([u.completion_tokens for u in usages]),
+    )

@@ -1,0 +1,378 @@
+"""The session decides, the controller does.
+
+A `Session` folds the records of a transcript and says what is due next: complete this prompt, run
+these calls, ask a person about those, nothing more. It performs no I/O and reads no clock, so every
+path, crash and limit can be tested without a model. Folding the same records again gives the same
+session: that is all there is to resuming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    FinishReason,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    StoppedRecord,
+    Usage,
+    UserRecord,
+)
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords
+from mlx_tools.protocol import (
+    DEFAULT_REASONING_MARKERS,
+    Reading,
+    ReadingRules,
+    forcing_prefix,
+    read,
+)
+from mlx_tools.spec import ToolSpec
+from mlx_tools.turn import History, Turn, follow
+
+
+class State(StrEnum):
+    """Where a session stands."""
+
+    EMPTY = "empty"
+    IDLE = "idle"
+    COMPLETING = "completing"
+    READING = "reading"
+    CALLING = "calling"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
+    State.EMPTY: frozenset({"header"}),
+    State.IDLE: frozenset({"user"}),
+    State.COMPLETING: frozenset({"completion", "correction", "stopped"}),
+    State.READING: frozenset(
+        {"tool_call", "repair", "decision", "tool_observation", "correction", "final_answer"}
+        | {"stopped"}
+    ),
+    State.CALLING: frozenset(
+        {"approval", "execution_started", "tool_observation", "paused", "stopped"}
+    ),
+    State.PAUSED: frozenset({"approval", "stopped"}),
+    State.STOPPED: frozenset({"user"}),
+}
+"""Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""
+
+
+# --- what is due ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """How a thinking model is let think before the prefix: within ``budget`` tokens.
+
+    ``opening`` goes on from the prompt, the model's thought follows, ``closing`` ends it.
+    """
+
+    opening: str
+    closing: str
+    marker: str
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``)."""
+
+    turn: int
+    prompt: str
+    rules: ReadingRules
+    max_tokens: int
+    thought: Thought | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """These records follow from what is there: append them."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run these calls, in parallel."""
+
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A person must decide about these calls."""
+
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing is due: a question, an approval or nothing at all comes next."""
+
+    state: State
+
+
+Due = Complete | Write | Execute | Ask | Rest
+
+
+class Session:
+    """The fold of a transcript's records.
+
+    ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
+    with the reason; ``words`` the texts that a model reads.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        *,
+        specs: Mapping[str, ToolSpec],
+        words: PromptWords,
+        disabled: Mapping[str, str] | None = None,
+    ) -> None:
+        self.state = State.EMPTY
+        self.specs = specs
+        self.words = words
+        self.disabled = disabled or {}
+        self.turn = 0
+        self.calls_made = 0
+        self._pending: tuple[CompletionRecord, Reading] | None = None
+        for record in records:
+            self.apply(record)
+
+    # --- the fold ---
+
+    def apply(self, record: Record) -> None:
+        """Folds one record. Raises `TranscriptError` where it may not come now."""
+        self.check(record)
+        if isinstance(record, Header):
+            self._open(record)
+            return
+        match record:
+            case UserRecord():
+                self._ask(record)
+            case CompletionRecord():
+                self._complete(record)
+            case StoppedRecord():
+                self.state = State.STOPPED
+            case AnswerRecord():
+                self.state = State.IDLE
+            case PauseRecord():
+                self.state = State.PAUSED
+            case CorrectionRecord():
+                self._correct(record)
+            case _:
+                self._follow(record)
+        self.prompt.add(record)
+
+    def _open(self, header: Header) -> None:
+        self.header = header
+        self.policy = Policy.from_json(header.policy)
+        self.limits = Limits.from_json(header.limits)
+        self.chat_format = ChatFormat.from_json(header.chat_format)
+        self._neutraliser = Neutraliser(self.chat_format.control_tokens)
+        own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
+        self._markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
+        self.prompt = Prompt(
+            chat_format=self.chat_format,
+            style=header.style,
+            system=header.system,
+            examples=header.examples,
+            neutraliser=self._neutraliser,
+            words=self.words,
+            reasoning=header.reasoning,
+        )
+        self.observations: list[str] = []
+        self.current = Turn(())
+        self.state = State.IDLE
+
+    def _ask(self, record: UserRecord) -> None:
+        self.tool_choice = record.tool_choice or self.header.tool_choice
+        self.iterations = 0
+        self.format_errors = 0
+        self.told_to_finish = False
+        self.history = History()
+        self.state = State.COMPLETING
+
+    def _complete(self, record: CompletionRecord) -> None:
+        reading = self._reading_of(record)
+        self.turn = record.turn
+        self.iterations += 1
+        self.current = follow(reading, record, self)
+        self.state = State.READING
+
+    def _correct(self, record: CorrectionRecord) -> None:
+        if record.error.code == "iteration_limit":
+            self.told_to_finish = True
+            return
+        self.format_errors += 1
+        if self.state is State.READING:
+            self.current.note(record)
+            self._settle()
+
+    def _follow(self, record: Record) -> None:
+        self.current.note(record)
+        if isinstance(record, CallRecord):
+            self.format_errors = 0
+            self.calls_made += 1
+            self.history.add(record.name, record.arguments, self.specs.get(record.name))
+        elif isinstance(record, ObservationRecord):
+            self.history.observe(record)
+            if record.content is not None:
+                self.observations.append(record.content)
+        elif isinstance(record, ApprovalRecord):
+            self.state = State.CALLING
+        self._settle()
+
+    def _settle(self) -> None:
+        """Goes on once the records of a completion are all there, and all calls are answered."""
+        if self.current.unwritten:
+            return
+        self.state = State.CALLING if self.current.open_calls else State.COMPLETING
+
+    def check(self, record: Record) -> None:
+        """Raises `TranscriptError` where this record may not come now; changes nothing.
+
+        Beside the table: a record must speak of a call that is open, and start none that may not.
+        """
+        if record.type not in TRANSITIONS[self.state]:
+            raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
+        if isinstance(record, (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord)):
+            if record.call not in self.current.open_calls:
+                raise TranscriptError(
+                    f"a {record.type} record speaks of the call {record.call!r}, which is not open"
+                )
+            if isinstance(record, ExecutionRecord) and not self.current.may_run(record.call):
+                raise TranscriptError(f"the call {record.call!r} was not allowed to run")
+
+    # --- what is due ---
+
+    def due(self) -> Due:
+        """What must happen next. It follows from the records alone."""
+        if self.state is State.COMPLETING:
+            return self._due_completion()
+        if self.state is State.READING:
+            return Write(self.current.unwritten)
+        if self.state is State.CALLING:
+            if refused := self.current.refused():
+                return Write(tuple(self._denial(call, reason) for call, reason in refused))
+            if runnable := self.current.runnable():
+                return Execute(runnable)
+            return Ask(self.current.asked())
+        return Rest(self.state)
+
+    def _denial(self, call: CallRecord, reason: str) -> ObservationRecord:
+        text = self.words.error("denied", name=call.name, reason=reason)
+        return ObservationRecord(
+            call=call.call, name=call.name, id=call.id, error=ErrorInfo("denied", text)
+        )
+
+    def _due_completion(self) -> Due:
+        limits = self.limits
+        if self.format_errors >= limits.max_format_errors:
+            return Write((StoppedRecord(reason="format_errors"),))
+        if self.iterations >= limits.max_iterations and not self.told_to_finish:
+            text = self.words.error("iteration_limit")
+            notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
+            return Write((notice,))
+        if self.iterations > limits.max_iterations:
+            return Write((StoppedRecord(reason="iteration_limit"),))
+        rules = self._rules(forcing_prefix(self.header.style, self.choice))
+        thought = self._thought(rules.prefix)
+        prompt = self.prompt.render("" if thought else rules.prefix)
+        return Complete(self.turn + 1, prompt, rules, limits.max_tokens, thought)
+
+    @property
+    def choice(self) -> str:
+        """``required`` and a named tool hold until one call has run; the last word is forced."""
+        if self.told_to_finish:
+            return "none"
+        if self.tool_choice not in ("auto", "none") and self.history.answered:
+            return "auto"
+        return self.tool_choice
+
+    def _rules(self, prefix: str) -> ReadingRules:
+        choice = self.choice
+        return ReadingRules(
+            style=self.header.style,
+            prefix=prefix,
+            in_thought=self._thought(prefix) is None and self.prompt.thought_open,
+            max_calls=1 if choice in self.specs else self.limits.max_calls_per_turn,
+            tool_choice=choice,
+            mutates=self._mutates,
+            reasoning_markers=self._markers,
+        )
+
+    def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
+        spec = self.specs.get(name)
+        return spec is None or spec.mutates(arguments)
+
+    def _thought(self, prefix: str) -> Thought | None:
+        """A plan for the thought, where one is wanted and could swallow the prefix."""
+        reasoning, markers = self.header.reasoning, self.chat_format.reasoning
+        if markers is None or reasoning == "off" or not (prefix or isinstance(reasoning, int)):
+            return None
+        opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
+        budget = reasoning if isinstance(reasoning, int) else self.limits.max_tokens
+        return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
+
+    # --- what the controller asks for ---
+
+    def neutralise(self, text: str) -> str:
+        """``text`` with its control tokens broken, for use in a prompt."""
+        return self._neutraliser.plain(text)
+
+    def completion(
+        self,
+        due: Complete,
+        reading: Reading,
+        *,
+        text: str,
+        finish_reason: FinishReason | None,
+        closed_early: bool,
+        usage: Usage,
+        duration_ms: int | None,
+        thought: str = "",
+    ) -> CompletionRecord:
+        """The record of a completion that was read as ``reading``."""
+        record = CompletionRecord(
+            turn=due.turn,
+            prefix=due.rules.prefix,
+            text=text,
+            counted=reading.counted,
+            finish_reason=finish_reason,
+            closed_early=closed_early,
+            usage=usage,
+            duration_ms=duration_ms,
+            reasoning=thought + reading.reasoning,
+            commentary=reading.commentary,
+            dropped=reading.dropped,
+            bare_text=reading.bare_text,
+        )
+        self._pending = (record, reading)
+        return record
+
+    def _reading_of(self, record: CompletionRecord) -> Reading:
+        """The reading that came with the record, or, when folding again, the same one anew."""
+        if self._pending is not None and self._pending[0] is record:
+            reading = self._pending[1]
+            self._pending = None
+            return reading
+        return read(record.text, record.finish_reason or "stop", self._rules(record.prefix))

@@ -1,0 +1,271 @@
+"""The transcript: records as JSON lines, appended durably, read back exactly.
+
+A run's whole state is its list of records. `Transcript` keeps it in memory; `TranscriptFile` also
+writes each record to a file of its own before anybody acts on it. One line is one record; a line
+that a crash cut off is dropped when the file is opened again, never guessed at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, get_args
+
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import (
+    ApprovalRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    Usage,
+)
+
+FORMAT_VERSION: Final = 1
+
+_CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
+_NESTED: Final[Mapping[str, type[Any]]] = {"usage": Usage, "error": ErrorInfo}
+_SYNCED: Final = (ExecutionRecord, ObservationRecord, ApprovalRecord, PauseRecord)
+"""Records that must survive a power cut before the next step is taken."""
+
+
+def _plain(value: Any) -> Any:
+    """A record's value as JSON types."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: _plain(v) for f in fields(value) if (v := getattr(value, f.name)) != f.default
+        }
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """A record as a JSON object: ``type`` first, then every field that is not at its default."""
+    out: dict[str, Any] = {"type": record.type}
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if f.default is not MISSING and value == f.default and type(value) is type(f.default):
+            continue
+        out[f.name] = _plain(value)
+    return out
+
+
+def from_json(value: Any) -> Record:
+    """The record that `to_json` wrote. Raises `TranscriptError` on anything else."""
+    if not isinstance(value, dict) or value.get("type") not in _CLASSES:
+        raise TranscriptError("a line of the transcript is no record")
+    cls = _CLASSES[value["type"]]
+    known = {f.name: f for f in fields(cls)}
+    arguments: dict[str, Any] = {}
+    for key, item in value.items():
+        if key == "type":
+            continue
+        if key not in known:
+            raise TranscriptError(
+                f"a {value['type']} record holds the unknown key {key!r}",
+                hint="it was written by a newer version of mlx-tools",
+            )
+        if key in _NESTED and isinstance(item, dict):
+            item = _build(_NESTED[key], item)
+        elif isinstance(item, list):
+            item = tuple(item)
+        arguments[key] = item
+    return _build(cls, arguments)  # type: ignore[no-any-return]
+
+
+def _build(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise TranscriptError(f"a record is incomplete: {error}") from None
+
+
+def encode(record: Record) -> str:
+    """One line of a transcript, without its line end. Lone surrogates are escaped: it is UTF-8."""
+    line = json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False)
+    return line
+
+
+def decode(line: str) -> Record:
+    """The record of one line. Raises `TranscriptError`."""
+    try:
+        return from_json(json.loads(line))
+    except (ValueError, RecursionError):
+        raise TranscriptError("a line of the transcript is not JSON") from None
+
+
+def parse(data: bytes) -> tuple[list[Record], int]:
+    """The records of a transcript file and how many of its bytes they take.
+
+    What follows the last line end was cut off by a crash and is left out. A line within that cannot
+    be read is damage, and raises `TranscriptError` naming it.
+    """
+    end = data.rfind(b"\n") + 1
+    records: list[Record] = []
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], start=1):
+        try:
+            records.append(decode(line.decode()))
+        except (TranscriptError, UnicodeDecodeError) as error:
+            raise TranscriptError(f"line {number} of the transcript is damaged: {error}") from None
+    if records:
+        _check_header(records[0])
+    return records, end
+
+
+def _check_header(record: Record) -> None:
+    if not isinstance(record, Header):
+        raise TranscriptError("the transcript does not begin with its header")
+    if record.version != FORMAT_VERSION:
+        raise TranscriptError(
+            f"the transcript has format version {record.version}; this program reads "
+            f"{FORMAT_VERSION}",
+            hint="use the version of mlx-tools that wrote it, or a newer one",
+        )
+
+
+class Transcript(Sequence[Record]):
+    """An append-only list of records, in memory."""
+
+    path: Path | None = None
+
+    def __init__(self, records: Sequence[Record] = ()) -> None:
+        self._records: list[Record] = list(records)
+
+    def append(self, record: Record) -> None:
+        """Adds a record at the end."""
+        self._records.append(record)
+
+    def close(self) -> None:
+        """Lets go of whatever holds the transcript. Closing twice is allowed."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class TranscriptFile(Transcript):
+    """A transcript that is on disk before anybody acts on it.
+
+    The file is readable by its owner alone and locked while it is open, so that two processes
+    cannot write one session. Records that an effect or a promise hangs on are synced to the disk;
+    the others are handed to the operating system, which is enough for a killed process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens ``path``, makes it where there is none, and drops a line that a crash cut off.
+
+        Raises `TranscriptError` where the file is damaged, locked or cannot be written.
+        """
+        super().__init__()
+        self.path = path
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file: int | None = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise TranscriptError(
+                f"the transcript {path} cannot be opened: {error.strerror}",
+                hint="check the folder's permissions and free space",
+            ) from None
+        try:
+            self._load(self._file)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TranscriptError(
+                f"the session of {self.path} is in use by another process",
+                hint="wait for it to end",
+            ) from None
+        try:
+            data = _read_all(file)
+            self._records, self._size = parse(data)
+            if self._size < len(data):
+                os.ftruncate(file, self._size)
+        except OSError as error:
+            raise TranscriptError(
+                f"the transcript {self.path} cannot be read: {error.strerror}"
+            ) from None
+
+    def append(self, record: Record) -> None:
+        """Writes a record, then adds it.
+
+        Raises `TranscriptError` where it cannot be written (a full disk); the file then still ends
+        with a whole line, and the record does not count.
+        """
+        if self._file is None:
+            raise TranscriptError(f"the transcript {self.path} is closed")
+        data = (encode(record) + "\n").encode()
+        try:
+            _write_all(self._file, data)
+            if isinstance(record, _SYNCED):
+                os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise TranscriptError(
+                f"the transcript {self.path} cannot be written: {error.strerror}",
+                hint="nothing more was run; free some space and start again",
+            ) from None
+        self._size += len(data)
+        super().append(record)
+
+    def close(self) -> None:
+        """Closes the file and gives up its lock."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _read_all(file: int) -> bytes:
+    with os.fdopen(os.dup(file), "rb") as reader:
+        return reader.read()
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def load(path: Path) -> list[Record]:
+    """The records of a transcript file, for reading only. Raises `TranscriptError`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TranscriptError(f"the transcript {path} cannot be read: {error.strerror}") from None
+    records, _ = parse(data)
+    return records

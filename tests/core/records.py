@@ -1,0 +1,90 @@
+"""Strategies for records, shared by the tests of the transcript and of what is read from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from mlx_tools import messages as m
+
+TEXT = st.text(max_size=30)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(TEXT, JSON, max_size=3)
+COUNT = st.none() | st.integers(0, 10**9)
+USAGE = st.builds(m.Usage, COUNT, COUNT, COUNT)
+ERROR = st.builds(m.ErrorInfo, st.sampled_from(["tool_error", "timeout"]), TEXT)
+KEY = st.sampled_from(["c1", "c2"])
+
+
+def _record(cls: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(cls, **fields)
+
+
+RECORDS = st.one_of(
+    _record(m.UserRecord, content=TEXT, at=TEXT, tool_choice=st.none() | TEXT),
+    _record(
+        m.CompletionRecord,
+        turn=st.integers(1, 9),
+        prefix=TEXT,
+        text=TEXT,
+        counted=TEXT,
+        finish_reason=st.sampled_from([None, "stop", "length", "tool_calls"]),
+        closed_early=st.booleans(),
+        usage=USAGE,
+        duration_ms=COUNT,
+        dropped=st.lists(TEXT, max_size=2).map(tuple),
+        bare_text=st.booleans(),
+    ),
+    _record(
+        m.CallRecord,
+        turn=st.integers(1, 9),
+        call=KEY,
+        name=TEXT,
+        arguments=ARGUMENTS,
+        id=st.none() | TEXT,
+        runs=st.sampled_from(["freely", "with_approval"]),
+        echoed=st.booleans(),
+    ),
+    _record(m.RepairRecord, turn=st.integers(1, 9), name=TEXT, call=st.none() | KEY),
+    _record(
+        m.DecisionRecord,
+        call=KEY,
+        decision=st.sampled_from(["allow", "ask", "deny"]),
+        rule=TEXT,
+        reason=TEXT,
+    ),
+    _record(m.ApprovalRecord, call=KEY, approved=st.booleans(), digest=TEXT),
+    _record(
+        m.PauseRecord,
+        calls=st.lists(KEY, max_size=2).map(tuple),
+        digests=st.lists(TEXT, max_size=2).map(tuple),
+        expires_at=TEXT,
+    ),
+    _record(m.ExecutionRecord, call=KEY, mutates=st.booleans()),
+    _record(
+        m.ObservationRecord,
+        call=KEY,
+        name=TEXT,
+        content=st.none() | TEXT,
+        error=st.none() | ERROR,
+        duration_ms=COUNT,
+    ),
+    _record(m.CorrectionRecord, turn=st.integers(1, 9), error=ERROR),
+    _record(
+        m.AnswerRecord,
+        turn=st.integers(1, 9),
+        content=TEXT,
+        sources=st.lists(JSON, max_size=2).map(tuple),
+        bare_text=st.booleans(),
+    ),
+    _record(m.StoppedRecord, reason=TEXT, message=TEXT, partial=TEXT),
+)

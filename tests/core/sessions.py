@@ -1,0 +1,127 @@
+"""Sessions to test with: small headers, tools and the completions that bring each state about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlx_tools import data
+from mlx_tools.messages import (
+    CompletionRecord,
+    ExecutionRecord,
+    FinishReason,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    StoppedRecord,
+    UserRecord,
+)
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.session import Session, Write
+from mlx_tools.spec import Effects, ToolSpec
+
+
+def spec(name: str, effects: Effects = frozenset({"read"}), **more: Any) -> ToolSpec:
+    """A tool with one optional argument ``x``."""
+    parameters = {"type": "object", "properties": {"x": {}}, "additionalProperties": False}
+    return ToolSpec(name, f"does {name}", parameters, effects, **more)
+
+
+SPECS: Mapping[str, ToolSpec] = {
+    s.name: s
+    for s in (
+        spec("look"),
+        spec("peek"),
+        spec("write", frozenset({"write"})),
+        spec("run", frozenset({"execute"})),
+        spec("careful", needs_approval=True),
+    )
+}
+
+
+def header(policy: Policy | None = None, limits: Limits | None = None, **more: Any) -> Header:
+    """A header for a session that may call everything."""
+    return Header(
+        **{
+            "session": "s",
+            "created": "",
+            "chat_format": NAMED_FORMATS["chatml"].to_json(),
+            "policy": (policy or Policy(allow=["*"])).to_json(),
+            "limits": (limits or Limits()).to_json(),
+            "system": "Be good.",
+            **more,
+        }
+    )
+
+
+def open_session(
+    *records: Record, policy: Policy | None = None, limits: Limits | None = None, **more: Any
+) -> Session:
+    """A session that has folded a header and ``records``."""
+    return Session([header(policy, limits, **more), *records], specs=SPECS, words=data.load_words())
+
+
+def call(name: str, **arguments: Any) -> str:
+    """The line of a call."""
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(content: str = "done") -> str:
+    """The line of an answer."""
+    return json.dumps({"type": "final_answer", "content": content})
+
+
+def completion(
+    turn: int, text: str, finish_reason: FinishReason | None = "stop", prefix: str = ""
+) -> CompletionRecord:
+    """A completion as the controller records it."""
+    return CompletionRecord(
+        turn=turn, prefix=prefix, text=text, counted=prefix + text, finish_reason=finish_reason
+    )
+
+
+def settle(session: Session) -> list[Record]:
+    """Appends what follows of itself, until something must be done. Returns what was appended."""
+    written: list[Record] = []
+    while isinstance(due := session.due(), Write):
+        for record in due.records:
+            session.apply(record)
+            written.append(record)
+    return written
+
+
+def say(session: Session, *lines: str) -> list[Record]:
+    """Lets the model write ``lines``, and settles."""
+    session.apply(completion(session.turn + 1, "\n".join(lines)))
+    return settle(session)
+
+
+def ran(call: str, name: str, content: str = "seen") -> Sequence[Record]:
+    """The records of a call that ran."""
+    return (
+        ExecutionRecord(call=call, mutates=SPECS[name].mutates({})),
+        ObservationRecord(call=call, name=name, content=content),
+    )
+
+
+def in_state(state: str) -> Session:
+    """A session in the given state."""
+    if state == "empty":
+        return Session([], specs=SPECS, words=data.load_words())
+    session = open_session()
+    if state == "idle":
+        return session
+    session.apply(UserRecord(content="hello"))
+    if state == "reading":
+        session.apply(completion(1, call("look", x=1)))
+    elif state == "calling":
+        say(session, call("look", x=1))
+    elif state == "paused":
+        say(session, call("careful"))
+        session.apply(PauseRecord(calls=("c1",), digests=("d",), expires_at=""))
+    elif state == "stopped":
+        session.apply(StoppedRecord(reason="interrupted"))
+    return session

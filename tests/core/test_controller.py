@@ -1,0 +1,499 @@
+"""The controller: whole runs with a scripted model, through the public interface."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import threading
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import (
+    AlwaysApprove,
+    Answered,
+    Chunk,
+    Controller,
+    Limits,
+    Paused,
+    Policy,
+    RunSettings,
+    Stopped,
+    Tool,
+    TranscriptStore,
+    UsageError,
+    events,
+    tool,
+)
+from mlx_tools.errors import BackendBroken, BackendUnreachable, TranscriptError
+from mlx_tools.messages import (
+    ApprovalRecord,
+    CompletionRecord,
+    ExecutionRecord,
+    ObservationRecord,
+    StoppedRecord,
+    Usage,
+)
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend
+from mlx_tools.transcript import load
+from tests.core.sessions import answer, call
+
+ALL = Policy(allow=["*"])
+
+
+@tool(effects={"read"})
+def area(width: float, height: float) -> float:
+    """Area of a rectangle in square metres."""
+    return width * height
+
+
+def recorded(calls: list[str], name: str, **options: Any) -> Tool:
+    """A tool that notes that it ran."""
+
+    def body(x: str = "") -> str:
+        calls.append(x)
+        return f"did {x}"
+
+    return tool(body, name=name, **options)
+
+
+def test_a_question_is_answered_through_a_tool() -> None:
+    backend = ScriptedBackend(call("area", width=3.5, height=4), answer("14 square metres"))
+    outcome = Controller(backend, [area], ALL).run_sync("How large?")
+    assert isinstance(outcome, Answered)
+    assert outcome.answer == "14 square metres"
+    (made,) = outcome.calls
+    assert (made.name, made.status, made.output) == ("area", "ok", "14.0")
+    assert '"content":"14.0"' in backend.prompts[1]
+    assert backend.prompts[1].startswith(backend.prompts[0])
+
+
+def test_a_plain_function_serves_as_a_backend() -> None:
+    async def complete(prompt: str) -> str:
+        return answer("hello")
+
+    outcome = Controller(complete).run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert outcome.answer == "hello"
+
+
+def test_no_tool_may_be_called_unless_the_policy_says_so() -> None:
+    calls: list[str] = []
+    backend = ScriptedBackend(call("note", x="1"), answer())
+    outcome = Controller(backend, [recorded(calls, "note")]).run_sync("Hi")
+    assert calls == []
+    assert [c.error_code for c in outcome.calls] == ["not_allowed"]
+
+
+def test_a_call_without_declared_effects_runs_when_it_is_clean_and_pauses_when_it_is_not() -> None:
+    calls: list[str] = []
+    note = recorded(calls, "note")
+    clean = Controller(ScriptedBackend(call("note", x="1"), answer()), [note], ALL)
+    assert isinstance(clean.run_sync("Hi"), Answered)
+    assert calls == ["1"]
+    beside_prose = ScriptedBackend("I will do it.\n" + call("note", x="2"))
+    outcome = Controller(beside_prose, [note], ALL).run_sync("Hi")
+    assert isinstance(outcome, Paused)
+    assert outcome.exit_code == 4
+    assert outcome.pending[0].arguments == {"x": "2"}
+    assert len(outcome.pending[0].digest) == 64
+    assert calls == ["1"]
+
+
+def test_a_run_that_pauses_keeps_its_transcript(tmp_path: Path) -> None:
+    note = recorded([], "note", needs_approval=True)
+    controller = Controller(
+        ScriptedBackend(call("note")), [note], ALL, store=TranscriptStore(tmp_path)
+    )
+    outcome = controller.run_sync("Hi")
+    assert isinstance(outcome, Paused)
+    assert outcome.transcript is not None
+    assert load(Path(outcome.transcript))[-1].type == "paused"
+
+
+def test_always_approving_does_not_cover_a_repaired_call() -> None:
+    calls: list[str] = []
+    note = recorded(calls, "note", needs_approval=True)
+    good = Controller(
+        ScriptedBackend(call("note", x="1"), answer()), [note], ALL, approver=AlwaysApprove()
+    )
+    assert isinstance(good.run_sync("Hi"), Answered)
+    repaired = call("note", x="2")[:-2] + ",}}"
+    bad = Controller(ScriptedBackend(repaired), [note], ALL, approver=AlwaysApprove())
+    assert isinstance(bad.run_sync("Hi"), Paused)
+    assert calls == ["1"]
+
+
+def test_a_person_approves_one_call_and_refuses_another() -> None:
+    calls: list[str] = []
+    note = recorded(calls, "note", needs_approval=True)
+    backend = ScriptedBackend(call("note", x="1") + "\n" + call("note", x="2"), answer())
+    approver = ScriptedApprover(True, False)
+    outcome = Controller(backend, [note], ALL, approver=approver).run_sync("Hi")
+    assert calls == ["1"]
+    assert [c.status for c in outcome.calls] == ["ok", "denied"]
+    assert "as scripted" in backend.prompts[1]
+
+
+def test_time_spent_waiting_for_a_person_does_not_count() -> None:
+    class Slow(ScriptedApprover):
+        async def decide(self, requests: Any) -> Any:
+            await asyncio.sleep(0.4)
+            return await super().decide(requests)
+
+    note = recorded([], "note", needs_approval=True)
+    controller = Controller(
+        ScriptedBackend(call("note"), answer()),
+        [note],
+        ALL,
+        limits=Limits(total_timeout=0.3),
+        approver=Slow(True),
+    )
+    assert isinstance(controller.run_sync("Hi"), Answered)
+
+
+def test_calls_of_one_turn_run_at_the_same_time_and_report_in_order() -> None:
+    gate = threading.Barrier(3, timeout=10)
+
+    @tool(effects={"read"})
+    def meet(x: int) -> str:
+        """Waits for the others."""
+        gate.wait()
+        return f"met {x}"
+
+    turn = "\n".join(call("meet", x=x) for x in range(3))
+    backend = ScriptedBackend(turn, answer())
+    outcome = Controller(backend, [meet], ALL).run_sync("Hi")
+    assert [c.output for c in outcome.calls] == ["met 0", "met 1", "met 2"]
+    shown = backend.prompts[1]
+    assert shown.index("met 0") < shown.index("met 1") < shown.index("met 2")
+
+
+def test_at_most_four_calls_run_at_once() -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+
+    @tool(effects={"read"})
+    def busy(x: int) -> None:
+        """Is busy for a moment."""
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.02)
+        with lock:
+            running[0] -= 1
+
+    turn = "\n".join(call("busy", x=x) for x in range(8))
+    Controller(ScriptedBackend(turn, answer()), [busy], ALL).run_sync("Hi")
+    assert most[0] == 4
+
+
+def test_a_tool_that_fails_is_an_observation() -> None:
+    @tool(effects={"read"})
+    def fail() -> None:
+        """Fails."""
+        raise ValueError("no such thing")
+
+    backend = ScriptedBackend(call("fail"), answer())
+    outcome = Controller(backend, [fail], ALL).run_sync("Hi")
+    assert outcome.calls[0].error_code == "tool_error"
+    assert "no such thing" in (outcome.calls[0].error_preview or "")
+    assert "no such thing" in backend.prompts[1]
+
+
+def test_a_tool_that_takes_too_long_is_given_up() -> None:
+    release = threading.Event()
+
+    @tool(effects={"read"})
+    def hang() -> None:
+        """Hangs."""
+        release.wait(10)
+
+    controller = Controller(
+        ScriptedBackend(call("hang"), answer()), [hang], ALL, limits=Limits(tool_timeout=0.05)
+    )
+    outcome = controller.run_sync("Hi")
+    release.set()
+    assert isinstance(outcome, Answered)
+    assert outcome.calls[0].error_code == "timeout"
+
+
+def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
+    @tool(effects={"read"})
+    async def hang() -> None:
+        """Hangs."""
+        await asyncio.sleep(10)
+
+    controller = Controller(
+        ScriptedBackend(call("hang")), [hang], ALL, limits=Limits(total_timeout=0.1)
+    )
+    outcome = controller.run_sync("Hi")
+    assert isinstance(outcome, Stopped)
+    assert outcome.reason == "total_timeout"
+    assert outcome.exit_code == 1
+    assert outcome.calls[0].error_code == "timeout"
+
+
+def test_a_long_output_is_cut_for_the_model_and_kept_whole(tmp_path: Path) -> None:
+    whole = "".join(f"line {n}\n" for n in range(1000))
+
+    @tool(effects={"read"})
+    def long() -> str:
+        """Says much."""
+        return whole
+
+    backend = ScriptedBackend(call("long"), answer())
+    controller = Controller(
+        backend,
+        [long],
+        ALL,
+        limits=Limits(max_observation_chars=400),
+        store=TranscriptStore(tmp_path),
+    )
+    outcome = controller.run_sync("Hi")
+    (made,) = outcome.calls
+    assert made.output_size_chars == len(whole)
+    assert made.output == whole
+    assert "line 0" in backend.prompts[1]
+    assert "line 999" in backend.prompts[1]
+    assert "line 500" not in backend.prompts[1]
+    assert outcome.transcript is not None
+    path = Path(outcome.transcript)
+    (seen,) = [r for r in load(path) if isinstance(r, ObservationRecord)]
+    assert seen.artifact is not None
+    assert (path.parent / "artifacts" / seen.artifact).read_text() == whole
+
+
+def test_the_stream_is_closed_when_the_message_is_complete() -> None:
+    text = answer() + "\n" + call("area", width=1, height=1) + " and on and on" * 100
+    backend = ScriptedBackend(Script(text, pieces=7))
+    outcome = Controller(backend, [area], ALL).run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert outcome.calls == ()
+
+
+def test_a_server_that_stays_silent_after_the_message_holds_nothing_up() -> None:
+    class Silent(ScriptedBackend):
+        async def complete(self, request: Any) -> Any:
+            async for chunk in super().complete(request):
+                yield chunk
+            await asyncio.sleep(60)
+
+    began = time.monotonic()
+    outcome = Controller(Silent(Script(answer(), None)), [area], ALL).run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert time.monotonic() - began < 30
+
+
+def test_usage_is_summed_over_the_run() -> None:
+    backend = ScriptedBackend(
+        Script(call("area", width=1, height=1), usage=Usage(100, 0, 10)),
+        Script(answer(), usage=Usage(150, 100, 5)),
+    )
+    outcome = Controller(backend, [area], ALL).run_sync("Hi")
+    assert outcome.usage == Usage(250, 100, 15)
+    assert outcome.requests == 2
+
+
+def test_a_backend_that_is_not_there_raises_and_leaves_a_transcript(tmp_path: Path) -> None:
+    backend = ScriptedBackend(BackendUnreachable("nobody answers"))
+    controller = Controller(backend, store=TranscriptStore(tmp_path))
+    with pytest.raises(BackendUnreachable):
+        controller.run_sync("Hi")
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    last = load(path)[-1]
+    assert isinstance(last, StoppedRecord)
+    assert last.reason == "backend_error"
+
+
+def test_a_backend_that_breaks_later_stops_the_run_and_nothing_half_read_runs() -> None:
+    calls: list[str] = []
+
+    class Breaking(ScriptedBackend):
+        async def complete(self, request: Any) -> Any:
+            async for chunk in super().complete(request):
+                yield chunk
+            raise BackendBroken("the stream broke off")
+
+    half = call("note", x="2")[:-5]
+    backend = Breaking(Script(call("note", x="1"), None), Script(half, None))
+    controller = Controller(backend, [recorded(calls, "note")], ALL)
+    outcome = controller.run_sync("Hi")
+    assert isinstance(outcome, Stopped)
+    assert (outcome.reason, outcome.exit_code) == ("backend_error", 3)
+    assert calls == []
+
+
+def test_a_flood_of_text_is_closed() -> None:
+    sent = []
+
+    class Flood(ScriptedBackend):
+        async def complete(self, request: Any) -> Any:
+            self.requests.append(request)
+            for number in range(10**6):
+                sent.append(number)
+                yield Chunk("x" * 1000)
+
+    Controller(Flood(), limits=Limits(max_tokens=100)).run_sync("Hi")
+    assert len(sent) < 100
+
+
+def test_events_tell_the_whole_story_in_order() -> None:
+    backend = ScriptedBackend(
+        Script(call("area", width=1, height=2), pieces=5), Script(answer("two"), pieces=3)
+    )
+
+    async def collect() -> list[events.Event]:
+        return [e async for e in Controller(backend, [area], ALL).stream("Hi")]
+
+    seen = anyio.run(collect)
+    kinds = [type(e).__name__ for e in seen]
+    order = ["TurnStarted", "CallOpened", "ArgumentsPiece", "TurnEnded", "CallRead", "CallDecided"]
+    order += ["ToolStarted", "ToolEnded", "TurnStarted", "AnswerPiece", "TurnEnded", "Finished"]
+    assert list(dict.fromkeys(kinds[: kinds.index("ToolEnded") + 1])) == order[:8]
+    pieces = [e.text for e in seen if isinstance(e, events.AnswerPiece)]
+    assert "".join(pieces) == "two"
+    assert isinstance(seen[-1], events.Finished)
+    for event in seen:
+        assert json.loads(json.dumps(event.to_json()))["type"]
+
+
+def test_a_stream_that_is_closed_stops_the_run(tmp_path: Path) -> None:
+    @tool(effects={"read"})
+    async def hang() -> None:
+        """Hangs."""
+        await asyncio.sleep(30)
+
+    controller = Controller(
+        ScriptedBackend(call("hang")), [hang], ALL, store=TranscriptStore(tmp_path)
+    )
+
+    async def leave() -> None:
+        async with aclosing(controller.stream("Hi")) as stream:
+            async for event in stream:
+                if isinstance(event, events.ToolStarted):
+                    break
+
+    anyio.run(leave)
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    last = load(path)[-1]
+    assert isinstance(last, StoppedRecord)
+    assert last.reason == "interrupted"
+
+
+def test_a_conversation_goes_on_after_a_turn_that_was_interrupted() -> None:
+    backend = ScriptedBackend(call("hang"), answer("still here"))
+
+    @tool(effects={"read"})
+    async def hang() -> None:
+        """Hangs."""
+        await asyncio.sleep(30)
+
+    async def main() -> tuple[Any, Any]:
+        async with await Controller(backend, [hang], ALL).conversation() as conversation:
+            with anyio.move_on_after(0.1):
+                await conversation.run("one")
+            return await conversation.run("two"), conversation
+
+    outcome, _ = anyio.run(main)
+    assert isinstance(outcome, Answered)
+    assert outcome.answer == "still here"
+    assert backend.prompts[1].startswith(backend.prompts[0])
+
+
+def test_earlier_messages_stand_in_the_prompt() -> None:
+    backend = ScriptedBackend(answer())
+    history = [
+        {"role": "user", "content": "My name is <|im_end|>Ada."},
+        {"role": "assistant", "content": "Hello Ada."},
+    ]
+    Controller(backend).run_sync("What is my name?", history=history)
+    assert "Hello Ada." in backend.prompts[0]
+    assert backend.prompts[0].index("Hello Ada.") < backend.prompts[0].index("What is my name?")
+    assert "<|im_end|>Ada" not in backend.prompts[0]
+
+
+@pytest.mark.parametrize(
+    "settings", [RunSettings(require_tools=("area", "other")), RunSettings(tool_choice="other")]
+)
+def test_a_required_tool_that_is_missing_fails_before_any_completion(settings: Any) -> None:
+    backend = ScriptedBackend()
+    with pytest.raises(UsageError, match="other"):
+        Controller(backend, [area], ALL, settings=settings).run_sync("Hi")
+    assert backend.requests == []
+
+
+def test_an_empty_question_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty"):
+        Controller(ScriptedBackend()).run_sync("  \n")
+
+
+def test_a_full_disk_stops_the_run_before_the_tool(tmp_path: Path) -> None:
+    calls: list[str] = []
+    note = recorded(calls, "note")
+
+    class Full(TranscriptStore):
+        def create(self) -> Any:
+            files = super().create()
+            append = files.transcript.append
+
+            def refuse(record: Any) -> None:
+                if isinstance(record, ExecutionRecord):
+                    raise TranscriptError("no space left")
+                append(record)
+
+            files.transcript.append = refuse  # type: ignore[method-assign]
+            return files
+
+    controller = Controller(ScriptedBackend(call("note")), [note], ALL, store=Full(tmp_path))
+    with pytest.raises(TranscriptError, match="no space"):
+        controller.run_sync("Hi")
+    assert calls == []
+
+
+def test_an_approval_is_recorded_with_what_it_binds_to(tmp_path: Path) -> None:
+    note = recorded([], "note", needs_approval=True)
+    approver = ScriptedApprover(True)
+    controller = Controller(
+        ScriptedBackend(call("note"), answer()),
+        [note],
+        ALL,
+        store=TranscriptStore(tmp_path),
+        approver=approver,
+    )
+    controller.run_sync("Hi")
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    (approval,) = [r for r in load(path) if isinstance(r, ApprovalRecord)]
+    assert approval.digest == approver.requests[0].digest
+
+
+def test_a_thinking_model_is_given_its_thought_before_a_forced_prefix() -> None:
+
+    thinking = dataclasses.replace(
+        NAMED_FORMATS["chatml"], reasoning=("<think>", "</think>"), opens_thought=False
+    )
+    backend = ScriptedBackend(Script("Let me see.</think> junk", None), 'fine"}')
+    settings = RunSettings(chat_format=thinking, reasoning="auto", tool_choice="none")
+    outcome = Controller(backend, settings=settings).run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert outcome.answer == "fine"
+    assert backend.prompts[1].endswith('{"type":"final_answer","content":"')
+    assert "Let me see." in backend.prompts[1]
+    assert "junk" not in backend.prompts[1]
+
+
+def test_the_completion_record_tells_what_counted(tmp_path: Path) -> None:
+    controller = Controller(
+        ScriptedBackend("Sure!\n" + answer("yes") + "\nMore."), store=TranscriptStore(tmp_path)
+    )
+    controller.run_sync("Hi")
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    (record,) = [r for r in load(path) if isinstance(r, CompletionRecord)]
+    assert record.counted == "Sure!\n" + answer("yes")
+    assert record.commentary.strip() == "Sure!"
+    assert record.text.startswith("Sure!")

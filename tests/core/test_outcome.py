@@ -1,0 +1,211 @@
+"""How a run ended, read from its records."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import (
+    AnswerRecord,
+    CallRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+    Usage,
+    UserRecord,
+)
+from mlx_tools.outcome import Answered, Paused, Stopped, outcome_of
+from tests.core.sessions import completion, header
+
+SHAPE = {
+    "status",
+    "answer",
+    "reason",
+    "session",
+    "transcript",
+    "turns",
+    "calls",
+    "sources",
+    "pending",
+    "usage",
+    "repairs",
+    "model",
+    "strategy",
+}
+CALL_SHAPE = {
+    "id",
+    "name",
+    "arguments",
+    "status",
+    "repairs",
+    "duration_ms",
+    "output_size_chars",
+    "output_omitted",
+    "error_code",
+    "error_preview",
+}
+
+
+def _call(key: str) -> CallRecord:
+    return CallRecord(turn=1, call=key, name="look", arguments={"x": 1})
+
+
+def _run(*records: Record) -> list[Record]:
+    return [header(), UserRecord(content="hello"), *records]
+
+
+def test_an_answered_run_has_every_key_of_the_interface() -> None:
+    outcome = outcome_of(
+        _run(
+            completion(1, ""),
+            _call("c1"),
+            RepairRecord(turn=1, name="inline", call="c1"),
+            ExecutionRecord(call="c1", mutates=False),
+            ObservationRecord(
+                call="c1", name="look", content="ab…", duration_ms=3, output_size_chars=9
+            ),
+            completion(2, ""),
+            AnswerRecord(turn=2, content="done", sources=("s",)),
+        ),
+        transcript="t.jsonl",
+        outputs={"c1": "abcdefghi"},
+    )
+    assert isinstance(outcome, Answered)
+    assert outcome.exit_code == 0
+    value = outcome.to_json()
+    assert set(value) == SHAPE
+    (call,) = value["calls"]
+    assert set(call) == CALL_SHAPE
+    assert call["status"] == "ok"
+    assert call["output_omitted"] is True
+    assert value["repairs"] == {"inline": 1}
+    assert value["turns"] == 2
+    (whole,) = outcome.to_json(include_outputs=True)["calls"]
+    assert whole["output"] == "abcdefghi"
+    assert whole["output_omitted"] is False
+
+
+def test_what_the_server_did_not_report_is_null_and_not_zero() -> None:
+    first = completion(1, "")
+    usage = outcome_of(_run(first, AnswerRecord(turn=1, content=""))).to_json()["usage"]
+    assert usage == {
+        "requests": 1,
+        "prompt_tokens": None,
+        "cached_tokens": None,
+        "completion_tokens": None,
+    }
+
+
+def test_a_number_that_one_completion_lacks_is_unknown_for_the_run() -> None:
+    def at(turn: int, usage: Usage) -> Record:
+        return dataclasses.replace(completion(turn, ""), usage=usage)
+
+    outcome = outcome_of(
+        _run(at(1, Usage(10, 4, 2)), at(2, Usage(20, None, 3)), AnswerRecord(turn=2, content=""))
+    )
+    assert outcome.usage == Usage(30, None, 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("tool_error", "error"),
+        ("timeout", "error"),
+        ("invalid_arguments", "error"),
+        ("not_allowed", "denied"),
+        ("disabled", "denied"),
+        ("denied", "denied"),
+        ("dry_run", "dry_run"),
+    ],
+)
+def test_an_error_gives_a_call_its_status_and_a_short_preview(code: str, status: str) -> None:
+    error = ErrorInfo(code, "x" * 600)  # type: ignore[arg-type]
+    outcome = outcome_of(
+        _run(
+            completion(1, ""),
+            _call("c1"),
+            ObservationRecord(call="c1", name="look", error=error),
+            AnswerRecord(turn=2, content=""),
+        )
+    )
+    (call,) = outcome.calls
+    assert call.status == status
+    assert call.error_code == code
+    assert call.error_preview == "x" * 500
+
+
+def test_a_paused_run_lists_what_is_pending() -> None:
+    outcome = outcome_of(
+        _run(
+            completion(1, ""),
+            _call("c1"),
+            PauseRecord(calls=("c1",), digests=("d",), expires_at="2026-01-01"),
+        )
+    )
+    assert isinstance(outcome, Paused)
+    assert outcome.exit_code == 4
+    assert outcome.to_json()["pending"] == [
+        {
+            "call_id": "c1",
+            "name": "look",
+            "arguments": {"x": 1},
+            "digest": "d",
+            "expires_at": "2026-01-01",
+        }
+    ]
+    assert outcome.calls[0].status == "pending"
+
+
+def test_a_started_mutating_call_without_an_end_is_in_doubt() -> None:
+    outcome = outcome_of(
+        _run(
+            completion(1, ""),
+            _call("c1"),
+            ExecutionRecord(call="c1", mutates=True),
+            StoppedRecord(reason="total_timeout", waiting_for="tool"),
+        )
+    )
+    assert outcome.calls[0].status == "in_doubt"
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (StoppedRecord(reason="format_errors"), 1),
+        (StoppedRecord(reason="backend_error", waiting_for="backend"), 3),
+        (StoppedRecord(reason="total_timeout", waiting_for="backend"), 3),
+        (StoppedRecord(reason="total_timeout", waiting_for="tool"), 1),
+        (StoppedRecord(reason="interrupted"), 130),
+    ],
+)
+def test_a_stopped_run_has_the_exit_code_of_its_reason(record: StoppedRecord, code: int) -> None:
+    outcome = outcome_of(_run(record))
+    assert isinstance(outcome, Stopped)
+    assert outcome.exit_code == code
+    assert outcome.to_json()["reason"] == record.reason
+
+
+def test_only_the_last_question_counts() -> None:
+    records: list[Record] = [
+        *_run(completion(1, ""), _call("c1"), AnswerRecord(turn=1, content="one")),
+        UserRecord(content="again"),
+        completion(2, ""),
+        AnswerRecord(turn=2, content="two"),
+    ]
+    outcome = outcome_of(records)
+    assert isinstance(outcome, Answered)
+    assert outcome.answer == "two"
+    assert outcome.calls == ()
+    assert outcome.turns == 1
+
+
+def test_a_run_that_goes_on_has_no_outcome() -> None:
+    with pytest.raises(TranscriptError):
+        outcome_of([Header(session="s", created=""), UserRecord(content="x")])

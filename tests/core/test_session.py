@@ -1,0 +1,410 @@
+"""The session: what is due, for every path, without a model."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+    UserRecord,
+)
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.protocol import read
+from mlx_tools.session import (
+    TRANSITIONS,
+    Ask,
+    Complete,
+    Execute,
+    Rest,
+    Session,
+    State,
+    Write,
+)
+from tests.core.sessions import (
+    answer,
+    call,
+    completion,
+    header,
+    in_state,
+    open_session,
+    ran,
+    say,
+    settle,
+)
+
+EXAMPLES: dict[str, Record] = {
+    record.type: record
+    for record in (
+        header(),
+        UserRecord(content="hello"),
+        completion(1, answer()),
+        CallRecord(turn=1, call="c1", name="look", arguments={"x": 1}, runs="freely"),
+        RepairRecord(turn=1, name="inline"),
+        DecisionRecord(call="c1", decision="allow", rule="allow *", reason=""),
+        ApprovalRecord(call="c1", approved=True, digest="d"),
+        PauseRecord(calls=("c1",), digests=("d",), expires_at=""),
+        ExecutionRecord(call="c1", mutates=False),
+        ObservationRecord(call="c1", name="look", content="seen"),
+        CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),
+        AnswerRecord(turn=1, content="done"),
+        StoppedRecord(reason="interrupted"),
+    )
+}
+
+
+def test_there_is_an_example_of_every_record() -> None:
+    assert set(EXAMPLES) == {cls.type for cls in get_args(Record)}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_each_state_can_be_brought_about(state: State) -> None:
+    assert in_state(state).state is state
+
+
+def _fits(state: State, kind: str) -> bool:
+    """Whether the example record also speaks of a call that is open in `in_state(state)`."""
+    if state is State.READING:
+        # Nothing has been read yet, so no call is open.
+        return kind not in ("decision", "tool_observation")
+    return kind != "execution_started" or state is State.CALLING
+
+
+@pytest.mark.parametrize(("state", "kind"), list(itertools.product(State, EXAMPLES)))
+def test_every_pair_of_state_and_record_is_taken_or_refused(state: State, kind: str) -> None:
+    session = in_state(state)
+    if kind in TRANSITIONS[state] and _fits(state, kind):
+        session.apply(EXAMPLES[kind])
+        session.due()
+        return
+    before = (session.state, repr(session.due()) if state is not State.EMPTY else "")
+    with pytest.raises(TranscriptError):
+        session.apply(EXAMPLES[kind])
+    assert session.state is before[0]
+    assert (repr(session.due()) if state is not State.EMPTY else "") == before[1]
+
+
+def _asked(**more: Any) -> Session:
+    return open_session(UserRecord(content="hello"), **more)
+
+
+def _kinds(records: list[Record]) -> list[str]:
+    return [record.type for record in records]
+
+
+def test_a_question_makes_a_completion_due() -> None:
+    due = _asked().due()
+    assert isinstance(due, Complete)
+    assert "hello" in due.prompt
+    assert due.rules.prefix == ""
+
+
+def test_an_answer_ends_the_run_and_the_next_question_goes_on_from_it() -> None:
+    session = _asked()
+    first = session.due()
+    assert isinstance(first, Complete)
+    assert _kinds(say(session, answer("twelve"))) == ["final_answer"]
+    assert session.due() == Rest(State.IDLE)
+    session.apply(UserRecord(content="and now?"))
+    second = session.due()
+    assert isinstance(second, Complete)
+    assert second.prompt.startswith(first.prompt)
+    assert "twelve" in second.prompt
+    assert "and now?" in second.prompt
+
+
+def test_calls_of_one_turn_are_due_together_and_their_observations_go_into_the_prompt() -> None:
+    session = _asked()
+    written = say(session, call("look", x=1), call("peek", x=2))
+    assert _kinds(written) == ["tool_call", "tool_call", "decision", "decision"]
+    due = session.due()
+    assert isinstance(due, Execute)
+    assert [c.name for c in due.calls] == ["look", "peek"]
+    for record in (*ran("c2", "peek", "second"), *ran("c1", "look", "first")):
+        session.apply(record)
+    after = session.due()
+    assert isinstance(after, Complete)
+    assert after.prompt.index("first") < after.prompt.index("second")
+
+
+def test_a_call_that_policy_does_not_allow_is_answered_with_an_error() -> None:
+    session = _asked(policy=Policy(allow=["peek"]))
+    written = say(session, call("look"))
+    assert _kinds(written) == ["tool_call", "decision", "tool_observation"]
+    assert written[-1].error.code == "not_allowed"
+    assert isinstance(session.due(), Complete)
+
+
+def test_an_unknown_tool_does_not_hold_up_the_others() -> None:
+    session = _asked()
+    written = say(session, call("nothing"), call("look"))
+    errors = [r.error.code for r in written if isinstance(r, ObservationRecord) and r.error]
+    assert errors == ["unknown_tool"]
+    due = session.due()
+    assert isinstance(due, Execute)
+    assert [c.name for c in due.calls] == ["look"]
+
+
+def test_a_call_that_must_be_asked_about_waits_and_the_others_run_first() -> None:
+    session = _asked()
+    say(session, call("careful"), call("look"))
+    due = session.due()
+    assert isinstance(due, Execute)
+    assert [c.name for c in due.calls] == ["look"]
+    for record in ran("c2", "look"):
+        session.apply(record)
+    ask = session.due()
+    assert isinstance(ask, Ask)
+    assert [c.name for c in ask.calls] == ["careful"]
+
+
+def test_an_approved_call_runs_and_a_refused_one_is_answered_with_the_reason() -> None:
+    session = _asked()
+    say(session, call("careful", x=1), call("careful", x=2))
+    session.apply(ApprovalRecord(call="c1", approved=True, digest="d"))
+    session.apply(ApprovalRecord(call="c2", approved=False, digest="d", reason="too risky"))
+    (denial,) = settle(session)
+    assert isinstance(denial, ObservationRecord)
+    assert denial.call == "c2"
+    assert denial.error is not None
+    assert denial.error.code == "denied"
+    assert "too risky" in denial.error.message
+    due = session.due()
+    assert isinstance(due, Execute)
+    assert [c.call for c in due.calls] == ["c1"]
+
+
+def test_no_execution_is_taken_of_a_call_that_was_not_allowed() -> None:
+    session = _asked()
+    say(session, call("careful"))
+    with pytest.raises(TranscriptError, match="not allowed"):
+        session.apply(ExecutionRecord(call="c1", mutates=False))
+
+
+def test_a_mutating_call_that_was_started_and_not_ended_is_in_doubt_and_not_run_again() -> None:
+    session = _asked()
+    say(session, call("write", x=1), call("look"))
+    session.apply(ExecutionRecord(call="c1", mutates=True))
+    session.apply(ExecutionRecord(call="c2", mutates=False))
+    due = session.due()
+    assert isinstance(due, Execute)
+    assert [c.name for c in due.calls] == ["look"]
+    session.apply(ObservationRecord(call="c2", name="look", content=""))
+    assert isinstance(session.due(), Ask)
+    assert session.current.in_doubt("c1")
+    with pytest.raises(TranscriptError):
+        session.apply(ExecutionRecord(call="c1", mutates=True))
+
+
+def test_a_broken_line_is_told_once_and_a_second_in_a_row_stops_the_run() -> None:
+    session = _asked(limits=Limits(max_format_errors=2))
+    assert _kinds(say(session, '{"type":"tool_call","name":look}')) == ["correction"]
+    assert isinstance(session.due(), Complete)
+    written = say(session, '{"type":"tool_call","name":look}')
+    assert _kinds(written) == ["correction", "stopped"]
+    assert written[-1].reason == "format_errors"
+    assert session.due() == Rest(State.STOPPED)
+
+
+def test_a_good_call_in_between_forgives_a_broken_line() -> None:
+    session = _asked(limits=Limits(max_format_errors=2))
+    say(session, '{"type":"tool_call","name":look}')
+    say(session, call("look"))
+    for record in ran("c1", "look"):
+        session.apply(record)
+    assert _kinds(say(session, '{"type":"tool_call","name":look}')) == ["correction"]
+
+
+def test_at_the_iteration_limit_the_answer_is_forced() -> None:
+    session = _asked(limits=Limits(max_iterations=1))
+    say(session, call("look"))
+    for record in ran("c1", "look"):
+        session.apply(record)
+    (notice,) = settle(session)
+    assert isinstance(notice, CorrectionRecord)
+    assert notice.error.code == "iteration_limit"
+    due = session.due()
+    assert isinstance(due, Complete)
+    assert due.prompt.endswith('{"type":"final_answer","content":"')
+    session.apply(completion(2, 'done"}', prefix=due.rules.prefix))
+    assert _kinds(settle(session)) == ["final_answer"]
+
+
+def test_a_forced_answer_that_is_none_stops_the_run_with_the_limit_as_its_reason() -> None:
+    session = _asked(limits=Limits(max_iterations=1))
+    say(session, call("look"))
+    for record in ran("c1", "look"):
+        session.apply(record)
+    settle(session)
+    due = session.due()
+    assert isinstance(due, Complete)
+    session.apply(completion(2, "on and on", "length", prefix=due.rules.prefix))
+    assert settle(session)[-1] == StoppedRecord(reason="iteration_limit")
+
+
+def _loop(session: Session, *names: str) -> list[str]:
+    """Lets the model make these calls turn by turn; what became of each."""
+    ends = []
+    for number, name in enumerate(names, start=1):
+        written = say(session, call(name))
+        if session.state is State.STOPPED:
+            return [*ends, written[-1].reason]
+        if isinstance(session.due(), Execute):
+            for record in ran(f"c{number}", name):
+                session.apply(record)
+            ends.append("ran")
+        else:
+            ends.append(next(r.error.code for r in written if isinstance(r, ObservationRecord)))
+        settle(session)
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("calls", "ends"),
+    [
+        (["look"] * 3, ["ran", "repeated_call", "repeated_call"]),
+        (["look", "peek"] * 2, ["ran", "ran", "repeated_call", "repeated_call"]),
+        (["run", "write", "run"], ["ran", "ran", "ran"]),
+        (["run", "write"] * 2, ["ran", "ran", "ran", "repeated_call"]),
+    ],
+)
+def test_repeated_calls_are_reminded_then_stopped(calls: list[str], ends: list[str]) -> None:
+    session = _asked(limits=Limits(max_iterations=20))
+    assert _loop(session, *calls) == ends
+    stops = ends.count("repeated_call") > 1
+    assert (session.state is State.STOPPED) is stops
+
+
+def test_the_same_call_may_be_made_again_for_another_question() -> None:
+    session = _asked()
+    assert _loop(session, "look") == ["ran"]
+    say(session, answer())
+    session.apply(UserRecord(content="again"))
+    say(session, call("look"))
+    assert isinstance(session.due(), Execute)
+
+
+@pytest.mark.parametrize(
+    ("choice", "prefix"),
+    [
+        ("none", '{"type":"final_answer","content":"'),
+        ("required", '{"type":"tool_call","name":"'),
+        ("look", '{"type":"tool_call","name":"look","arguments":{'),
+    ],
+)
+def test_a_tool_choice_is_forced_by_the_prefix(choice: str, prefix: str) -> None:
+    due = _asked(tool_choice=choice).due()
+    assert isinstance(due, Complete)
+    assert due.prompt.endswith(prefix)
+
+
+def test_a_required_call_is_required_until_one_has_run() -> None:
+    session = _asked(tool_choice="required")
+    due = session.due()
+    assert isinstance(due, Complete)
+    session.apply(completion(1, 'look","arguments":{}}', prefix=due.rules.prefix))
+    settle(session)
+    for record in ran("c1", "look"):
+        session.apply(record)
+    after = session.due()
+    assert isinstance(after, Complete)
+    assert after.rules.prefix == ""
+
+
+def test_arguments_that_are_too_large_do_not_run() -> None:
+    session = _asked(limits=Limits(max_argument_bytes=10))
+    written = say(session, call("look", x="y" * 100))
+    assert written[-1].error.code == "payload_too_large"
+
+
+LINES = st.sampled_from(
+    [
+        call("look", x=1),
+        call("peek"),
+        call("write", x="<|im_end|>"),
+        call("careful"),
+        call("nothing"),
+        call("look", y=1),
+        answer(),
+        "prose",
+        '{"type":"tool_call","name":look}',
+        '{"type":"tool_call","name":"look","arguments":{"x":"',
+    ]
+)
+
+
+def _completed(due: Complete, text: str, finish_reason: Any) -> CompletionRecord:
+    return CompletionRecord(
+        turn=due.turn,
+        prefix=due.rules.prefix,
+        text=text,
+        counted=read(text, finish_reason, due.rules).counted,
+        finish_reason=finish_reason,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(LINES, min_size=1, max_size=3), max_size=5), st.data())
+def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
+    turns: list[list[str]], data: Any
+) -> None:
+    records: list[Record] = [header(limits=Limits(max_iterations=3))]
+    session = open_session(limits=Limits(max_iterations=3))
+
+    def take(record: Record) -> None:
+        session.apply(record)
+        records.append(record)
+
+    def prompt() -> str:
+        due = session.due()
+        return due.prompt if isinstance(due, Complete) else ""
+
+    prompts = []
+    for turn in turns:
+        if session.state in (State.IDLE, State.STOPPED):
+            take(UserRecord(content="go on"))
+        due = session.due()
+        while not isinstance(due, (Complete, Rest)):
+            match due:
+                case Write():
+                    for record in due.records:
+                        take(record)
+                case Execute():
+                    for waiting in due.calls:
+                        take(ExecutionRecord(call=waiting.call, mutates=False))
+                        take(ObservationRecord(call=waiting.call, name=waiting.name, content="out"))
+                case Ask():
+                    for waiting in due.calls:
+                        approved = data.draw(st.booleans())
+                        take(ApprovalRecord(call=waiting.call, approved=approved, digest=""))
+            due = session.due()
+        if isinstance(due, Complete):
+            prompts.append(due.prompt.removesuffix(due.rules.prefix))
+            take(_completed(due, "\n".join(turn), data.draw(st.sampled_from(["stop", "length"]))))
+    for shorter, longer in itertools.pairwise(prompts):
+        assert longer.startswith(shorter)
+    cut = data.draw(st.integers(1, len(records)))
+    again = Session(records[:cut], specs=session.specs, words=session.words)
+    for record in records[cut:]:
+        again.apply(record)
+    assert again.state is session.state
+    assert again.due() == session.due()
+    assert isinstance(records[0], Header)

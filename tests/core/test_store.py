@@ -1,0 +1,106 @@
+"""Sessions, artifacts and the approval key on disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.errors import TranscriptError
+from mlx_tools.observation import shorten
+from mlx_tools.store import MemoryStore, TranscriptStore
+
+
+def test_a_session_has_a_folder_of_its_own_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    store = TranscriptStore(tmp_path / "sessions")
+    first, second = store.create(), store.create()
+    assert first.session != second.session
+    assert first.path is not None
+    folder = Path(first.path).parent
+    assert folder.name == first.session
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o700
+    for files in (first, second):
+        files.transcript.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "sessions").write_text("a file stands here")
+    with pytest.raises(TranscriptError, match="no session can be kept"):
+        TranscriptStore(tmp_path / "sessions").create()
+
+
+def test_the_approval_key_is_made_once_even_by_many_at_once(tmp_path: Path) -> None:
+    store = TranscriptStore(tmp_path / "sessions")
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: TranscriptStore(store.folder).secret, range(32)))
+    assert len(keys) == 1
+    assert len(keys.pop()) == 32
+    assert stat.S_IMODE((store.folder / "secret").stat().st_mode) == 0o600
+    assert [p.name for p in store.folder.iterdir()] == ["secret"]
+
+
+def test_a_memory_store_touches_no_disk() -> None:
+    files = MemoryStore().create()
+    assert files.path is None
+    assert files.artifacts is None
+
+
+def test_an_artifact_comes_back_whole_and_its_id_cannot_be_guessed(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "a")
+    text = "line\n\r\n\ud800 \N{GRINNING FACE}" * 1000
+    key = store.put(text)
+    assert store.get(key) == text
+    assert len(key) == 32
+    assert stat.S_IMODE((tmp_path / "a" / key).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "key", ["", "..", "../secret", "a" * 32 + "/", "A" * 32, "\n" * 32, "é" * 32]
+)
+def test_what_is_no_artifact_id_finds_nothing(tmp_path: Path, key: str) -> None:
+    (tmp_path / "secret").write_text("x")
+    assert ArtifactStore(tmp_path / "a").get(key) is None
+
+
+def test_artifacts_expire(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    old, new = store.put("old"), store.put("new")
+    past = time.time() - 4 * 24 * 3600
+    os.utime(tmp_path / old, (past, past))
+    assert store.expire() == 1
+    assert store.get(old) is None
+    assert store.get(new) == "new"
+
+
+def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> None:
+    store = TranscriptStore(tmp_path)
+    first = store.create()
+    assert first.artifacts is not None
+    key = first.artifacts.put("old")
+    os.utime(first.artifacts.folder / key, (0, 0))
+    second = store.create()
+    assert first.artifacts.get(key) is None
+    for files in (first, second):
+        files.transcript.close()
+
+
+@given(st.text(max_size=300), st.integers(1, 300))
+def test_a_shortened_text_keeps_its_head_and_tail_and_its_limit(text: str, limit: int) -> None:
+    short = shorten(text, limit, lambda n: f"[{n} left out]")
+    assert len(short) <= limit
+    if len(text) <= limit:
+        assert short == text
+    elif "left out]" in short and "left out]" not in text:
+        head, _, rest = short.partition("[")
+        tail = rest.partition("left out]")[2]
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert f"[{len(text) - len(head) - len(tail)} left out]" in short

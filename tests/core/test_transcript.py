@@ -1,0 +1,171 @@
+"""Records survive the way to disk and back, and a crash at any byte."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools import transcript as t
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import ExecutionRecord, Header, UserRecord
+from tests.core.records import RECORDS
+
+HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
+
+
+@given(RECORDS)
+def test_a_record_reads_back_as_it_was_written(record: Any) -> None:
+    line = t.encode(record)
+    assert "\n" not in line
+    assert t.decode(line) == record
+    assert line.encode()
+
+
+@settings(max_examples=50)
+@given(st.lists(RECORDS, max_size=4), st.data())
+def test_a_file_cut_at_any_byte_keeps_every_whole_line(rest: list[Any], data: Any) -> None:
+    whole = [HEADER, *rest]
+    lines = [(t.encode(r) + "\n").encode() for r in whole]
+    content = b"".join(lines)
+    cut = data.draw(st.integers(0, len(content)))
+    kept, size = t.parse(content[:cut])
+    assert kept == whole[: len(kept)]
+    assert size == sum(map(len, lines[: len(kept)])) <= cut
+    assert len(kept) == len(whole) or size + len(lines[len(kept)]) > cut
+
+
+def test_a_reopened_file_drops_the_line_that_was_cut_off_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "s" / "transcript.jsonl"
+    with t.TranscriptFile(path) as transcript:
+        transcript.append(HEADER)
+        transcript.append(UserRecord(content="one"))
+    with path.open("ab") as file:
+        file.write(b'{"type":"user","content":"tw')
+    with t.TranscriptFile(path) as transcript:
+        assert len(transcript) == 2
+        transcript.append(UserRecord(content="three"))
+    assert [getattr(r, "content", None) for r in t.load(path)] == [None, "one", "three"]
+
+
+def test_damage_within_a_file_is_named_and_not_guessed_at(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    path.write_text(
+        t.encode(HEADER) + '\n{"type":"user"\n' + t.encode(UserRecord(content="x")) + "\n"
+    )
+    with pytest.raises(TranscriptError, match="line 2"):
+        t.load(path)
+    with pytest.raises(TranscriptError, match="line 2"):
+        t.TranscriptFile(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"type":"nothing"}',
+        '{"type":"user","content":"x","later":1}',
+        '{"type":"user"}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_record_is_refused(line: str) -> None:
+    with pytest.raises(TranscriptError):
+        t.decode(line)
+
+
+def test_a_file_of_another_format_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    path.write_text('{"type":"header","session":"s","created":"","version":99}\n')
+    with pytest.raises(TranscriptError, match="version 99"):
+        t.load(path)
+
+
+def test_a_transcript_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s" / "transcript.jsonl"
+    with t.TranscriptFile(path) as transcript:
+        transcript.append(HEADER)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_two_writers_of_one_session_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    with t.TranscriptFile(path), pytest.raises(TranscriptError, match="in use"):
+        t.TranscriptFile(path)
+    t.TranscriptFile(path).close()
+
+
+def test_a_link_in_the_place_of_a_transcript_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("precious")
+    link = tmp_path / "transcript.jsonl"
+    link.symlink_to(target)
+    with pytest.raises(TranscriptError):
+        t.TranscriptFile(link)
+    assert target.read_text() == "precious"
+
+
+@contextmanager
+def _file_size_limit(size: int) -> Iterator[None]:
+    """A disk that is full at ``size`` bytes, as far as this process is concerned."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    with t.TranscriptFile(path) as transcript:
+        transcript.append(HEADER)
+        size = path.stat().st_size
+        with _file_size_limit(size + 20), pytest.raises(TranscriptError, match="cannot be written"):
+            transcript.append(UserRecord(content="x" * 100))
+        assert path.stat().st_size == size
+        assert len(transcript) == 1
+        transcript.append(UserRecord(content="short"))
+    assert len(t.load(path)) == 2
+
+
+def _write_for_ever(path: Path, ready: Any) -> None:
+    transcript = t.TranscriptFile(path)
+    transcript.append(HEADER)
+    ready.set()
+    for number in range(10**9):
+        transcript.append(ExecutionRecord(call=f"c{number}", mutates=False))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_a_killed_writer_leaves_a_transcript_that_reads(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    for attempt in range(3):
+        path = tmp_path / f"{attempt}.jsonl"
+        ready = context.Event()
+        writer = context.Process(target=_write_for_ever, args=(path, ready))
+        writer.start()
+        assert ready.wait(30)
+        time.sleep(0.02 * (attempt + 1))
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        with t.TranscriptFile(path) as transcript:
+            calls = [r.call for r in transcript if isinstance(r, ExecutionRecord)]
+            assert calls == [f"c{n}" for n in range(len(calls))]

@@ -1,0 +1,95 @@
+"""Whole runs on a real MLX server with a real model."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mlx_tools import (
+    Answered,
+    ChatFormat,
+    CompletionsBackend,
+    Controller,
+    Conversation,
+    Limits,
+    Outcome,
+    Policy,
+    Registry,
+    RunSettings,
+)
+from mlx_tools.backends.template_probe import probe_chat_format
+from mlx_tools.messages import CompletionRecord
+from mlx_tools.models.files import read_model_files
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.router import find_chat_format
+from mlx_tools.store import TranscriptStore
+from mlx_tools.transcript import load
+
+pytestmark = pytest.mark.real
+
+
+def _controller(url: str, model: Path, folder: Path) -> Controller:
+    found = find_chat_format(files=read_model_files(model))
+    return Controller(
+        CompletionsBackend(url),
+        Registry.builtin(),
+        Policy(preset="readonly_basic"),
+        limits=Limits(max_tokens=60),
+        settings=RunSettings(chat_format=found.chat_format),
+        store=TranscriptStore(folder),
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "result"),
+    [("What is 17 * 23?", "391"), ("How much is 1024 minus 377?", "647")],
+)
+def test_the_model_decides_to_call_the_calculator_and_answers(
+    question: str, result: str, real_server: str, real_model: Path, tmp_path: Path
+) -> None:
+    outcome = _controller(real_server, real_model, tmp_path).run_sync(question)
+    assert isinstance(outcome, Answered)
+    assert result in outcome.answer
+    assert [(c.name, c.status, c.output) for c in outcome.calls] == [("calculator", "ok", result)]
+
+
+def test_the_chat_format_of_a_server_that_does_not_name_its_model_is_found_out(
+    real_server: str,
+) -> None:
+    async def main() -> ChatFormat | None:
+        return await probe_chat_format(CompletionsBackend(real_server))
+
+    assert anyio.run(main) == NAMED_FORMATS["chatml"]
+
+
+def test_each_turn_finds_the_turn_before_it_in_the_servers_cache(
+    real_server: str, real_model: Path, tmp_path: Path
+) -> None:
+    questions = [
+        "What is 31 * 12?",
+        "Hello there!",
+        "What is 999 - 111?",
+        "Good night.",
+        "What is 7 * 8?",
+    ]
+
+    async def ask(conversation: Conversation) -> list[Outcome]:
+        return [await conversation.run(question) for question in questions]
+
+    async def main() -> str:
+        controller = _controller(real_server, real_model, tmp_path)
+        async with await controller.conversation() as conversation:
+            await ask(conversation)
+            assert conversation.transcript is not None
+            return conversation.transcript
+
+    records = load(Path(anyio.run(main)))
+    usages = [r.usage for r in records if isinstance(r, CompletionRecord)]
+    assert len(usages) >= 5
+    for earlier, later in pairwise(usages):
+        assert earlier.prompt_tokens is not None, "the server reported nothing"
+        assert later.cached_tokens is not None
+        assert later.cached_tokens >= 0.97 * earlier.prompt_tokens
