@@ -1,0 +1,101 @@
+"""What comes in: files, standard input, and the JSON in them. Each fault is one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import stat
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mlx_tools.cli.output import complain
+from mlx_tools.errors import UsageError
+
+MAX_BYTES = 64 * 1024 * 1024
+"""More than this is no question, completion or list of tools, but a mistake."""
+
+_PATIENCE = 3.0
+"""Seconds after which somebody who waits is told what for."""
+
+
+def read_bytes(path: Path | None) -> bytes:
+    """The bytes of a file, or of standard input where ``path`` is None or ``-``."""
+    if path is None or str(path) == "-":
+        return stdin_bytes()
+    try:
+        with path.open("rb") as file:
+            return _bounded(file, str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def read_text(path: Path | None) -> str:
+    """The text of a file, or of standard input. Raises `UsageError` where it is not UTF-8."""
+    return decoded(read_bytes(path), "standard input" if path is None else str(path))
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Bytes as text. Raises `UsageError` where they are not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: not UTF-8 at byte {error.start}") from None
+
+
+def stdin_bytes() -> bytes:
+    """All of standard input; after a while of silence, says that it is being read."""
+    stream = sys.stdin.buffer if hasattr(sys.stdin, "buffer") else None
+    if stream is None:
+        return sys.stdin.read().encode("utf-8")
+    with contextlib.suppress(OSError, ValueError):
+        ready, _, _ = select.select([stream.fileno()], [], [], _PATIENCE)
+        if not ready:
+            complain("reading standard input (end it, or redirect it from /dev/null)", kind="note")
+    return _bounded(stream, "standard input")
+
+
+def stdin_is_piped() -> bool:
+    """Whether somebody sends something: a pipe, a file or a socket, not a terminal or nothing."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def parse_json(text: str, name: str) -> Any:
+    """The JSON value in a text. Raises `UsageError` naming ``name``, line and column."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{name}: not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+        ) from None
+    except (RecursionError, ValueError):
+        raise UsageError(f"{name}: not JSON: nested too deep, or a number too long") from None
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file."""
+    return parse_json(read_text(path), str(path))
+
+
+def as_question(text: str) -> str:
+    """A question as it was typed. Raises `UsageError` where it is no text, or empty."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError("the question is not UTF-8") from None
+    if not text.strip():
+        raise UsageError("the question is empty", hint="give it as an argument or by a pipe")
+    return text
+
+
+def _bounded(stream: BinaryIO, name: str) -> bytes:
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{name}: larger than {MAX_BYTES >> 20} MB")
+    return data

@@ -1,0 +1,124 @@
+"""What goes out: JSON to standard output, words for people with nothing a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+LINES = "\n\t"
+PROSE = "\n\t\u200c\u200d"
+"""What may stay in a text that is read, not approved: the joiners of scripts and emoji too."""
+
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def shown(text: str, *, keep: str = "") -> str:
+    """The text as a terminal may show it: what it would obey, or not show at all, is spelled.
+
+    The characters of ``keep`` stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or _harmless(c) else _spelled(c) for c in text)
+
+
+def _harmless(char: str) -> bool:
+    return unicodedata.category(char) not in ("Cc", "Cs", "Cf", "Zl", "Zp") and char not in _BIDI
+
+
+def _spelled(char: str) -> str:
+    code = ord(char)
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
+
+
+def make_sound() -> None:
+    """Have standard streams that can be used, whatever this process was given.
+
+    A descriptor that is closed would be taken by the next file that is opened, and a program that
+    is started would write into it; and a text that the locale cannot write must end no run.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON. Half a surrogate pair, which is no text, stands as its escape."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON to standard output, as UTF-8 whatever the locale."""
+    write_bytes(to_json(value).encode("utf-8") + b"\n")
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to standard output and flush, past its text layer where there is one."""
+    sys.stdout.flush()
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:
+        sys.stdout.write(data.decode("utf-8"))
+        sys.stdout.flush()
+        return
+    buffer.write(data)
+    buffer.flush()
+
+
+def print_text(text: str, *, colour: str = "") -> None:
+    """Print text to standard output: safe to look at in a terminal, untouched elsewhere."""
+    text = painted(text, colour, sys.stdout) if sys.stdout.isatty() else text
+    write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def painted(text: str, colour: str, stream: Any) -> str:
+    """The text as ``stream`` may show it, in one of `COLOURS` where it shows colours."""
+    text = shown(text, keep=PROSE)
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if colour and colourful(stream) else text
+
+
+def steerable(stream: Any) -> bool:
+    """Whether a stream is a terminal that obeys, and a line on it can be taken back."""
+    return bool(stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def colourful(stream: Any) -> bool:
+    """Whether a stream is a terminal that should get colours (https://no-color.org)."""
+    return steerable(stream) and not os.environ.get("NO_COLOR")
+
+
+def complain(message: str, *, kind: str = "error") -> None:
+    """One line for a person on standard error, with nothing in it that a terminal would obey."""
+    try:
+        print(f"mlx-tools: {kind}: {shown(message)}", file=sys.stderr, flush=True)
+    except OSError:  # nobody is there to read it
+        return
+
+
+def warn_all(messages: Iterable[str]) -> None:
+    """A line on standard error for each warning."""
+    for message in messages:
+        complain(message, kind="warning")

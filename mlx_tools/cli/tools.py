@@ -1,0 +1,237 @@
+"""`mlx-tools tools`: which tools there are, what they are, and calling one without a model."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.cli import inputs, options
+from mlx_tools.cli.approve import asker
+from mlx_tools.cli.output import complain, print_json, print_text, shown, to_json
+from mlx_tools.cli.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
+from mlx_tools.config import Configuration
+from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
+from mlx_tools.messages import Header
+from mlx_tools.outcome import PREVIEW_CHARS
+from mlx_tools.policy import Policy
+from mlx_tools.store import SessionFiles
+from mlx_tools.tools import Registry
+from mlx_tools.tools.direct import DirectCall, call_tool
+from mlx_tools.tools.exports import FORMATS, export
+
+app = typer.Typer(help="List, show, call and export tools.", add_completion=False)
+
+
+@app.command(
+    name="list", help="List the tools: effects, where they come from, what holds for them."
+)
+@options.with_settings(*options.POLICY)
+def list_tools(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    *,
+    options_given: options.Options,
+) -> None:
+    """Print a line a tool."""
+    loaded = options.load(options_given)
+    for row in registry_of(loaded).listing(loaded.policy()):
+        if as_json:
+            print_json(row)
+        else:
+            print_text(f"{row['name']:<20} {_standing(row):<24} {_gist(row)}")
+
+
+@app.command(help="Show all that is known of a tool.")
+@options.with_settings(*options.POLICY)
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    *,
+    options_given: options.Options,
+) -> None:
+    """Print a tool's description, parameters, effects, and whether it may be called."""
+    loaded = options.load(options_given)
+    registry = registry_of(loaded)
+    known = _known(registry, name)
+    row = next(row for row in registry.listing(loaded.policy()) if row["name"] == name)
+    known |= {key: value for key, value in row.items() if key not in known}
+    if as_json:
+        print_json(known)
+        return
+    print_text(f"{name}  {_standing(row)}\n\n{known['description']}\n")
+    print_text(json.dumps(known["parameters"], ensure_ascii=False, indent=2))
+    if row["disabled_reason"]:
+        print_text(f"\ndisabled: {row['disabled_reason']}")
+
+
+@app.command(help="Call a tool without a model: same checks, same policy, same record.")
+@options.with_settings(*options.POLICY)
+def call(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool.")],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object; - reads it.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    *,
+    options_given: options.Options,
+) -> int:
+    """Print the tool's output; exit code 0 where it ran, or would have in a dry run."""
+    loaded = options.load(options_given)
+    refuse_tools_where_off(loaded)
+    registry = registry_of(loaded)
+    _known(registry, name)
+    value = _arguments(arguments)
+    policy = loaded.policy()
+    store = session_store(loaded)
+    files = store.create()
+    try:
+        files.transcript.append(_header(files, registry, policy, loaded))
+
+        async def run() -> DirectCall:
+            return await call_tool(
+                registry,
+                policy,
+                name,
+                value,
+                limits=loaded.limits(),
+                approver=approver_of(loaded, _Asker(loaded.settings.policy.approve)),
+                record=files.transcript.append,
+                session=files.session,
+                secret=store.secret,
+            )
+
+        done = anyio.run(run)
+    finally:
+        files.transcript.close()
+    if as_json:
+        print_json(_as_json(done, files))
+    elif done.result is not None and done.result.content is not None:
+        print_text(done.result.content)
+    return _tell(done, files)
+
+
+@app.command(name="export", help="Print the permitted tools in another program's form.")
+@options.with_settings(*options.POLICY)
+def export_tools(
+    format: Annotated[  # noqa: A002
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="The form.")
+    ],
+    everything: Annotated[
+        bool, typer.Option("--all", help="All tools, also those that may not be called.")
+    ] = False,
+    *,
+    options_given: options.Options,
+) -> None:
+    """Print the tools as text in the wanted form."""
+    loaded = options.load(options_given)
+    registry = registry_of(loaded)
+    rows = {row["name"]: row for row in registry.listing(loaded.policy())}
+    specs = [
+        spec for name, spec in registry.all_specs().items() if everything or rows[name]["permitted"]
+    ]
+    sys.stdout.write(export(specs, format))
+
+
+class _Asker:
+    """Asks the user: no other work goes on meanwhile, so this thread does it."""
+
+    def __init__(self, approve: str) -> None:
+        self._ask = asker(approve)
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        return self._ask(requests)
+
+
+def _standing(row: dict[str, Any]) -> str:
+    if not row["enabled"]:
+        return "disabled"
+    if not row["permitted"]:
+        return "not permitted"
+    asks = ", asks" if row["needs_approval"] else ""
+    return f"permitted ({', '.join(row['effects']) or 'no effects'}{asks})"
+
+
+def _gist(row: dict[str, Any]) -> str:
+    """The first sentence of what a tool is for, or why it is not there."""
+    if row["disabled_reason"]:
+        return str(row["disabled_reason"])
+    first = re.split(r"(?<=[.!?])\s|\n", row["description"].strip(), maxsplit=1)[0]
+    return first if len(first) <= 100 else first[:99] + "…"
+
+
+def _known(registry: Registry, name: str) -> dict[str, Any]:
+    """All that is known of a tool. An unknown name is the caller's mistake, not a tool's error."""
+    names = registry.all_specs()
+    if name in names:
+        return registry.describe(name)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    raise UsageError(f"there is no tool {name[:100]}", hint=hint)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    name = "JSON"
+    if text == "-":
+        name = "standard input"
+        text = inputs.decoded(inputs.stdin_bytes(), name)
+    value = inputs.parse_json(text, name)
+    if not isinstance(value, dict):
+        raise UsageError(f"{name}: expected an object", hint='such as {"expression": "2+2"}')
+    return value
+
+
+def _header(
+    files: SessionFiles, registry: Registry, policy: Policy, loaded: Configuration
+) -> Header:
+    from datetime import UTC, datetime
+
+    return Header(
+        session=files.session,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        backend={"kind": "none", "how": "tools call"},
+        roots=loaded.settings.tools.roots,
+        policy=policy.to_json(),
+        policy_hash=policy.digest(),
+        limits=loaded.limits().to_json(),
+    )
+
+
+def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
+    result = done.result
+    return {
+        "name": done.name,
+        "arguments": dict(done.arguments),
+        "status": done.status,
+        "repairs": list(done.repairs),
+        "decision": asdict(done.decision) if done.decision is not None else None,
+        "duration_ms": result.duration_ms if result is not None else None,
+        "output_size_chars": result.output_size_chars if result is not None else None,
+        "output": result.content if result is not None else None,
+        "error_code": done.error.code if done.error is not None else None,
+        "error_preview": done.error.message[:PREVIEW_CHARS] if done.error is not None else None,
+        "session": files.session,
+        "transcript": files.path,
+    }
+
+
+def _tell(done: DirectCall, files: SessionFiles) -> int:
+    if done.error is not None:
+        kind = "dry run" if done.status == "dry_run" else "error"
+        complain(f"{done.error.code}: {done.error.message}", kind=kind)
+    if done.status == "pending":
+        complain(
+            f"an approval is due for {done.name} {shown(to_json(done.arguments))}", kind="paused"
+        )
+        return EXIT_PAUSED
+    if done.status in ("ok", "dry_run"):
+        return EXIT_OK
+    wrong = done.error is not None and done.error.code == "invalid_arguments"
+    return EXIT_USAGE if wrong else EXIT_STOPPED

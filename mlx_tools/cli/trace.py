@@ -1,0 +1,99 @@
+"""A full trace of a run: every prompt, every completion as it came, every event, every output.
+
+Written only when it is asked for, to a file that its owner alone can read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mlx_tools.backends import Backend, Chunk, CompletionRequest
+from mlx_tools.cli.output import to_json
+from mlx_tools.errors import UsageError
+from mlx_tools.events import Event, Finished
+
+MODE = 0o600
+
+
+class FullTrace:
+    """A file of JSON lines. Raises `UsageError` where it cannot be made, before anything runs."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, MODE)
+        except OSError as error:
+            raise UsageError(f"--full-trace: {path}: {error.strerror}") from None
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"--full-trace: {path}: not a regular file")
+            os.fchmod(descriptor, MODE)  # a file that was there may have been open to others
+            os.ftruncate(descriptor, 0)
+        except OSError as error:
+            self._file.close()
+            raise UsageError(f"--full-trace: {path}: {error.strerror}") from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one line."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = to_json({"at": at, "kind": kind} | values)
+        self._file.write(line.encode("utf-8") + b"\n")
+
+    def event(self, event: Event) -> None:
+        """Append an event; the last one with all outputs."""
+        if isinstance(event, Finished):
+            self.write("outcome", outcome=event.outcome.to_json(include_outputs=True))
+        else:
+            self.write("event", event=event.to_json())
+
+    def traced(self, backend: Backend) -> Backend:
+        """The backend, what is asked of it and what it gives written down."""
+        return _Traced(backend, self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+class _Traced:
+    def __init__(self, backend: Backend, trace: FullTrace) -> None:
+        self._backend = backend
+        self._trace = trace
+        self.model = getattr(backend, "model", None)
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        self._trace.write("request", request=asdict(request))
+        text, last = "", None
+        try:
+            async with aclosing(self._backend.complete(request)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    text += chunk.text
+                    last = chunk
+                    yield chunk
+        finally:
+            ended = last if last is not None and last.finish_reason is not None else None
+            self._trace.write(
+                "completion",
+                text=text,
+                finish_reason=ended.finish_reason if ended else None,
+                usage=asdict(ended.usage) if ended and ended.usage else None,
+            )

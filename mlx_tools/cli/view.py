@@ -1,0 +1,146 @@
+"""The live view of a run at a terminal: what the model asked, what ran, how long, what came back.
+
+Steps go to standard error, the answer to standard output as it forms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TextIO
+
+from mlx_tools import events
+from mlx_tools.cli.output import PROSE, painted, shown, steerable, to_json
+from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
+
+_WIDTH: Final = 160
+
+
+class View:
+    """Shows events on two streams, each None where nothing is to be shown live."""
+
+    def __init__(self, *, steps: TextIO | None, answer: TextIO | None) -> None:
+        self._steps = steps
+        self._answer = answer
+        self._streamed = ""  # what the turn that goes on, or went last, wrote of an answer
+        self._midline = False
+        self._waiting = False
+
+    def show(self, event: events.Event) -> None:
+        """Show one event."""
+        match event:
+            case events.AnswerPiece():
+                self._piece(event.text)
+            case events.TurnStarted():
+                self._end_line()
+                self._streamed = ""
+                self._wait(f"· turn {event.turn} …")
+            case events.ToolStarted():
+                self._wait(f"  {event.name} runs …")
+            case events.TurnEnded():
+                self._step("dim", f"· turn {event.turn}: {_usage(event)}")
+            case events.FormatBroken():
+                self._step("yellow", f"! {_line(event.error.message)}")
+            case events.CallRead():
+                repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
+                self._step("bold", f"→ {event.name} {_line(to_json(event.arguments))}{repaired}")
+            case events.CallDecided() if event.decision != "allow":
+                self._step("yellow", f"  {event.decision}: {_line(event.reason)}")
+            case events.ToolEnded():
+                self._tool_ended(event)
+            case events.Finished():
+                self._finish(event.outcome)
+                self.end()
+
+    def end(self) -> None:
+        """Leave the terminal at the start of a line, whatever was shown last."""
+        self._stop_waiting()
+        self._end_line()
+
+    def _piece(self, text: str) -> None:
+        self._streamed += text
+        self._write(text)
+
+    def _finish(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Answered) and outcome.answer != self._streamed:
+            self._end_line()
+            self._write(outcome.answer)
+        self._end_line()
+
+    def _write(self, text: str) -> None:
+        if self._answer is not None and text:
+            self._stop_waiting()
+            self._answer.write(shown(text, keep=PROSE))
+            self._answer.flush()
+            self._midline = not text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._midline:
+            self._write("\n")
+
+    def _wait(self, text: str) -> None:
+        """A line that says what is waited for, and goes away when something comes."""
+        if self._steps is not None and steerable(self._steps) and not self._midline:
+            self._stop_waiting()
+            self._steps.write(painted(text, "dim", self._steps))
+            self._steps.flush()
+            self._waiting = True
+
+    def _stop_waiting(self) -> None:
+        if self._waiting and self._steps is not None:
+            self._steps.write("\r\x1b[K")
+            self._steps.flush()
+        self._waiting = False
+
+    def _tool_ended(self, event: events.ToolEnded) -> None:
+        took = "" if event.duration_ms is None else f" {_time(event.duration_ms)}"
+        if event.error is not None:
+            said = f"{event.error.code}: {event.error.message}"
+            self._step("red", f"← {event.name}{took}: {_line(said)}")
+            return
+        size = event.output_size_chars or 0
+        more = f"  ({size} characters)" if size > _WIDTH else ""
+        self._step("green", f"← {event.name}{took}: {_line(event.preview)}{more}")
+
+    def _step(self, colour: str, text: str) -> None:
+        if self._steps is None:
+            return
+        self._end_line()
+        self._stop_waiting()
+        self._steps.write(painted(text, colour, self._steps) + "\n")
+        self._steps.flush()
+
+
+def ending(outcome: Outcome) -> str | None:
+    """What a person must know of a run that ended without an answer, None for one that has it."""
+    where = f" (transcript: {outcome.transcript})" if outcome.transcript else ""
+    if isinstance(outcome, Paused):
+        names = ", ".join(call.name for call in outcome.pending)
+        return f"an approval is due for {names}{where}"
+    if isinstance(outcome, Stopped):
+        said = f": {outcome.message}" if outcome.message else ""
+        return f"{outcome.reason}{said}{where}"
+    return None
+
+
+def _line(text: str) -> str:
+    """A text on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def _time(milliseconds: int) -> str:
+    return f"{milliseconds} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+
+
+def _usage(event: events.TurnEnded) -> str:
+    parts: list[Any] = []
+    if event.duration_ms is not None:
+        parts.append(_time(event.duration_ms))
+    if event.usage.prompt_tokens is not None:
+        cached = event.usage.cached_tokens
+        parts.append(
+            f"{event.usage.prompt_tokens} prompt tokens"
+            + (f" ({cached} cached)" if cached is not None else "")
+        )
+    if event.usage.completion_tokens is not None:
+        parts.append(f"{event.usage.completion_tokens} written")
+    return ", ".join(parts)

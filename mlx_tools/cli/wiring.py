@@ -1,0 +1,228 @@
+"""From settings to the things that run: registry, store, backend, controller."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mlx_tools.approval import AlwaysApprove, Approver, NobodyThere
+from mlx_tools.backends import Backend, Chosen, ServerBackend, choose_backend
+from mlx_tools.backends.address import parse_address
+from mlx_tools.config import Configuration
+from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.errors import ModelError, UsageError
+from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
+from mlx_tools.paths import private_dir, state_dir
+from mlx_tools.policy import check_presets
+from mlx_tools.policy.patterns import PLUGIN, is_glob
+from mlx_tools.router import find_served_format
+from mlx_tools.store import TranscriptStore
+from mlx_tools.tools import Registry
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a command that asks a model was told: the settings that hold, and what is asked once."""
+
+    configuration: Configuration
+    tool_choice: str = "auto"
+    require_tools: tuple[str, ...] = ()
+    model: str | None = None
+
+    @property
+    def model_name(self) -> str | None:
+        """The model that was named: here, or by the settings."""
+        return self.model or self.configuration.settings.model.name
+
+
+def registry_of(configuration: Configuration) -> Registry:
+    """The tools that exist under these settings, the switched-off ones among them.
+
+    Raises `UsageError` for a root that is no folder, and for an allowed tool that does not exist.
+    """
+    settings = configuration.settings
+    off: dict[str, str] = {}
+    if not settings.enabled:
+        off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
+    for pattern in settings.tools.disabled:
+        off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
+    registry = Registry.builtin(settings.tools.roots, switched_off=off)
+    if settings.tools.entry_points:
+        registry.with_entry_points()
+    check_presets(registry.all_specs())
+    _check_names(configuration, registry)
+    return registry
+
+
+def _check_names(configuration: Configuration, registry: Registry) -> None:
+    """A name that no tool has is a slip of the pen: it must not pass as a tool that is never
+    called, or as one that is forbidden."""
+    known = registry.all_specs()
+    values = configuration.settings.policy
+    for key, names in (
+        ("policy.allow", values.allow or ()),
+        ("policy.deny", values.deny),
+        ("policy.ask", values.ask),
+        ("tools.disabled", configuration.settings.tools.disabled),
+    ):
+        for name in names:
+            if name in known or is_glob(name) or name.startswith(PLUGIN):
+                continue
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise UsageError(
+                f"{configuration.named_by(key)}: there is no tool {name}",
+                hint=hint,
+            )
+
+
+def refuse_where_off(options: RunOptions, *, tools: bool = True) -> None:
+    """Raise `UsageError` where a switch turns off what is about to be done, naming the switch."""
+    configuration = options.configuration
+    settings = configuration.settings
+    if not settings.routing.local_enabled:
+        raise UsageError(
+            "the path by way of a prompt to a local model is turned off by "
+            f"{configuration.named_by('routing.local_enabled')}",
+            hint="this version has no other path; set it to true",
+        )
+    if tools and not settings.enabled and options.tool_choice != "none":
+        raise _tools_off(configuration)
+
+
+def refuse_tools_where_off(configuration: Configuration) -> None:
+    """Raise `UsageError` where tools are turned off as a whole."""
+    if not configuration.settings.enabled:
+        raise _tools_off(configuration)
+
+
+def _tools_off(configuration: Configuration) -> UsageError:
+    return UsageError(
+        f"tools are turned off by {configuration.named_by('enabled')}",
+        hint="set it to true, or ask without tools: --tool-choice none",
+    )
+
+
+def session_store(configuration: Configuration) -> TranscriptStore:
+    """Where sessions are kept."""
+    keep = configuration.settings.artifacts.keep_days * 86_400
+    return TranscriptStore(private_dir(state_dir()) / "sessions", keep=keep)
+
+
+def at_terminal() -> bool:
+    """Whether a person is there to be asked: keyboard and screen."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def approver_of(configuration: Configuration, user: Approver) -> Approver:
+    """Who decides about calls that need approval: ``user``, where one is wanted and there."""
+    wish = configuration.settings.policy.approve
+    if wish != "never" and at_terminal():
+        return user
+    return AlwaysApprove() if wish == "always" else NobodyThere()
+
+
+async def choose(options: RunOptions, note: Note) -> Chosen:
+    """The backend that the settings ask for. What a person should know is told to ``note``."""
+    configuration = options.configuration
+    own = configuration.settings.backend
+    url = own.url
+    if own.kind == "server" and configuration.origins["backend.kind"][-1].kind == "option":
+        named_here = url is not None and configuration.named_by("backend.url") == "--url"
+        url = url if named_here else None
+    style = configuration.settings.model.prompt_style
+    if (
+        configuration.settings.policy.local_only
+        and url is not None
+        and not parse_address(url).loopback
+    ):
+        raise UsageError(
+            f"{configuration.named_by('policy.local_only')}: {url} is not on this machine",
+            hint="name a loopback address, or leave local-only mode",
+        )
+    try:
+        chosen = await choose_backend(
+            kind=own.kind,
+            url=url,
+            model=options.model_name,
+            api_key=own.api_key if url is not None else None,
+            forbid=frozenset() if style == "xml" else frozenset({"calls"}),  # xml's own tags
+            note=note,
+        )
+    except ModelMissing as error:
+        if options.model_name is not None or own.kind != "auto":
+            raise
+        raise ModelError(
+            "no server was named, none answers, and the embedded model is not here",
+            hint=f"{error.hint}, or start a server; {suggest_model(memory_bytes()).line}",
+        ) from error
+    if chosen.note:
+        note(chosen.note)
+    if chosen.suggestion and sys.stderr.isatty():
+        note(chosen.suggestion)
+    return chosen
+
+
+@asynccontextmanager
+async def opened(
+    options: RunOptions,
+    *,
+    approver: Approver,
+    note: Note,
+    wrap: Callable[[Backend], Backend] = lambda backend: backend,
+) -> AsyncIterator[Controller]:
+    """A controller as the settings say; its backend is closed at the end.
+
+    ``wrap`` may put something between controller and backend, such as a trace.
+    """
+    configuration = options.configuration
+    registry = registry_of(configuration)
+    chosen = await choose(options, note)
+    try:
+        yield Controller(
+            wrap(chosen.backend),
+            registry,
+            configuration.policy(),
+            limits=configuration.limits(),
+            settings=await run_settings(options, chosen),
+            store=session_store(configuration),
+            approver=approver,
+        )
+    finally:
+        await chosen.backend.aclose()
+
+
+async def run_settings(options: RunOptions, chosen: Chosen) -> RunSettings:
+    """How a run speaks with the model that was chosen."""
+    settings = options.configuration.settings
+    model = chosen.model or options.model_name
+    found = await find_served_format(
+        chosen.backend, settings.model.chat_format, files=chosen.files, model=model
+    )
+    return RunSettings(
+        style=settings.model.prompt_style,
+        chat_format=found.chat_format,
+        reasoning=settings.model.reasoning,
+        response_mode=settings.model.response_mode,
+        persona=settings.prompt.persona,
+        project_context=settings.prompt.project_context,
+        tool_choice=options.tool_choice,
+        require_tools=options.require_tools,
+        temperature=settings.model.temperature,
+        seed=settings.model.seed,
+        model=model,
+        backend=_described(chosen),
+        roots=settings.tools.roots,
+    )
+
+
+def _described(chosen: Chosen) -> Mapping[str, Any]:
+    if isinstance(chosen.backend, ServerBackend):
+        return {"kind": "server", "how": chosen.how}
+    return {"kind": "completions", "how": chosen.how, "url": str(chosen.backend.address)}

@@ -1,0 +1,25 @@
+"""Settings: defaults, the user's file, the project's file, environment, command line."""
+
+from __future__ import annotations
+
+from mlx_tools.config.load import Configuration, Origin, defaults, find_project_file, load, merge
+from mlx_tools.config.settings import Settings
+from mlx_tools.config.sources import PROJECT_FILE, USER_FILE, ConfigErrors, Layer, read_file
+from mlx_tools.config.table import Row, table
+
+__all__ = [
+    "PROJECT_FILE",
+    "USER_FILE",
+    "ConfigErrors",
+    "Configuration",
+    "Layer",
+    "Origin",
+    "Row",
+    "Settings",
+    "defaults",
+    "find_project_file",
+    "load",
+    "merge",
+    "read_file",
+    "table",
+]

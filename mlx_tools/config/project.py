@@ -1,0 +1,84 @@
+"""What a project's file may do: take power away, never give it.
+
+The file comes with a folder that somebody else may have written, such as a cloned repository. So
+it is held against what holds without it, and whatever would loosen that is a fault.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mlx_tools.config.sources import Layer
+from mlx_tools.config.table import Row, table
+from mlx_tools.policy.patterns import PLUGIN, is_glob
+from mlx_tools.policy.presets import PRESETS
+
+
+def loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
+    """The faults of a project's file, given the values that hold without it."""
+    problems = []
+    for key, value in layer.values.items():
+        row = table()[key]
+        fault = _fault(row, value, base)
+        if fault:
+            problems.append(f"{layer.source}: {key}: {fault}")
+    return problems
+
+
+def allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names and patterns that the list or, without one, the preset allows."""
+    allow, preset = values.get("policy.allow"), values.get("policy.preset")
+    if allow is not None:
+        return tuple(allow)
+    return PRESETS[preset].tools if preset is not None and preset in PRESETS else ()
+
+
+def _fault(row: Row, value: Any, base: Mapping[str, Any]) -> str | None:
+    before = base.get(row.key)
+    match row.setting.project:
+        case "never":
+            return "a project's file must not set this (set it in your own file)"
+        case "only_true":
+            return None if value or value == before else _loosens("true")
+        case "only_false":
+            return None if not value or value == before else _loosens("false")
+        case "lower":
+            return None if value <= before else _loosens(f"at most {before}")
+        case "stricter":
+            order = row.choices
+            fine = order[: order.index(before) + 1]
+            return None if value in fine else _loosens(" or ".join(fine))
+        case "allow":
+            return _widened(row, value, allowed_tools(base))
+        case _:  # "any" gives no power, "add" only adds to what is refused
+            return None
+
+
+def _loosens(allowed: str) -> str:
+    return f"a project's file can only tighten this (allowed: {allowed})"
+
+
+def _widened(row: Row, value: Any, before: Collection[str]) -> str | None:
+    wanted = allowed_tools({row.key: value})
+    more = [name for name in wanted if not _covered(name, before)]
+    if not more:
+        return None
+    return (
+        f"a project's file can only tighten this: {', '.join(more)} is not allowed without it "
+        f"(allowed: {', '.join(before) or 'no tool'})"
+    )
+
+
+def _covered(name: str, before: Collection[str]) -> bool:
+    """Whether what ``name`` means may be allowed already.
+
+    Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
+    run holds what a project's file allows to what holds without it (`Configuration.policy`).
+    """
+    if name in before or "*" in before:
+        return True
+    if name.startswith(PLUGIN) or is_glob(name):
+        return False
+    return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in before)

@@ -1,0 +1,324 @@
+"""Every setting: its type, its bounds, what it means, and who may set it.
+
+This table is the only place that knows them. Environment names, the help of the command line's
+options, the errors, `mlx-tools config show` and the table in the documentation are made from it;
+the default values stand in ``config/default.toml`` and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from mlx_tools.backends.address import parse_address
+from mlx_tools.policy.patterns import checked
+
+ProjectRule = Literal[
+    "never", "any", "only_true", "only_false", "lower", "stricter", "allow", "add"
+]
+"""What a project's file may do with a setting. Such a file comes with a cloned repository, so it
+can take power away and never give it.
+
+``never``: not set it. ``any``: set it, it gives no power. ``only_true`` and ``only_false``: switch
+it that way. ``lower``: make a number smaller. ``stricter``: move towards the first of the choices.
+``allow``: name some of what was allowed before. ``add``: add to the list.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a setting has besides its type.
+
+    ``env`` is its environment variable, None for ``MLX_TOOLS_<SECTION>_<KEY>``; ``flag`` is its
+    option on the command line, whose value times ``scale`` is the setting's. ``allowed`` says in
+    words what its type cannot say, and ``check`` tests what its type cannot test (raising an
+    `MlxToolsError`). Of several choices, ``available`` are those that this version can do.
+    ``metavar`` stands for the option's value in help.
+    """
+
+    project: ProjectRule
+    env: str | None = None
+    flag: str | None = None
+    scale: int = 1
+    allowed: str = ""
+    check: Callable[[Any], object] | None = None
+    secret: bool = False
+    available: tuple[str, ...] = ()
+    metavar: str = ""
+
+
+def _patterns(value: Any) -> object:
+    return value is None or checked(value, "tools")
+
+
+def _address(value: Any) -> object:
+    return value is None or parse_address(value)
+
+
+Names = tuple[str, ...]
+Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$")]
+Text = Annotated[str, StringConstraints(max_length=100_000)]
+Key = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,4000}$")]
+Root = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$")]
+Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+
+_TOOLS = "a list of tools, each NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
+
+
+class Section(BaseModel):
+    """A table of the configuration file. Types are exact: "5" is not 5."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Routing(Section):
+    local_enabled: Annotated[
+        bool,
+        Field(description="Whether questions may go to a local model by way of a prompt"),
+        Setting("only_false", env="ROUTING_LOCAL_ENABLED"),
+    ]
+
+
+class Backend(Section):
+    kind: Annotated[
+        Literal["auto", "completions", "server", "local", "native"],
+        Field(
+            description="Where the model runs: on a completions server that is up, on one that is "
+            "started for the run, or (auto) at the named address, else at 127.0.0.1:8080 where a "
+            "server answers, else the embedded model is started"
+        ),
+        Setting(
+            "never", flag="--backend", metavar="KIND", available=("auto", "completions", "server")
+        ),
+    ]
+    url: Annotated[
+        str | None,
+        Field(description="The completions server's address, with or without /v1"),
+        Setting(
+            "never",
+            flag="--url",
+            metavar="URL",
+            allowed="an address such as http://127.0.0.1:8080",
+            check=_address,
+        ),
+    ] = None
+    api_key: Annotated[
+        Key | None,
+        Field(description="Sent to that address as a bearer token", repr=False),
+        Setting("never", allowed="a key without spaces", secret=True),
+    ] = None
+
+
+class Model(Section):
+    name: Annotated[
+        Name | None,
+        Field(description="The model: the server's name for it, or a folder that holds one"),
+        Setting("never", flag="--model", metavar="NAME", allowed="a name or a folder"),
+    ] = None
+    prompt_style: Annotated[
+        Literal["jsonl", "markdown-json", "xml"],
+        Field(description="How the model is told to write its messages"),
+        Setting("any", flag="--style", metavar="STYLE"),
+    ]
+    chat_format: Annotated[
+        Literal["auto", "chatml", "llama3", "gemma", "mistral", "phi", "plain"],
+        Field(description="The delimiters of turns; auto reads them from the model's own template"),
+        Setting("never", flag="--chat-format", metavar="FORMAT"),
+    ]
+    reasoning: Annotated[
+        Literal["off", "auto"] | Annotated[int, Field(ge=1, le=100_000)],
+        Field(description="Whether a model that can think may, and for how many tokens"),
+        Setting("any", flag="--reasoning", metavar="off|auto|N"),
+    ]
+    response_mode: Annotated[
+        Literal["answer-first", "rag-first"],
+        Field(description="Whether the model answers what it knows, or looks things up first"),
+        Setting("any"),
+    ]
+    strategy: Annotated[
+        Literal["auto", "free", "guided", "grammar"],
+        Field(description="How a completion is made to keep to the protocol"),
+        Setting("never", flag="--strategy", metavar="STRATEGY", available=("auto", "free")),
+    ]
+    temperature: Annotated[
+        float,
+        Field(ge=0, le=2, description="Randomness of sampling; 0 always takes the likeliest token"),
+        Setting("any", flag="--temperature", metavar="T"),
+    ]
+    seed: Annotated[
+        Annotated[int, Field(ge=0, le=4_294_967_295)] | None,
+        Field(description="Seed of sampling"),
+        Setting("any", flag="--seed", metavar="N"),
+    ] = None
+
+
+class PromptSection(Section):
+    persona: Annotated[
+        Text | None,
+        Field(description="Who the model is told to be, in place of the built-in words"),
+        Setting("never", allowed="text"),
+    ] = None
+    project_context: Annotated[
+        Text,
+        Field(description="What the model is told of the project; never read as instructions"),
+        Setting("any", allowed="text"),
+    ]
+
+
+class PolicySection(Section):
+    allow: Annotated[
+        Names | None,
+        Field(description="The tools that may be called, exactly these; replaces the preset"),
+        Setting(
+            "allow",
+            env="MLX_TOOLS_ALLOWED_TOOLS",
+            flag="--tools",
+            metavar="A,B",
+            allowed=_TOOLS,
+            check=_patterns,
+        ),
+    ] = None
+    preset: Annotated[
+        Name | None,
+        Field(description="A named set of tools that may be called; replaces the list"),
+        Setting("allow", flag="--preset", metavar="NAME", allowed="the name of a preset"),
+    ] = None
+    deny: Annotated[
+        Names,
+        Field(description="Tools that may not be called, whatever else allows them; adds up"),
+        Setting("add", allowed=_TOOLS, check=_patterns),
+    ]
+    ask: Annotated[
+        Names,
+        Field(description="Tools that need an approval for every call; adds up"),
+        Setting("add", allowed=_TOOLS, check=_patterns),
+    ]
+    local_only: Annotated[
+        bool,
+        Field(description="No tool with the network effect runs, and the backend is on loopback"),
+        Setting("only_true", flag="--local-only"),
+    ]
+    dry_run: Annotated[
+        bool,
+        Field(description="Tools that write or execute report what they would do, and do not"),
+        Setting("only_true", env="MLX_TOOLS_DRY_RUN", flag="--dry-run"),
+    ]
+    approve: Annotated[
+        Literal["never", "auto", "ask", "always"],
+        Field(
+            description="Calls that need approval: never pauses the run, ask asks at the "
+            "terminal, always approves all but repaired and echoed calls; auto is ask at a "
+            "terminal and never elsewhere"
+        ),
+        Setting("stricter", flag="--approve", metavar="WHEN"),
+    ]
+
+
+class Tools(Section):
+    roots: Annotated[
+        tuple[Root, ...],
+        Field(description="Folders that file tools may see: DIR or DIR:ro, or DIR:rw"),
+        Setting(
+            "never",
+            flag="--root",
+            metavar="DIR[:rw]",
+            allowed="a list of folders, each DIR, DIR:ro or DIR:rw",
+        ),
+    ]
+    disabled: Annotated[
+        Names,
+        Field(description="Tools that are switched off; adds up"),
+        Setting("add", allowed=_TOOLS, check=_patterns),
+    ]
+    entry_points: Annotated[
+        bool,
+        Field(description="Whether tools of installed packages (mlx_tools.tools) are loaded"),
+        Setting("only_false"),
+    ]
+
+
+class LimitsSection(Section):
+    max_iterations: Annotated[
+        int,
+        Field(ge=1, le=1000, description="Completions in one run; then the model must answer"),
+        Setting("lower", env="MLX_TOOLS_MAX_ITERATIONS", flag="--max-iterations", metavar="N"),
+    ]
+    max_format_errors: Annotated[
+        int,
+        Field(ge=1, le=100, description="Unreadable completions in a row before the run stops"),
+        Setting("lower"),
+    ]
+    total_timeout_ms: Annotated[
+        Milliseconds,
+        Field(description="Time for the whole run; time waiting for a person does not count"),
+        Setting(
+            "lower",
+            env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
+            flag="--timeout",
+            metavar="SECONDS",
+            scale=1000,
+        ),
+    ]
+    completion_timeout_ms: Annotated[
+        Milliseconds, Field(description="Time for one completion"), Setting("lower")
+    ]
+    idle_timeout_ms: Annotated[
+        Milliseconds, Field(description="Time a server may be silent"), Setting("lower")
+    ]
+    tool_timeout_ms: Annotated[
+        Milliseconds,
+        Field(description="Time for one tool call, where the tool sets no shorter one"),
+        Setting("lower", env="MLX_TOOLS_TOOL_TIMEOUT_MS"),
+    ]
+    max_tokens: Annotated[
+        int,
+        Field(ge=1, le=1_000_000, description="Tokens of one completion"),
+        Setting("lower", flag="--max-tokens", metavar="N"),
+    ]
+    max_argument_bytes: Annotated[
+        int,
+        Field(ge=1, le=100_000_000, description="Size of one call's arguments as JSON"),
+        Setting("lower"),
+    ]
+    max_observation_chars: Annotated[
+        int,
+        Field(ge=100, le=10_000_000, description="Characters of a tool's output the model sees"),
+        Setting("lower"),
+    ]
+    max_calls_per_turn: Annotated[
+        int,
+        Field(ge=1, le=100, description="Calls the model may make in one turn"),
+        Setting("lower"),
+    ]
+    parallel: Annotated[
+        int, Field(ge=1, le=4, description="Calls that run at the same time"), Setting("lower")
+    ]
+
+
+class Artifacts(Section):
+    keep_days: Annotated[
+        int,
+        Field(ge=1, le=3650, description="Days after which stored outputs are deleted"),
+        Setting("lower"),
+    ]
+
+
+class Settings(Section):
+    """All settings, each with a value."""
+
+    enabled: Annotated[
+        bool,
+        Field(description="The switch of the whole program: with false, no tool runs"),
+        Setting("only_false", env="PLUGIN_MLX_TOOLS_ENABLED"),
+    ]
+    routing: Routing
+    backend: Backend
+    model: Model
+    prompt: PromptSection
+    policy: PolicySection
+    tools: Tools
+    limits: LimitsSection
+    artifacts: Artifacts

@@ -1,0 +1,106 @@
+"""The command line as a program would use it: arguments, environment, standard streams."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.cli import main
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as one JSON value."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        """The one line on standard error."""
+        (line,) = self.err.splitlines()
+        return line
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home: no file of the user's, no variable of the caller's, an empty folder."""
+    for name in list(os.environ):
+        if name.startswith(("MLX_TOOLS_", "PLUGIN_MLX_TOOLS", "ROUTING_LOCAL")):
+            monkeypatch.delenv(name)
+    for kind in ("config", "data", "state", "cache"):
+        monkeypatch.setenv(f"MLX_TOOLS_{kind.upper()}_DIR", str(tmp_path / kind))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    """Runs a command in this process, without a terminal."""
+
+    def command(*arguments: str, stdin: str | bytes = b"") -> Result:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        with Streams(data) as (out, err):
+            code = main(list(arguments))
+            sys.stdout.flush()
+            sys.stderr.flush()
+        return Result(code, out.getvalue().decode(), err.getvalue().decode())
+
+    return command
+
+
+class Streams:
+    """Standard streams of bytes in place of this process's own."""
+
+    def __init__(self, data: bytes) -> None:
+        self._new = (io.BytesIO(data), io.BytesIO(), io.BytesIO())
+
+    def __enter__(self) -> tuple[io.BytesIO, io.BytesIO]:
+        self._old = (sys.stdin, sys.stdout, sys.stderr)
+        stdin, out, err = (io.TextIOWrapper(raw, "utf-8") for raw in self._new)
+        sys.stdin, sys.stdout, sys.stderr = stdin, out, err
+        return self._new[1], self._new[2]
+
+    def __exit__(self, *_: object) -> None:
+        for wrapper in (sys.stdin, sys.stdout, sys.stderr):
+            wrapper.detach()
+        sys.stdin, sys.stdout, sys.stderr = self._old
+
+
+@pytest.fixture
+def write(home: Path) -> Iterator[Callable[[str, Any], str]]:
+    """Writes a file into the working directory, JSON unless it is text or bytes; gives its name."""
+
+    def file(name: str, value: Any) -> str:
+        if isinstance(value, bytes):
+            Path(name).write_bytes(value)
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            Path(name).write_text(text, encoding="utf-8")
+        return name
+
+    yield file

@@ -1,0 +1,279 @@
+"""`mlx-tools chat`: over a pipe, and at a terminal (a real pseudo-terminal)."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+
+Talk = Callable[..., "Terminal"]
+
+
+def talk(run: Any, *script: Any, lines: str, options: tuple[str, ...] = ()) -> Any:
+    with ScriptedServer(*script) as server:
+        result = run("chat", "--url", server.url, *options, stdin=lines)
+    return result, server
+
+
+# --- over a pipe --------------------------------------------------------------------------------
+
+
+def test_each_line_is_a_turn_that_sees_the_ones_before(run: Any) -> None:
+    result, server = talk(run, answer("One."), answer("Two."), lines="first?\n\nsecond?\n")
+    assert (result.code, result.out, result.err) == (0, "One.\nTwo.\n", "")
+    assert server.prompts[1].startswith(server.prompts[0]) and "second?" in server.prompts[1]
+
+
+def test_turns_may_call_tools(run: Any) -> None:
+    result, _ = talk(run, call("calculator", expression="6*7"), answer("42."), lines="6*7?\n")
+    assert result.out == "42.\n"
+
+
+def test_quit_leaves_and_asks_nothing_more(run: Any) -> None:
+    result, server = talk(run, answer("One."), lines="first?\n/quit\nsecond?\n")
+    assert result.code == 0 and len(server.bodies) == 1
+
+
+def test_clear_begins_anew(run: Any) -> None:
+    _, server = talk(run, answer("One."), answer("Two."), lines="first?\n/clear\nsecond?\n")
+    assert "first?" not in server.prompts[1]
+
+
+def test_another_model_goes_on_with_what_was_said(run: Any) -> None:
+    result, server = talk(run, answer("One."), answer("Two."), lines="first?\n/model m2\nnext?\n")
+    assert result.code == 0 and "m2" in result.out
+    assert server.bodies[1]["model"] == "m2"
+    assert "first?" in server.prompts[1] and "One." in server.prompts[1]
+
+
+def test_the_commands_tell_about_the_talk(run: Any, home: Path) -> None:
+    result, server = talk(run, lines="/tools\n/model\n/transcript\n/help\n")
+    assert result.code == 0 and server.bodies == []
+    for part in (
+        "calculator",
+        "file_access  not permitted",
+        "scripted",
+        "transcript.jsonl",
+        "/quit",
+    ):
+        assert part in result.out
+
+
+def test_an_unknown_command_is_told_and_the_talk_goes_on(run: Any) -> None:
+    result, _ = talk(run, answer("One."), lines="/tool\nfirst?\n")
+    assert result.code == 2 and result.out == "One.\n" and "/tools" in result.error
+
+
+def test_a_path_is_a_question(run: Any) -> None:
+    result, server = talk(run, answer("A file."), lines="/etc/hosts is what?\n")
+    assert result.out == "A file.\n" and "/etc/hosts" in server.prompts[0]
+
+
+def test_a_paused_turn_is_told_and_the_talk_goes_on(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "calculator")
+    script = (answer("Hi."), call("calculator", expression="1"), answer("Two."))
+    result, server = talk(run, *script, lines="hello?\nfirst?\nsecond?\n")
+    assert result.code == 4 and result.out == "Hi.\nTwo.\n" and "paused" in result.error
+    assert "hello?" in server.prompts[2] and "first?" not in server.prompts[2]
+
+
+def test_a_backend_that_fails_ends_a_piped_talk_with_exit_code_3(run: Any) -> None:
+    result, _ = talk(run, lines="first?\nsecond?\n")
+    assert result.code == 3 and "script is at its end" in result.error
+
+
+def test_bytes_that_are_no_text_are_told(run: Any) -> None:
+    with ScriptedServer() as server:
+        result = run("chat", "--url", server.url, stdin=b"\xff\n")
+    assert result.code == 2 and "not UTF-8" in result.error
+
+
+# --- at a terminal ------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mlx_tools", *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | (environ or {}),
+        )
+        os.close(slave)
+        self.text = ""
+
+    def until(self, pattern: str, timeout: float = 30.0) -> str:
+        """What is shown up to and with the pattern; that much is then forgotten."""
+        end = time.monotonic() + timeout
+        while not (found := re.search(pattern, self.text)):
+            assert time.monotonic() < end, f"{pattern!r} did not come: {self.text!r}"
+            self._read(0.1)
+        before, self.text = self.text[: found.end()], self.text[found.end() :]
+        return before
+
+    def type(self, text: str) -> None:
+        """Type a text."""
+        os.write(self._master, text.encode())
+
+    def end(self, timeout: float = 30.0) -> int:
+        """Wait for the command's end; its exit code."""
+        end = time.monotonic() + timeout
+        while self.process.poll() is None and time.monotonic() < end:
+            self._read(0.1)
+        self._read(0.1)
+        return self.process.wait(1)
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _read(self, timeout: float) -> None:
+        if select.select([self._master], [], [], timeout)[0]:
+            try:
+                self.text += os.read(self._master, 65536).decode("utf-8", "replace")
+            except OSError:  # the other side is closed
+                time.sleep(timeout)
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminal(home: Path) -> Iterator[Talk]:
+    opened: list[Terminal] = []
+
+    def open_terminal(*arguments: str, **environ: str) -> Terminal:
+        opened.append(Terminal(*arguments, environ=environ))
+        return opened[-1]
+
+    yield open_terminal
+    for item in opened:
+        item.close()
+
+
+def test_a_talk_at_a_terminal(terminal: Talk, home: Path) -> None:
+    slow = Completion('{"type":"final_answer","content":"' + "endless " * 400, delay=0.1)
+    script = (
+        call("calculator", expression="6*7"),
+        answer("It is 42."),
+        slow,
+        answer("Still here."),
+    )
+    with ScriptedServer(*script) as server:
+        screen = terminal("chat", "--url", server.url, NO_COLOR="1")
+        screen.until("> ")
+        screen.type("six times seven?\r")
+        seen = screen.until(r"It is 42\.") + screen.until("> ")
+        assert '→ calculator {"expression":"6*7"}' in seen and "← calculator" in seen
+        assert seen.count("It is 42.") == 1 and "\x1b[1m" not in seen
+        screen.type("go on?\r")
+        screen.until("endless endless")
+        screen.type("\x03")  # Ctrl-C stops the turn, not the program
+        screen.until("> ")
+        screen.type("there?\r")
+        screen.until(r"Still here\.")
+        screen.until("> ")
+        screen.type("\x03")  # at the prompt it does nothing
+        screen.until("> ")
+        screen.type("\x04")
+        assert screen.end() == 0
+    history = home / "state" / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "six times seven?" in history.read_text()
+
+
+def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> None:
+    with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
+        screen = terminal("ask", "--url", server.url, "six times seven?")
+        seen = screen.until(r"It is 42\.")
+        assert "\x1b[1m→ calculator" in seen
+        assert screen.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "status"), [("y\r", 0, "ok"), ("n too risky\r", 0, "denied")]
+)
+def test_an_approval_is_asked_in_place(
+    terminal: Talk, typed: str, code: int, status: str, home: Path
+) -> None:
+    with ScriptedServer(call("calculator", expression="6*7"), answer("Done.")) as server:
+        screen = terminal(
+            "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
+        )
+        seen = screen.until(r"y, or n and why: ")
+        assert '"expression": "6*7"' in seen and re.search("digest [0-9a-f]{64}", seen)
+        screen.type(typed)
+        screen.until(r"Done\.")
+        assert screen.end() == code
+    (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
+    records = transcript.read_text()
+    assert ('"approved":true' in records) == (status == "ok")
+    assert ("too risky" in records) == (status == "denied")
+
+
+def test_ctrl_d_at_an_approval_pauses_the_run(terminal: Talk) -> None:
+    with ScriptedServer(call("calculator", expression="6*7")) as server:
+        screen = terminal(
+            "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
+        )
+        screen.until(r"y, or n and why: ")
+        screen.type("\x04")
+        assert screen.end() == 4
+
+
+def test_ctrl_c_at_an_approval_interrupts_the_run(terminal: Talk, home: Path) -> None:
+    with ScriptedServer(call("calculator", expression="6*7")) as server:
+        screen = terminal(
+            "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
+        )
+        screen.until(r"y, or n and why: ")
+        screen.type("\x03")
+        assert screen.end() == 130
+    (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
+    assert '"execution_started"' not in transcript.read_text()
+
+
+def test_what_was_typed_ahead_approves_nothing(terminal: Talk, home: Path) -> None:
+    slow = Completion(
+        '{"type":"tool_call","name":"calculator","arguments":{"expression":"6*7"}}', delay=0.05
+    )
+    with ScriptedServer(slow, answer("Done.")) as server:
+        screen = terminal(
+            "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
+        )
+        while not server.bodies:
+            time.sleep(0.02)
+        screen.type("y\ry\r")
+        screen.until(r"y, or n and why: ")
+        screen.type("n not so fast\r")
+        screen.until(r"Done\.")
+        assert screen.end() == 0
+    (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
+    assert "not so fast" in transcript.read_text()

@@ -1,0 +1,179 @@
+"""The frame: help, version, completion, errors as one line, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools import cli
+from mlx_tools.cli import failures
+from mlx_tools.errors import BackendUnreachable, UsageError
+from tests.cli.scripted_server import Completion, ScriptedServer, answer
+
+PROGRAM = [sys.executable, "-m", "mlx_tools"]
+
+
+def test_help_names_every_command(run: Any) -> None:
+    result = run("--help")
+    assert result.code == 0 and result.err == ""
+    for command in cli.COMMANDS:
+        assert f"\n  {command} " in result.out
+
+
+def test_without_a_command_help_goes_to_standard_error(run: Any) -> None:
+    result = run()
+    assert result.code == 2 and result.out == "" and "Commands:" in result.err
+
+
+def test_version(run: Any) -> None:
+    assert run("--version").out.startswith("mlx-tools ")
+
+
+def test_every_command_has_help(run: Any) -> None:
+    for command in cli.COMMANDS:
+        result = run(command, "--help")
+        assert result.code == 0 and command in result.out
+
+
+@pytest.mark.parametrize("text", ["confg", "bogus", "config\x1b[31m"])
+def test_an_unknown_command_is_one_line_that_suggests(run: Any, text: str) -> None:
+    result = run(text)
+    assert result.code == 2 and "no such command" in result.error and "\x1b" not in result.err
+
+
+def test_an_unknown_subcommand_suggests(run: Any) -> None:
+    assert "'show'" in run("config", "shwo").error
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    code = (
+        "import sys; from mlx_tools.cli import main; main(['--help']); "
+        "print(*{n.partition('.')[0] for n in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded.isdisjoint({"typer", "rich", "pydantic", "httpx", "anyio", "asyncio", "json"})
+
+
+def test_completion_knows_commands_options_and_choices(home: Path) -> None:
+    def complete(words: str) -> list[str]:
+        environ = os.environ | {
+            "_MLX_TOOLS_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        }
+        done = subprocess.run(PROGRAM, env=environ, capture_output=True, text=True)
+        return done.stdout.split()
+
+    assert "config" in complete("mlx-tools co")
+    assert "show" in complete("mlx-tools config s")
+    assert "--max-iterations" in complete("mlx-tools ask --max-")
+    assert complete("mlx-tools ask --style ") == ["jsonl", "markdown-json", "xml"]
+
+
+def test_the_completion_script_can_be_shown(home: Path) -> None:
+    environ = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [*PROGRAM, "--show-completion", "bash"], env=environ, capture_output=True, text=True
+    )
+    assert "_MLX_TOOLS_COMPLETE" in done.stdout, done.stderr
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_an_error_of_ours_is_one_line_with_its_exit_code(run: Any, capsys: Any) -> None:
+    def fail() -> None:
+        raise BackendUnreachable("no server answers", hint="start one")
+
+    assert failures.guarded(fail) == 3
+    assert capsys.readouterr().err == "mlx-tools: error: no server answers (start one)\n"
+
+
+def test_what_a_terminal_would_obey_is_spelled(run: Any, capsys: Any) -> None:
+    def fail() -> None:
+        raise UsageError("a\x1b[2Jb\r\u202ec\n mlx-tools: error: forged")
+
+    failures.guarded(fail)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and not set(line) & set("\x1b\r\u202e")
+
+
+def test_an_internal_error_is_one_line_and_its_traceback_a_private_file(
+    home: Path, capsys: Any
+) -> None:
+    def fail() -> None:
+        raise KeyError("oops")
+
+    assert failures.guarded(fail) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "KeyError" in line
+    (crash,) = (home / "state" / "crashes").iterdir()
+    assert str(crash) in line and "raise KeyError" in crash.read_text()
+    assert stat.S_IMODE(crash.stat().st_mode) == 0o600
+
+
+def test_debug_shows_the_traceback(home: Path, capsys: Any) -> None:
+    def fail() -> None:
+        raise KeyError("oops")
+
+    assert failures.guarded(fail, debug=True) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "config", "show"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        error = process.stderr.read()
+    assert error == b"" and process.returncode == 1
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(home: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full on this system")
+    with full.open("w") as out:
+        done = subprocess.run([*PROGRAM, "config", "show"], stdout=out, stderr=subprocess.PIPE)
+    assert done.returncode != 0 and done.stderr.count(b"\n") == 1
+
+
+def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> None:
+    slow = Completion('{"type":"final_answer","content":"' + "x" * 400, delay=0.2)
+    with ScriptedServer(slow) as server:
+        process = subprocess.Popen(
+            [*PROGRAM, "ask", "--url", server.url, "Hello?"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        while not server.bodies:
+            time.sleep(0.02)
+            assert process.poll() is None, process.stderr
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and out == b""
+    assert b"transcript" in err and b"Traceback" not in err
+    (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
+    assert '"interrupted"' in transcript.read_text()
+
+
+def test_python_m_is_the_same_program(home: Path) -> None:
+    with ScriptedServer(answer("Hi.")) as server:
+        done = subprocess.run(
+            [*PROGRAM, "ask", "--url", server.url, "Hello?"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hi.\n", "")

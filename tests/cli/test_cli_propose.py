@@ -1,0 +1,154 @@
+"""`mlx-tools propose`: one turn, read as `parse` reads it; nothing runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather in a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["city"],
+            },
+        },
+    },
+    {"name": "delete_file", "parameters": {"properties": {"path": {"type": "string"}}}},
+]
+KEYS = [
+    *("id", "messages", "bare_text", "commentary", "reasoning", "dropped", "error"),
+    *("completion", "usage", "strategy"),
+]
+
+
+def propose(run: Any, *script: Any, options: tuple[str, ...]) -> Any:
+    with ScriptedServer(*script) as server:
+        return run("propose", "--url", server.url, *options), server
+
+
+def test_the_proposal_is_what_parse_prints_and_more(run: Any, write: Any) -> None:
+    tools = write("tools.json", TOOLS)
+    script = call("get_weather", city="Oslo")
+    result, server = propose(run, script, options=("Weather in Oslo?", "--tools", tools))
+    assert (result.code, result.err) == (0, "")
+    value = result.json
+    assert list(value) == KEYS
+    assert value["completion"] == script.text and value["strategy"] == "free"
+    assert value["usage"] == {
+        "requests": 1,
+        "prompt_tokens": 100,
+        "cached_tokens": 40,
+        "completion_tokens": 10,
+    }
+    parsed = run("parse", "--tools", tools, stdin=value["completion"]).json
+    assert {key: value[key] for key in parsed} == parsed
+    assert "get_weather(" in server.prompts[0] and len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        ('{"type":"tool_call","name":"get_weather","arguments":{}}', 1, "invalid_arguments"),
+        ('{"type":"tool_call","name":"get_wether","arguments":{}}', 1, "unknown_tool"),
+        ('{"type":"tool_call","name":"get_weather","argu', 1, "truncated_output"),
+        ("Sunny.", 0, None),
+    ],
+)
+def test_a_proposal_that_is_wrong_is_no_second_turn(
+    run: Any, write: Any, text: str, code: int, error: str | None
+) -> None:
+    tools = write("tools.json", TOOLS)
+    result, server = propose(
+        run, Completion(text), answer("never"), options=("Weather?", "--tools", tools)
+    )
+    assert result.code == code and len(server.bodies) == 1
+    assert (result.json["error"] or {}).get("code") == error
+
+
+def test_a_call_that_could_run_freely_does_not_run(run: Any, write: Any) -> None:
+    tools = write("tools.json", [{"name": "calculator", "effects": ["read"]}])
+    result, server = propose(
+        run, call("calculator"), answer("never"), options=("Go", "--tools", tools)
+    )
+    assert result.json["messages"][0]["runs"] == "freely" and len(server.bodies) == 1
+
+
+def test_forcing_writes_the_beginning_and_the_completion_holds_it(run: Any, write: Any) -> None:
+    tools = write("tools.json", TOOLS)
+    result, server = propose(
+        run,
+        Completion('"city":"Oslo"}}'),
+        options=("Go", "--tools", tools, "--tool-choice", "get_weather"),
+    )
+    assert result.code == 0, result.err
+    assert server.prompts[0].endswith('"name":"get_weather","arguments":{')
+    assert result.json["messages"][0]["arguments"] == {"city": "Oslo"}
+    assert json.loads(result.json["completion"])["name"] == "get_weather"
+
+
+def test_a_batch_gives_one_result_a_line_in_order(run: Any, write: Any) -> None:
+    lines = [
+        {"id": "a", "question": "Weather in Oslo?", "tools": TOOLS},
+        {"id": 2, "question": "Delete it", "tools": TOOLS[1:]},
+        {"question": "What?"},
+    ]
+    batch = write("batch.jsonl", "\n\n".join(json.dumps(line) for line in lines) + "\n")
+    result, server = propose(
+        run,
+        call("get_weather", city="Oslo"),
+        Completion('{"type":"tool_call","name":"delete_file"'),
+        answer("What."),
+        options=("--batch", batch, "--tools", write("tools.json", TOOLS)),
+    )
+    assert result.code == 0
+    assert [value["id"] for value in result.lines] == ["a", 2, None]
+    assert [bool(value["error"]) for value in result.lines] == [False, True, False]
+    assert "get_weather(" not in server.prompts[1] and "delete_file(" in server.prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "batch.jsonl: line 1: not JSON"),
+        ('{"question":"a","tools":[]}\n[]', 'line 2: expected {"id", "question", "tools"}'),
+        ('{"question":3,"tools":[]}', "line 1: expected"),
+        ('{"question":"a"}', "line 1: no tools are named"),
+        ('{"question":" ","tools":[]}', "line 1: the question is empty"),
+        ('{"question":"a","tools":[{}]}', "line 1: tool 1: name"),
+    ],
+)
+def test_a_bad_batch_is_told_before_anything_is_asked(
+    run: Any, write: Any, text: str, said: str
+) -> None:
+    result, server = propose(run, options=("--batch", write("batch.jsonl", text)))
+    assert result.code == 2 and said in result.error and server.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "QUESTION, or --batch"),
+        (("Hi",), "--tools FILE"),
+        (("Hi", "--batch", "x"), "QUESTION, or --batch"),
+        (("Hi", "--tools", "tools.json", "--strategy", "guided"), "available: auto, free"),
+        (("Hi", "--tools", "tools.json", "--tool-choice", "x"), "get_weather"),
+    ],
+)
+def test_wrong_usage_is_one_line(run: Any, write: Any, options: tuple[str, ...], said: str) -> None:
+    write("tools.json", TOOLS)
+    result, server = propose(run, options=options)
+    assert result.code == 2 and said in result.error and server.bodies == []
+
+
+def test_a_backend_that_fails_is_exit_code_3(run: Any, write: Any) -> None:
+    result, _ = propose(run, options=("Hi", "--tools", write("tools.json", TOOLS)))
+    assert result.code == 3 and result.out == ""

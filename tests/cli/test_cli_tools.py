@@ -1,0 +1,117 @@
+"""`mlx-tools tools`: listing, showing, exporting, and calling without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LISTED = [
+    *("name", "description", "effects", "plugin", "enabled", "disabled_reason"),
+    *("permitted", "needs_approval"),
+]
+
+
+def test_the_list_has_a_json_object_a_tool(run: Any) -> None:
+    rows = {row["name"]: row for row in run("tools", "list", "--json").lines}
+    assert all(list(row) == LISTED for row in rows.values())
+    assert rows["calculator"]["permitted"] and rows["calculator"]["enabled"]
+    assert not rows["file_access"]["enabled"] and "--root" in rows["file_access"]["disabled_reason"]
+
+
+def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_TOOLS_TOOLS_DISABLED", "clock")
+    rows = run("tools", "list", "--json", "--tools", "clock", "--root", ".").lines
+    assert {row["name"]: (row["enabled"], row["permitted"]) for row in rows} == {
+        "calculator": (True, False),
+        "clock": (False, False),
+        "file_access": (True, False),
+    }
+    assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
+
+
+def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
+    result = run("tools", "list")
+    assert [line.split()[0] for line in result.out.splitlines()] == [
+        *("calculator", "clock", "file_access")
+    ]
+
+
+def test_a_tool_is_shown_with_its_parameters(run: Any) -> None:
+    assert '"expression"' in run("tools", "show", "calculator").out
+    value = run("tools", "show", "clock", "--json").json
+    assert value["parameters"]["type"] == "object" and value["permitted"] is True
+
+
+def test_a_call_prints_the_output_and_leaves_a_record(run: Any) -> None:
+    result = run("tools", "call", "calculator", '{"expression":"17 * 23"}')
+    assert (result.code, result.out, result.err) == (0, "391\n", "")
+    (transcript,) = Path("..").glob("state/sessions/*/transcript.jsonl")
+    kinds = [json.loads(line)["type"] for line in transcript.read_text().splitlines()]
+    assert kinds == ["header", "tool_call", "decision", "execution_started", "tool_observation"]
+
+
+def test_a_call_as_json(run: Any) -> None:
+    value = run("tools", "call", "calculator", "-", "--json", stdin='{"expression":"1+1"}').json
+    assert value["status"] == "ok" and value["output"] == "2" and value["error_code"] is None
+    assert value["decision"]["decision"] == "allow" and Path(value["transcript"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("calculater", "{}"), 2, "did you mean calculator?"),
+        (("calculator", "{"), 2, "JSON: not JSON"),
+        (("calculator", "[]"), 2, "expected an object"),
+        (("calculator", "{}"), 2, "invalid_arguments: expression"),
+        (("calculator", '{"expression":"1/0"}'), 1, "tool_error"),
+        (("calculator", '{"expression":"1"}', "--tools", "clock"), 1, "not_allowed"),
+        (("file_access", '{"operation":"list","path":"."}'), 1, "disabled"),
+        (("file_access", '{"operation":"read","path":"../x"}', "--root", "."), 1, "x"),
+    ],
+)
+def test_a_call_that_fails_is_one_line(
+    run: Any, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = run("tools", "call", *arguments)
+    assert result.code == code and result.out == "" and said in result.error
+
+
+def test_a_call_that_must_be_approved_waits_with_exit_code_4(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "clock")
+    result = run("tools", "call", "clock", "{}", "--json")
+    assert result.code == 4 and result.json["status"] == "pending" and "paused" in result.error
+    assert run("tools", "call", "clock", "{}", "--approve", "always").code == 0
+    result = run("tools", "call", "clock", "{}", "--dry-run", "--json")
+    assert result.code == 0 and result.json["status"] == "dry_run"
+
+
+def test_tools_that_are_turned_off_are_not_called(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLUGIN_MLX_TOOLS_ENABLED", "no")
+    result = run("tools", "call", "clock", "{}")
+    assert result.code == 2 and "PLUGIN_MLX_TOOLS_ENABLED" in result.error
+    assert not any(row["enabled"] for row in run("tools", "list", "--json").lines)
+
+
+@pytest.mark.parametrize("form", ["openai", "anthropic", "mcp", "jsonschema"])
+def test_an_export_is_json_and_holds_the_permitted_tools(run: Any, form: str) -> None:
+    result = run("tools", "export", "--format", form)
+    assert result.code == 0 and "calculator" in result.out and "file_access" not in result.out
+    json.loads(result.out)
+    assert "file_access" in run("tools", "export", "--format", form, "--all").out
+
+
+def test_an_export_as_a_grammar(run: Any) -> None:
+    assert run("tools", "export", "--format", "gbnf").out.startswith("root ::=")
+
+
+def test_an_unknown_form_is_one_line(run: Any) -> None:
+    result = run("tools", "export", "--format", "yaml")
+    assert result.code == 2 and "gbnf" in result.error
+    assert run("tools", "export").code == 2

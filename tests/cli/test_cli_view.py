@@ -1,0 +1,186 @@
+"""What a person sees: steps on one stream, the answer on the other, and approvals that tell all."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools import events
+from mlx_tools.approval import ApprovalRequest
+from mlx_tools.cli.approve import ask_user, describe
+from mlx_tools.cli.output import shown, to_json
+from mlx_tools.cli.view import View
+from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.outcome import Answered, Stopped
+
+
+class Screen:
+    """Two streams, and the view on them."""
+
+    def __init__(self) -> None:
+        self.steps, self.answer = io.StringIO(), io.StringIO()
+        self.view = View(steps=self.steps, answer=self.answer)
+
+    def show(self, *happened: events.Event) -> Screen:
+        for event in happened:
+            self.view.show(event)
+        return self
+
+
+def started(turn: int = 1) -> events.Event:
+    return events.TurnStarted(turn=turn, prompt_chars=10)
+
+
+def ended(turn: int = 1) -> events.Event:
+    usage = Usage(prompt_tokens=100, cached_tokens=40, completion_tokens=5)
+    return events.TurnEnded(turn=turn, usage=usage, duration_ms=1200)
+
+
+def piece(text: str) -> events.Event:
+    return events.AnswerPiece(turn=1, text=text)
+
+
+def finished(answer: str) -> events.Event:
+    return events.Finished(outcome=Answered(session="s", answer=answer))
+
+
+def test_a_streamed_answer_is_shown_once() -> None:
+    screen = Screen().show(
+        started(), piece("It is "), piece("391."), ended(), finished("It is 391.")
+    )
+    assert screen.answer.getvalue() == "It is 391.\n"
+
+
+def test_an_answer_that_was_not_streamed_is_shown_whole() -> None:
+    screen = Screen().show(started(), ended(), finished("It is 391."))
+    assert screen.answer.getvalue() == "It is 391.\n"
+
+
+def test_an_answer_other_than_what_was_streamed_is_shown_after_it() -> None:
+    screen = Screen().show(started(), piece("It"), ended(), started(2), ended(2), finished("No."))
+    assert screen.answer.getvalue() == "It\nNo.\n"
+
+
+def test_steps_tell_what_was_asked_what_ran_how_long_and_what_came_back() -> None:
+    screen = Screen().show(
+        started(),
+        ended(),
+        events.CallRead(call="c1", name="clock", arguments={"timezone": "UTC"}, repairs=("comma",)),
+        events.CallDecided(call="c1", name="clock", decision="ask", rule="r", reason="it asks"),
+        events.ToolEnded(
+            call="c1",
+            name="clock",
+            error=None,
+            preview="12:00\nnoon",
+            duration_ms=3,
+            output_size_chars=10,
+        ),
+        events.ToolEnded(
+            call="c2",
+            name="clock",
+            error=ErrorInfo("timeout", "too slow"),
+            preview="",
+            duration_ms=2000,
+            output_size_chars=None,
+        ),
+    )
+    assert screen.steps.getvalue().splitlines() == [
+        "· turn 1: 1.2 s, 100 prompt tokens (40 cached), 5 written",
+        '→ clock {"timezone":"UTC"}  (repaired: comma)',
+        "  ask: it asks",
+        "← clock 3 ms: 12:00 noon",
+        "← clock 2.0 s: timeout: too slow",
+    ]
+
+
+def test_a_stopped_run_leaves_no_answer() -> None:
+    screen = Screen().show(
+        started(), events.Finished(outcome=Stopped(session="s", reason="total_timeout"))
+    )
+    assert screen.answer.getvalue() == ""
+
+
+def test_nothing_a_terminal_would_obey_is_shown() -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\u2066\r\x9b31m"
+    screen = Screen().show(
+        started(),
+        piece(evil),
+        events.CallRead(call="c1", name="clock", arguments={"a": evil}),
+        events.ToolEnded(
+            call="c1", name="clock", error=None, preview=evil, duration_ms=1, output_size_chars=9
+        ),
+        finished(evil),
+    )
+    both = screen.answer.getvalue() + screen.steps.getvalue()
+    assert not set(both) & set("\x1b\x07\r\x9b\u202e\u2066")
+
+
+@given(st.text())
+def test_shown_text_is_harmless_and_plain_text_stays(text: str) -> None:
+    out = shown(text)
+    assert not any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in out)
+    assert shown(out) == out
+    out.encode()
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda v: st.lists(v, max_size=3)))
+def test_json_is_one_line_of_utf_8(value: Any) -> None:
+    assert to_json(value).encode().count(b"\n") == 0
+
+
+# --- approvals ----------------------------------------------------------------------------------
+
+
+def request(arguments: dict[str, Any]) -> ApprovalRequest:
+    return ApprovalRequest(
+        call="c1",
+        name="create_file",
+        arguments=arguments,
+        reason="it always needs approval",
+        suspect=False,
+        digest="d" * 64,
+    )
+
+
+def test_an_approval_shows_name_reason_arguments_and_digest() -> None:
+    text = describe(request({"path": "a.txt", "content": "one\ntwo"}))
+    for part in ("create_file", "it always needs approval", '"a.txt"', "one\\ntwo", "d" * 64):
+        assert part in text
+
+
+def test_an_approval_cannot_be_spoofed_by_its_arguments() -> None:
+    evil = "\x1b[1A\x1b[2K\u202etxt.exe\u2028\r\x9b2J\u200b"
+    text = describe(request({"path": evil, evil: 1}))
+    assert not set(text) & set("\x1b\u202e\u2028\r\x9b\u200b")
+
+
+def test_padding_pushes_nothing_out_of_sight() -> None:
+    text = describe(request({"command": "ls" + " " * 10_000 + "; rm -rf ~"}))
+    assert len(text) < 1000 and "; rm -rf ~" in text and "×10000" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "approved", "reason"),
+    [
+        ("y\n", True, "approved at the terminal"),
+        ("YES\n", True, "approved at the terminal"),
+        ("n\n", False, "the user said no"),
+        ("n not that file\n", False, "not that file"),
+        ("\nwhat?\nok\ny\n", True, "approved at the terminal"),
+        ("", None, ""),
+        ("maybe", None, ""),
+    ],
+)
+def test_only_a_plain_yes_approves(typed: str, approved: bool | None, reason: str) -> None:
+    screen = io.StringIO()
+    (answer,) = ask_user([request({})], keyboard=io.StringIO(typed), screen=screen)
+    assert (answer.approved, answer.reason) == (approved, reason)
+
+
+def test_each_call_is_asked_about_and_the_end_of_input_decides_nothing_more() -> None:
+    answers = ask_user([request({})] * 3, keyboard=io.StringIO("y\n"), screen=io.StringIO())
+    assert [a.approved for a in answers] == [True, None, None]

@@ -1,0 +1,410 @@
+"""Settings: which source wins, what a project's file may do, and what the errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools import config
+from mlx_tools.config import ConfigErrors, Configuration
+from mlx_tools.policy import PRESETS, Limits, Policy
+from mlx_tools.policy.rules import decide
+from mlx_tools.spec import ToolSpec
+
+
+class Place:
+    """A user's file, a project's file and a working directory, all in one temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.user = folder / "config" / "config.toml"
+        self.project = folder / "home" / "project" / "mlx-tools.toml"
+        self.home = folder / "home"
+        self.cwd = self.project.parent / "src" / "deep"
+        self.user.parent.mkdir()
+        self.cwd.mkdir(parents=True)
+
+    def load(
+        self,
+        user: str = "",
+        project: str = "",
+        environ: Mapping[str, str] | None = None,
+        options: Mapping[str, str | bool | Sequence[str]] | None = None,
+    ) -> Configuration:
+        for path, text in ((self.user, user), (self.project, project)):
+            path.unlink(missing_ok=True)
+            if text:
+                path.write_text(text, encoding="utf-8")
+                path.chmod(0o600)
+        return config.load(
+            options=options or {},
+            environ=environ or {},
+            cwd=self.cwd,
+            user_file=self.user,
+            home=self.home,
+        )
+
+    def problems(self, *args: object, **more: object) -> tuple[str, ...]:
+        with pytest.raises(ConfigErrors) as caught:
+            self.load(*args, **more)  # type: ignore[arg-type]
+        return caught.value.problems
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# --- defaults -----------------------------------------------------------------------------------
+
+
+def test_every_setting_has_a_default_or_may_be_without_a_value() -> None:
+    given_values = config.defaults().values
+    missing = {k for k, row in config.table().items() if k not in given_values and not row.optional}
+    missing -= {"policy.allow"}
+    assert missing == set()
+    assert config.defaults().problems == ()
+
+
+def test_the_default_limits_are_those_of_the_library(place: Place) -> None:
+    assert place.load().limits() == Limits()
+
+
+def test_the_default_policy_is_the_read_only_preset(place: Place) -> None:
+    assert place.load().policy() == Policy(preset="readonly_basic")
+
+
+def test_every_setting_has_a_variable_of_its_own() -> None:
+    names = [row.env for row in config.table().values()]
+    assert len(set(names)) == len(names)
+    assert {
+        "PLUGIN_MLX_TOOLS_ENABLED",
+        "MLX_TOOLS_MAX_ITERATIONS",
+        "MLX_TOOLS_MODEL_PROMPT_STYLE",
+        "MLX_TOOLS_ALLOWED_TOOLS",
+        "MLX_TOOLS_TOOL_TIMEOUT_MS",
+        "MLX_TOOLS_TOTAL_TIMEOUT_MS",
+        "MLX_TOOLS_DRY_RUN",
+        "ROUTING_LOCAL_ENABLED",
+    } <= set(names)
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+def test_each_source_goes_over_the_one_before(place: Place) -> None:
+    user = "[limits]\nmax_iterations = 9\n[model]\nprompt_style = 'xml'\n"
+    project = "[limits]\nmax_iterations = 8\n"
+    environ = {"MLX_TOOLS_MAX_ITERATIONS": "7"}
+    options = {"limits.max_iterations": "6"}
+
+    def found(*sources: object) -> tuple[int, str]:
+        loaded = place.load(*sources)  # type: ignore[arg-type]
+        origin = loaded.origins["limits.max_iterations"][-1]
+        return loaded.settings.limits.max_iterations, origin.kind
+
+    assert found() == (4, "default")
+    assert found(user) == (9, "user")
+    assert found(user, project) == (8, "project")
+    assert found(user, project, environ) == (7, "environment")
+    assert found(user, project, environ, options) == (6, "option")
+    assert place.load(user, project).settings.model.prompt_style == "xml"
+
+
+def test_the_origin_names_the_file_the_variable_or_the_option(place: Place) -> None:
+    loaded = place.load(
+        "[model]\nseed = 1\n",
+        "[policy]\ndry_run = true\n",
+        {"MLX_TOOLS_TOOL_TIMEOUT_MS": "100"},
+        {"model.temperature": "0.5"},
+    )
+    assert loaded.named_by("model.seed") == f"{place.user}: model.seed"
+    assert loaded.named_by("policy.dry_run") == f"{place.project}: policy.dry_run"
+    assert loaded.named_by("limits.tool_timeout_ms") == "MLX_TOOLS_TOOL_TIMEOUT_MS"
+    assert loaded.named_by("model.temperature") == "--temperature"
+    assert loaded.files == (str(place.user), str(place.project))
+
+
+def test_a_list_of_tools_replaces_a_preset_and_a_preset_a_list(place: Place) -> None:
+    assert place.load("[policy]\nallow = ['clock']\n").policy() == Policy(allow=["clock"])
+    environ = {"MLX_TOOLS_POLICY_PRESET": "readonly_files"}
+    loaded = place.load("[policy]\nallow = ['clock']\n", environ=environ)
+    assert loaded.policy() == Policy(preset="readonly_files")
+
+
+@pytest.mark.parametrize("name", ["MLX_TOOLS_ALLOWED_TOOLS", "MLX_TOOLS_POLICY_PRESET"])
+def test_an_empty_choice_of_tools_allows_nothing(place: Place, name: str) -> None:
+    assert place.load(environ={name: ""}).policy() == Policy()
+
+
+def test_what_is_denied_adds_up_over_all_sources(place: Place) -> None:
+    loaded = place.load(
+        "[policy]\ndeny = ['a']\n", "[policy]\ndeny = ['b']\n", {"MLX_TOOLS_POLICY_DENY": "c, a"}
+    )
+    assert loaded.policy().deny == ("a", "b", "c")
+    kinds = [origin.kind for origin in loaded.origins["policy.deny"]]
+    assert kinds == ["default", "user", "project", "environment"] or kinds == [
+        "user",
+        "project",
+        "environment",
+    ]
+
+
+def test_an_options_time_is_in_seconds(place: Place) -> None:
+    loaded = place.load(options={"limits.total_timeout_ms": "2.5"})
+    assert loaded.settings.limits.total_timeout_ms == 2500
+    assert loaded.limits().total_timeout == 2.5
+
+
+@pytest.mark.parametrize("word", ["true", "TRUE", "1", "yes", "On"])
+def test_the_usual_words_switch_on(place: Place, word: str) -> None:
+    assert place.load(environ={"MLX_TOOLS_DRY_RUN": word}).settings.policy.dry_run
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("[limits]\nmax_iterations = 0\n", "limits.max_iterations", "an integer from 1 to 1000"),
+        ("[limits]\nmax_iterations = '5'\n", "limits.max_iterations", "an integer"),
+        ("[limits]\nmax_iterations = true\n", "limits.max_iterations", "an integer"),
+        ("[limits]\nmax_iterations = 5.0\n", "limits.max_iterations", "an integer"),
+        ("[model]\ntemperature = nan\n", "model.temperature", "a number from 0 to 2"),
+        ("[model]\nprompt_style = 'jsnl'\n", "model.prompt_style", "did you mean jsonl?"),
+        ("[model]\nreasoning = 0\n", "model.reasoning", "off, auto or an integer"),
+        ("[policy]\ndry_run = 'yes'\n", "policy.dry_run", "true or false"),
+        ("[policy]\nallow = 'clock'\n", "policy.allow", "a list of tools"),
+        ("[policy]\nallow = ['a b']\n", "policy.allow", "a list of tools"),
+        ("[policy]\npreset = 'all'\n", "policy.preset", ", ".join(PRESETS)),
+        ("[backend]\nurl = 'ftp://x'\n", "backend.url", "http://127.0.0.1:8080"),
+        ("[backend]\nurl = 'http://u:p@x'\n", "backend.url", "http://127.0.0.1:8080"),
+        ("[limits]\nmax_iteration = 3\n", "limits.max_iteration", "limits.max_iterations"),
+        ("[polcy]\nallow = []\n", "polcy", "did you mean policy?"),
+        ("[policy]\nseed = 3\n", "policy.seed", "did you mean model.seed?"),
+        ("limits = 3\n", "limits", "[limits]"),
+    ],
+)
+def test_a_fault_in_a_file_names_file_key_and_what_is_allowed(
+    place: Place, text: str, key: str, said: str
+) -> None:
+    (problem,) = place.problems(text)
+    assert problem.startswith(f"{place.user}: {key}: ")
+    assert said in problem
+    assert "\n" not in problem
+
+
+def test_all_faults_of_all_sources_are_told_at_once(place: Place) -> None:
+    found = place.problems(
+        "x = 1\n[limits]\nparallel = 9\n",
+        "[limits]\nmax_tokens = 0\n",
+        {"MLX_TOOLS_DRY_RUN": "maybe"},
+        {"limits.total_timeout_ms": "-1"},
+    )
+    assert len(found) == 5
+
+
+def test_broken_toml_is_told_with_its_line(place: Place) -> None:
+    (problem,) = place.problems("[limits]\nmax_iterations =\n")
+    assert problem.startswith(f"{place.user}: not TOML: ") and "line 2" in problem
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00"])
+def test_a_file_that_is_no_text_is_a_fault(place: Place, data: bytes) -> None:
+    place.user.write_bytes(data)
+    with pytest.raises(ConfigErrors, match=r"config\.toml"):
+        config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+
+
+def test_a_folder_or_a_dangling_link_in_place_of_a_file_is_a_fault(place: Place) -> None:
+    place.project.mkdir()
+    with pytest.raises(ConfigErrors, match="not a regular file"):
+        config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+    place.project.rmdir()
+    place.project.symlink_to("nowhere")
+    with pytest.raises(ConfigErrors, match="No such file"):
+        config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("MLX_TOOLS_MAX_ITERATION", "MLX_TOOLS_MAX_ITERATIONS"),
+        ("MLX_TOOLS_LIMITS_MAX_ITERATIONS", "MLX_TOOLS_MAX_ITERATIONS"),
+        ("MLX_TOOLS_POLICY_DRY_RUN", "MLX_TOOLS_DRY_RUN"),
+        ("MLX_TOOLS_DRYRUN", "MLX_TOOLS_DRY_RUN"),
+        ("PLUGIN_MLX_TOOLS_ENABLE", "PLUGIN_MLX_TOOLS_ENABLED"),
+        ("ROUTING_LOCAL_ENABLE", "ROUTING_LOCAL_ENABLED"),
+    ],
+)
+def test_a_misspelt_variable_is_a_fault_that_names_the_right_one(
+    place: Place, name: str, guess: str
+) -> None:
+    (problem,) = place.problems(environ={name: "1"})
+    assert problem.startswith(f"{name}: ") and guess in problem
+
+
+def test_a_foreign_variable_with_our_prefix_is_a_warning(place: Place) -> None:
+    loaded = place.load(environ={"MLX_TOOLS_WORKSPACE_OF_CI": "x", "MLX_TOOLS_SUITES": "/s"})
+    assert [w.partition(":")[0] for w in loaded.warnings] == ["MLX_TOOLS_WORKSPACE_OF_CI"]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("limits.max_iterations", ""),
+        ("limits.max_iterations", "1e2"),
+        ("limits.max_iterations", "9" * 5000),
+        ("limits.max_iterations", "٣"),
+        ("model.temperature", "inf"),
+        ("model.temperature", ""),
+        ("policy.dry_run", ""),
+        ("model.prompt_style", ""),
+    ],
+)
+def test_text_that_is_no_value_is_a_fault(place: Place, key: str, text: str) -> None:
+    row = config.table()[key]
+    (problem,) = place.problems(environ={row.env: text})
+    assert problem.startswith(f"{row.env}: ") and row.allowed() in problem
+
+
+@given(st.text(max_size=30))
+def test_reading_any_text_gives_a_value_that_is_allowed_or_value_error(text: str) -> None:
+    for row in config.table().values():
+        try:
+            value = row.read(text)
+        except ValueError:
+            continue
+        assert value is None or row.check(value) == value
+
+
+# --- a project's file ---------------------------------------------------------------------------
+
+
+def test_the_nearest_project_file_up_to_home_is_read(place: Place) -> None:
+    (place.home / "mlx-tools.toml").write_text("[limits]\nparallel = 1\n")
+    assert place.load(project="[limits]\nparallel = 2\n").settings.limits.parallel == 2
+    assert place.load().settings.limits.parallel == 1
+
+
+def test_a_project_file_above_home_is_not_read(place: Place) -> None:
+    (place.home.parent / "mlx-tools.toml").write_text("[limits]\nparallel = 1\n")
+    assert place.load().settings.limits.parallel == 4
+
+
+def test_a_project_file_may_tighten(place: Place) -> None:
+    loaded = place.load(
+        "[policy]\napprove = 'always'\n",
+        "enabled = false\n[routing]\nlocal_enabled = false\n[policy]\nallow = ['clock']\n"
+        "deny = ['notes_*']\nask = ['*']\ndry_run = true\nlocal_only = true\napprove = 'never'\n"
+        "[limits]\nmax_iterations = 2\ntool_timeout_ms = 5\n[tools]\ndisabled = ['calculator']\n"
+        "entry_points = false\n[model]\nprompt_style = 'xml'\n[prompt]\nproject_context = 'A.'\n",
+    )
+    settings = loaded.settings
+    assert not settings.enabled and not settings.routing.local_enabled
+    assert settings.policy.approve == "never" and settings.limits.max_iterations == 2
+    assert loaded.policy().local_only and loaded.policy().dry_run
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "key"),
+    [
+        ("", "[policy]\nallow = ['run_command']\n", "policy.allow"),
+        ("", "[policy]\nallow = ['*']\n", "policy.allow"),
+        ("", "[policy]\nallow = ['plugin:x']\n", "policy.allow"),
+        ("[policy]\nallow = ['notes_*']\n", "[policy]\nallow = ['n*']\n", "policy.allow"),
+        ("[policy]\nallow = ['clock']\n", "[policy]\npreset = 'readonly_basic'\n", "policy.preset"),
+        ("[policy]\ndry_run = true\n", "[policy]\ndry_run = false\n", "policy.dry_run"),
+        ("[policy]\nlocal_only = true\n", "[policy]\nlocal_only = false\n", "policy.local_only"),
+        ("", "[policy]\napprove = 'always'\n", "policy.approve"),
+        ("[policy]\napprove = 'never'\n", "[policy]\napprove = 'ask'\n", "policy.approve"),
+        ("", "[limits]\nmax_iterations = 5\n", "limits.max_iterations"),
+        ("", "[limits]\nmax_observation_chars = 100000\n", "limits.max_observation_chars"),
+        ("enabled = false\n", "enabled = true\n", "enabled"),
+        ("[tools]\nentry_points = false\n", "[tools]\nentry_points = true\n", "tools.entry_points"),
+        ("", "[tools]\nroots = ['/']\n", "tools.roots"),
+        ("", "[backend]\nurl = 'http://evil.example'\n", "backend.url"),
+        ("", "[backend]\nkind = 'completions'\n", "backend.kind"),
+        ("", "[backend]\napi_key = 'x'\n", "backend.api_key"),
+        ("", "[model]\nname = '/tmp/model'\n", "model.name"),
+        ("", "[model]\nchat_format = 'plain'\n", "model.chat_format"),
+        ("", "[prompt]\npersona = 'x'\n", "prompt.persona"),
+        ("", "[artifacts]\nkeep_days = 30\n", "artifacts.keep_days"),
+    ],
+)
+def test_a_project_file_that_would_loosen_is_a_fault(
+    place: Place, user: str, project: str, key: str
+) -> None:
+    (problem,) = place.problems(user, project)
+    assert problem.startswith(f"{place.project}: {key}: ")
+    assert "a project's file" in problem
+
+
+def test_every_setting_says_what_a_project_file_may_do_with_it() -> None:
+    powerful = {key for key, row in config.table().items() if row.setting.project == "any"}
+    assert powerful == {
+        "model.prompt_style",
+        "model.reasoning",
+        "model.response_mode",
+        "model.temperature",
+        "model.seed",
+        "prompt.project_context",
+    }
+
+
+def test_a_project_list_keeps_the_ceiling_of_the_preset_it_narrows(place: Place) -> None:
+    spec = ToolSpec("file_access", effects=frozenset({"write"}))
+    policy = place.load(project="[policy]\nallow = ['file_access']\n").policy()
+    assert decide(policy, spec, spec.name, {}, runs="freely").decision == "deny"
+
+
+NAMES = ["calculator", "clock", "file_access", "run_command", "plugin:x", "c*", "*"]
+LISTS = st.none() | st.lists(st.sampled_from(NAMES), max_size=3)
+
+
+@given(user=LISTS, project=LISTS, effect=st.sampled_from(["read", "write", "network"]))
+def test_no_project_file_allows_what_was_not_allowed_without_it(
+    user: list[str] | None, project: list[str] | None, effect: str
+) -> None:
+    def layer(kind: str, allow: list[str] | None) -> object:
+        values = {} if allow is None else {"policy.allow": tuple(allow)}
+        return config.Layer(kind, kind, values, {k: k for k in values})  # type: ignore[arg-type]
+
+    layers = [config.defaults(), layer("user", user)]
+    before = config.merge(layers).policy()  # type: ignore[arg-type]
+    try:
+        after = config.merge([*layers, layer("project", project)]).policy()  # type: ignore[list-item]
+    except ConfigErrors:
+        return
+    for name in ("calculator", "clock", "file_access", "run_command", "cat"):
+        spec = ToolSpec(name, effects=frozenset({effect}), plugin="x")  # type: ignore[arg-type]
+        if decide(after, spec, name, {}, runs="freely").decision == "allow":
+            assert decide(before, spec, name, {}, runs="freely").decision == "allow"
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def test_a_key_in_a_file_that_others_can_read_is_a_warning(place: Place) -> None:
+    text = "[backend]\napi_key = 'hush'\n"
+    assert place.load(text).warnings == ()
+    place.user.chmod(0o644)
+    loaded = config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+    (warning,) = loaded.warnings
+    assert "chmod 600" in warning and "hush" not in warning
+
+
+def test_a_bad_key_is_not_shown(place: Place) -> None:
+    found = place.problems(
+        "[backend]\napi_key = 'hush hush'\n", environ={"MLX_TOOLS_BACKEND_API_KEY": "hush hush"}
+    )
+    assert len(found) == 2 and not any("hush" in problem for problem in found)
+
+
+def test_the_settings_do_not_show_the_key_when_printed(place: Place) -> None:
+    loaded = place.load("[backend]\napi_key = 'hush'\n")
+    assert "hush" not in repr(loaded.settings)

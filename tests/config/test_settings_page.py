@@ -1,0 +1,20 @@
+"""The table of settings in the documentation is that of the code."""
+
+from __future__ import annotations
+
+from scripts import settings_table
+
+
+def test_the_table_in_the_docs_is_that_of_the_settings() -> None:
+    page = settings_table.PAGE.read_text(encoding="utf-8")
+    assert settings_table.page_with_table(page) == page, "run scripts/settings_table.py"
+
+
+def test_the_default_file_holds_every_setting_or_names_it_in_a_comment() -> None:
+    from mlx_tools import config
+
+    root = settings_table.PAGE.parent.parent
+    text = (root / "config" / "default.toml").read_text(encoding="utf-8")
+    for key in config.table():
+        name = key.rpartition(".")[2]
+        assert f"\n{name} = " in text or f"\n# {name} = " in text
