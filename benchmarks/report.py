@@ -1,0 +1,387 @@
+"""Writes docs/benchmarks.md from benchmarks/results.json: figures, ratios, aims met or not.
+
+``python benchmarks/report.py`` writes the page again; ``--check`` fails where it would differ.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from texts import COMPARED, GROWTH, HOSTILE
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.json"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+
+Cell = dict[str, Any]
+STRINGS = ("valid, one long string", "valid, records of strings")
+OURS = "mlx-tools"
+STREAMED = "mlx-tools, streamed"
+DURABLE = "mlx-tools, durable"
+BARE = "bare interpreter"
+
+
+def dump(results: dict[str, Any]) -> str:
+    """The results as JSON, one cell a line."""
+
+    def lines(value: Any, indent: str) -> str:
+        if not isinstance(value, dict) or not any(isinstance(v, dict) for v in value.values()):
+            return json.dumps(value, ensure_ascii=False)
+        inner = ",\n".join(
+            f"{indent} {json.dumps(key, ensure_ascii=False)}: {lines(item, indent + ' ')}"
+            for key, item in value.items()
+        )
+        return f"{{\n{inner}\n{indent}}}"
+
+    return lines(results, "") + "\n"
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale or unit == "µs":
+            value = seconds / scale
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.2g} {unit}"
+    raise AssertionError
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.2g}×"
+
+
+def bytes_of(size: str) -> str:
+    number = int(size)
+    for unit, scale in (("MB", 1_000_000), ("KB", 1_000)):
+        if number >= scale:
+            return f"{number / scale:g} {unit}"
+    return f"{number} B"
+
+
+def ratio(cell: Cell, other: Cell) -> float:
+    """How many times as long ``cell`` takes: the median of the rounds' own ratios."""
+    pairs = zip(cell["samples"], other["samples"], strict=False)
+    return float(statistics.median(a / b for a, b in pairs))
+
+
+def done(cell: Cell | None) -> bool:
+    return cell is not None and "median" in cell and "over" not in cell
+
+
+def factors(sizes: dict[str, dict[str, Cell]], name: str) -> Iterable[tuple[float, str]]:
+    """How many times as long each tenfold text takes, and which. By the minima: noise only adds."""
+    known = [(int(size), cells[name]) for size, cells in sizes.items() if done(cells.get(name))]
+    for (small, a), (large, b) in pairwise(known):
+        if large == 10 * small:
+            yield b["min"] / a["min"], f"{bytes_of(str(small))} to {bytes_of(str(large))}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+# --- the aims -----------------------------------------------------------------------------------
+
+
+def verdict(met: Iterable[bool]) -> str:
+    found = list(met)
+    return "yes" if all(found) else "in part" if any(found) else "**no**"
+
+
+def aim_strings(reading: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for kind in STRINGS:
+        measured = {
+            size: ratio(cells[OURS], cells["json"])
+            for size, cells in reading.get(kind, {}).items()
+            if done(cells.get(OURS)) and done(cells.get("json"))
+        }
+        if measured:
+            shown = ", ".join(f"{bytes_of(size)} {times(r)}" for size, r in measured.items())
+            name = f"{kind}: read within 3 times the time of `json.loads`"
+            rows.append([name, shown, verdict(r <= 3 for r in measured.values())])
+    return rows
+
+
+def aim_growth(reading: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for name, said in ((OURS, "whole"), (STREAMED, "streamed")):
+        found = [
+            (factor, kind, step)
+            for kind, sizes in reading.items()
+            for factor, step in factors(sizes, name)
+        ]
+        late = [k for k, s in reading.items() if any("over" in c.get(name, {}) for c in s.values())]
+        if found:
+            factor, kind, step = max(found)
+            shown = f"at most {times(factor)} (`{kind}`, {step}), {len(reading)} kinds of text"
+            shown += f"; over the cap: {', '.join(late)}" if late else ""
+            aim = f"tenfold text, read {said}: at most 15 times the time"
+            rows.append([aim, shown, "yes" if factor <= 15 and not late else "**no**"])
+    return rows
+
+
+def aim_steps(steps: dict[str, Any]) -> list[list[str]]:
+    measured = {
+        count: ratio(cells[OURS], cells["smolagents"])
+        for count, cells in steps.items()
+        if OURS in cells and "smolagents" in cells
+    }
+    if not measured:
+        return []
+    shown = ", ".join(f"{count} steps {times(r)}" for count, r in measured.items())
+    durable = {c: ratio(x[DURABLE], x["smolagents"]) for c, x in steps.items() if DURABLE in x}
+    if durable:
+        shown += "; durable " + ", ".join(f"{c} steps {times(r)}" for c, r in durable.items())
+    aim = "a step, transcript in memory: less than smolagents'"
+    return [[aim, shown, verdict(r < 1 for r in measured.values())]]
+
+
+def aim_startup(startup: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    imports, helps = startup["import"], startup["help"]
+    if OURS in imports and "llm" in imports:
+        share = net(imports, OURS) / net(imports, "llm")
+        rows.append(["import: less than llm's", times(share), verdict([share < 1])])
+    if OURS in helps and "llm" in helps:
+        share = ratio(helps[OURS], helps["llm"])
+        rows.append(
+            ["`mlx-tools --help`: less than `llm --help`", times(share), verdict([share < 1])]
+        )
+    return rows
+
+
+def net(cells: dict[str, Cell], name: str) -> float:
+    """Seconds above the bare interpreter's."""
+    return float(cells[name]["median"]) - float(cells[BARE]["median"])
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def render(results: dict[str, Any]) -> str:
+    """The whole page."""
+    lines = [*head(results), "## Aims", ""]
+    lines += table(
+        ["aim", "measured", "met"],
+        [
+            *aim_strings(results["reading"]),
+            *aim_growth(results["reading"]),
+            *aim_steps(results["steps"]),
+            *aim_startup(results["startup"]),
+        ],
+    )
+    lines += reading_part(results["reading"])
+    lines += steps_part(results["steps"])
+    lines += startup_part(results["startup"])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+HEAD = """\
+# Benchmarks
+
+<!-- Written by benchmarks/run.py. Change the scripts, not this page. -->
+
+Measured on {date}, all in one run of {seconds} seconds, by
+
+<!-- not run: takes minutes and wants a quiet machine -->
+```console
+$ {command}
+```
+
+Machine: {machine}; load average {before} before, {after} after.
+Versions: {versions}.
+
+Competitors take turns in every round, each in a process of its own. Times are medians over the
+rounds. A ratio is the median of the rounds' own ratios, so that a busy moment of the machine, which
+falls on both, weighs little. `benchmarks/results.json` has every sample.
+"""
+
+
+def head(results: dict[str, Any]) -> list[str]:
+    machine = results["machine"]
+    described = [machine["processor"], f"{machine['architecture']}, {machine['cores']} cores"]
+    described += [machine["system"], machine["python"]]
+    text = HEAD.format(
+        date=results["date"],
+        seconds=results["seconds"],
+        command=results["command"],
+        machine=", ".join(filter(None, described)),
+        versions=", ".join(f"{name} {number}" for name, number in results["versions"].items()),
+        **results["load"],
+    )
+    return [text]
+
+
+READING = """\
+## Reading a completion
+
+One text in, one tool call out; processor time. `json` is `json.loads`, `json_repair` its `loads`,
+`LangChain` its `JsonOutputParser`; `streamed` feeds the text four characters at a time. In
+brackets: as a multiple of mlx-tools' time on the same text. Where a parser did not find the call
+that stands in the text, the cell says what it gave instead, and its time is no comparison. `>`
+marks a parser that was ended after that time, or not asked again because it had been at a smaller
+size.
+"""
+
+HOSTILE_WORDS = """\
+### Hostile text
+
+There is no call in these: the right outcome is *nothing*, or an error. What breaks off within a
+call (`cut off inside a string`) must not become one. `some value` is a value made of rubbish.
+"""
+
+GROWTH_WORDS = """\
+### How the time grows
+
+Reading every kind of text, mlx-tools alone: the time of the longest, and the largest factor between
+a text and one ten times as long (by the minima of the rounds). Linear is 10.
+"""
+
+
+def reading_part(reading: dict[str, Any]) -> list[str]:
+    lines = [READING]
+    for kind in [*COMPARED, *HOSTILE]:
+        if kind == next(iter(HOSTILE)):
+            lines.append(HOSTILE_WORDS)
+        if kind in reading:
+            lines += [f"{'####' if kind in HOSTILE else '###'} `{kind}`", ""]
+            lines += reading_table(reading[kind])
+    lines.append(GROWTH_WORDS)
+    return lines + growth_table(reading)
+
+
+def reading_table(sizes: dict[str, dict[str, Cell]]) -> list[str]:
+    names = list(dict.fromkeys(name for cells in sizes.values() for name in cells))
+    names.sort(key=[OURS, STREAMED, "json", "json_repair", "LangChain"].index)
+    rows = [
+        [bytes_of(size), *(reading_cell(name, cells) for name in names)]
+        for size, cells in sizes.items()
+    ]
+    return table(["size", *names], rows)
+
+
+def reading_cell(name: str, cells: dict[str, Cell]) -> str:
+    cell = cells.get(name, {})
+    if "over" in cell:
+        return f"> {time(cell['over'])}"
+    if not done(cell):
+        return ""
+    text = time(cell["median"])
+    if name != OURS and done(cells.get(OURS)):
+        text += f" ({times(ratio(cell, cells[OURS]))})"
+    return text if cell["outcome"] == "the call" else f"{text}, {cell['outcome']}"
+
+
+def growth_table(reading: dict[str, Any]) -> list[str]:
+    rows = []
+    for kind in [*COMPARED, *HOSTILE, *GROWTH]:
+        sizes = reading.get(kind, {})
+        last = [cells for cells in sizes.values() if done(cells.get(OURS))]
+        if not last:
+            continue
+        row = [f"`{kind}`"]
+        for name in (OURS, STREAMED):
+            cell = next(reversed(sizes.values())).get(name, {})
+            row.append(f"> {time(cell['over'])}" if "over" in cell else time(cell["median"]))
+            found = list(factors(sizes, name))
+            row.append(times(max(found)[0]) if found else "")
+        rows.append(row)
+    largest = max((int(size) for sizes in reading.values() for size in sizes), default=0)
+    size = bytes_of(str(largest))
+    return table(["text", f"{size}, whole", "factor", f"{size}, streamed", "factor"], rows)
+
+
+STEPS = """\
+## A step
+
+A scripted model asks for one small synchronous tool N times, then answers; no network. Wall time of
+the run divided by N: what the framework itself costs per step. Every run is held to N calls and the
+answer. mlx-tools and LangChain's JSON chat read the calls out of text; the others are handed them
+ready made, smolagents both ways. `durable` writes the transcript to disk and syncs it before
+anything that has an effect; the others keep theirs in memory. `streamed` brings four characters at
+a time. *One more step* is the difference of the runs by the difference of their steps. In brackets:
+multiples of mlx-tools'.
+"""
+
+
+def steps_part(steps: dict[str, dict[str, Cell]]) -> list[str]:
+    lines = [STEPS]
+    names = list(dict.fromkeys(name for cells in steps.values() for name in cells))
+    rows = []
+    for name in names:
+        row = [name]
+        for cells in steps.values():
+            text = f"{time(cells[name]['median'])}, min {time(cells[name]['min'])}"
+            if name != OURS and OURS in cells:
+                text += f" ({times(ratio(cells[name], cells[OURS]))})"
+            row.append(text)
+        rows.append([*row, one_more(steps, name)])
+    return lines + table(["", *(f"{count} steps" for count in steps), "one more step"], rows)
+
+
+def one_more(steps: dict[str, dict[str, Cell]], name: str) -> str:
+    counts = sorted(steps, key=int)
+    if len(counts) < 2:
+        return ""
+    few, many = int(counts[0]), int(counts[-1])
+    spent = many * steps[counts[-1]][name]["median"] - few * steps[counts[0]][name]["median"]
+    return time(max(spent, 0.0) / (many - few))
+
+
+STARTUP = """\
+## Starting
+
+Fresh processes. *Import* is what a program imports to build an agent, above the bare interpreter's
+own {bare}; *memory* the most such a process holds. *First answer* is import, building an agent with
+one tool, and a run of one step: an import can be quick by putting work off. In brackets: multiples
+of mlx-tools'.
+"""
+
+
+def startup_part(startup: dict[str, Any]) -> list[str]:
+    imports, first = startup["import"], startup["first_answer"]
+    lines = [STARTUP.format(bare=time(imports[BARE]["median"]))]
+    rows = []
+    for name in imports:
+        if name == BARE:
+            continue
+        row = [name, multiple(net(imports, name), imports, name)]
+        row.append(f"{startup['memory'][name] / 1e6:.0f} MB")
+        row.append(multiple(net(first, name), first, name) if name in first else "")
+        rows.append(row)
+    lines += table(["", "import", "memory", "first answer"], rows)
+    helps = startup["help"]
+    rows = [
+        [f"`{name} --help`" if name != BARE else name, time(cell["median"]), time(cell["min"])]
+        for name, cell in helps.items()
+    ]
+    return lines + table(["whole process", "median", "least"], rows)
+
+
+def multiple(seconds: float, cells: dict[str, Cell], name: str) -> str:
+    text = time(seconds)
+    if name == OURS or OURS not in cells:
+        return text
+    return f"{text} ({times(seconds / net(cells, OURS))})"
+
+
+def main() -> None:
+    page = render(json.loads(RESULTS.read_text(encoding="utf-8")))
+    if sys.argv[1:] == ["--check"]:
+        if PAGE.read_text(encoding="utf-8") != page:
+            raise SystemExit("docs/benchmarks.md is not what benchmarks/report.py would write")
+    else:
+        PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The benchmarks run, hold every competitor to the work, and wrote the page that is there."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def run(script: str, *options: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def results(script: str, *options: str) -> Any:
+    return json.loads(run(script, *options))
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("texts")
+
+
+# --- the scripts --------------------------------------------------------------------------------
+
+
+def test_reading_measures_each_parser_and_says_what_it_found() -> None:
+    kinds = ["valid, one long string", "fenced", "{ repeated"]
+    parsers = ["json", "mlx-tools", "mlx-tools, streamed", "json_repair"]
+    found = results(
+        *("reading.py", "--sizes", "100,1000", "--rounds", "1"),
+        *("--kinds", ";".join(kinds), "--parsers", ";".join(parsers)),
+    )
+    assert list(found) == kinds
+    for kind in kinds:
+        for size in ("100", "1000"):
+            assert set(found[kind][size]) == set(parsers)
+            assert all(cell["min"] > 0 for cell in found[kind][size].values())
+    assert found["valid, one long string"]["1000"]["json"]["outcome"] == "the call"
+    assert found["fenced"]["1000"]["json"]["outcome"] == "JSONDecodeError"
+    for name in ("mlx-tools", "mlx-tools, streamed"):
+        assert found["fenced"]["1000"][name]["outcome"] == "the call"
+        assert found["{ repeated"]["1000"][name]["outcome"] == "nothing"
+
+
+def test_a_parser_past_the_cap_is_ended_and_not_asked_for_more() -> None:
+    found = results(
+        *("reading.py", "--sizes", "100,1000000,1000", "--rounds", "1", "--cap", "0.001"),
+        *("--kinds", "valid, mostly numbers", "--parsers", "json"),
+    )
+    sizes = found["valid, mostly numbers"]
+    assert sizes["1000000"]["json"]["over"] == 0.001
+    assert sizes["1000"]["json"]["over"] == 0.001
+
+
+def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
+    agents = ["mlx-tools", "mlx-tools, durable", "mlx-tools, streamed"]
+    found = results("steps.py", "--steps", "3", "--rounds", "1", "--agents", ";".join(agents))
+    assert {name: cell["outcome"] for name, cell in found["3"].items()} == dict.fromkeys(
+        agents, "3 calls"
+    )
+
+
+def test_a_run_that_did_not_do_the_work_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    agent = importlib.import_module("agents").load("mlx-tools")
+    agent.prepare(2)
+    assert agent.outcome(agent.run()) == "2 calls"
+    agent.counter.calls = 1
+    with pytest.raises(RuntimeError, match="1 of 2 calls"):
+        agent.outcome("done")
+
+
+def test_startup_measures_import_first_answer_and_help() -> None:
+    found = results("startup.py", "--rounds", "1")
+    for part in ("import", "first_answer", "help"):
+        assert {"bare interpreter", "mlx-tools"} <= set(found[part])
+    assert found["memory"]["mlx-tools"] > 1_000_000
+
+
+def test_a_missing_competitor_is_left_out_or_where_all_are_needed_an_error() -> None:
+    options = [sys.executable, str(BENCHMARKS / "steps.py"), "--steps", "1", "--rounds", "1"]
+    options += ["--agents", "mlx-tools;LangChain JSON chat"]
+    if importlib.util.find_spec("langchain_classic"):
+        pytest.skip("LangChain is installed here")
+    there = subprocess.run(options, capture_output=True, text=True)
+    assert "left out: LangChain JSON chat" in there.stderr
+    assert list(json.loads(there.stdout)["1"]) == ["mlx-tools"]
+    needed = subprocess.run([*options, "--need", "all"], capture_output=True, text=True)
+    assert needed.returncode == 1
+    assert "cannot be measured: LangChain JSON chat" in needed.stderr
+
+
+def test_the_whole_of_it_runs_quickly_without_touching_the_page(tmp_path: Path) -> None:
+    figures = tmp_path / "results.json"
+    page = run("run.py", "--quick", "--here", "--results", str(figures))
+    assert "$ python benchmarks/run.py --quick" in page
+    assert "| import | memory |" in page
+    assert json.loads(figures.read_text())["machine"]["cores"] >= 1
+
+
+@pytest.mark.slow
+def test_every_peer_does_the_same_work(tmp_path: Path) -> None:
+    figures = tmp_path / "results.json"
+    run("run.py", "--quick", "--results", str(figures))
+    found = json.loads(figures.read_text())
+    for count, cells in found["steps"].items():
+        assert len(cells) == 9
+        assert {cell["outcome"] for cell in cells.values()} == {f"{count} calls"}
+
+
+# --- the texts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+def test_every_text_has_the_size_it_was_asked_for(texts: Any, size: int) -> None:
+    for kind, make in texts.KINDS.items():
+        length = len(make(size).text.encode())
+        assert abs(length - size) <= max(0.05 * size, 200), kind
+
+
+def test_every_text_that_holds_a_call_says_which(texts: Any) -> None:
+    for kind, make in texts.COMPARED.items():
+        text = make(1_000)
+        assert text.call is not None, kind
+        assert text.call["type"] == "tool_call"
+        if kind.startswith("valid"):
+            assert json.loads(text.text) == text.call
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def test_the_page_is_what_the_figures_say_and_carries_its_command() -> None:
+    run("report.py", "--check")
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert "\n$ python benchmarks/run.py" in page
+
+
+def test_peers_are_exact_versions_that_agree_with_the_lock() -> None:
+    def pins(path: Path) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for line in path.read_text().splitlines():
+            if line and not line.lstrip().startswith("#"):
+                name, _, version = line.partition("==")
+                assert version, line
+                found.setdefault(name, set()).add(version.partition(" ")[0])
+        return found
+
+    peers, lock = pins(BENCHMARKS / "peers.txt"), pins(ROOT / "requirements.lock")
+    assert {"llm", "smolagents", "langchain", "pydantic-ai-slim"} <= set(peers)
+    for name in set(peers) & set(lock):
+        assert peers[name] <= lock[name], f"{name}: python benchmarks/run.py --lock"
