@@ -18,9 +18,7 @@ setup: $(READY) ## Make .venv (the other targets do it by themselves)
 
 demo: $(READY) ## Ask a real model on a real server a question that needs a tool
 	$(BIN)/mlx-tools models pull smollm2-135m
-# At a terminal the steps are shown as they happen; elsewhere the outcome's JSON lists the calls.
-	@test -t 2 || json=--json; set -x; \
-	  $(BIN)/mlx-tools ask --backend server --model smollm2-135m $$json "$(QUESTION)"
+	$(BIN)/mlx-tools ask --steps --backend server --model smollm2-135m "$(QUESTION)"
 
 test: $(READY) ## The default tests: everything but the slow ones
 	$(BIN)/pytest -n $(WORKERS) $(PYTEST_ARGS)
@@ -40,6 +38,7 @@ format: $(READY) ## Put the code into shape
 
 docs: $(READY) ## Write what is generated in docs/
 	$(BIN)/python scripts/import_diagram.py
+	$(BIN)/python scripts/settings_table.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \

@@ -1,0 +1,209 @@
+"""Draws what imports what into docs/architecture.md; `tests/test_architecture.py` holds it to this.
+
+`FLOORS` is the one place that says who may import whom. A *room* is a module or a package right
+under ``mlx_tools``; it may import rooms on lower floors, and what `BESIDE` names on its own.
+The imports are read from the source, those inside functions and under ``TYPE_CHECKING`` too.
+
+    python scripts/import_diagram.py            write the diagram
+    python scripts/import_diagram.py --check    exit 1 where it is out of date
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = "mlx_tools"
+FACE: Final = "__init__"
+"""The room of the public names: the package itself."""
+
+FLOORS: Final[tuple[tuple[str, ...], ...]] = (
+    ("errors",),
+    ("messages", "spec"),
+    ("policy", "prompt", "protocol"),
+    ("outcome", "transcript", "turn"),
+    ("events", "session"),
+    ("approval", "data", "foreign", "observation", "paths"),
+    ("artifacts", "models", "tools"),
+    ("backends", "store"),
+    ("completer", "router", "testing"),
+    ("driver",),
+    ("controller",),
+    ("config", "doctor"),
+    (FACE,),
+    ("cli",),
+    ("__main__",),
+)
+
+BESIDE: Final = frozenset({("prompt", "protocol")})
+"""(importer, imported): the pairs on one floor that may. Only the styles of the protocol."""
+
+BEGIN: Final = "<!-- import diagram: written by scripts/import_diagram.py -->"
+END: Final = "<!-- end of import diagram -->"
+PAGE: Final = ROOT / "docs" / "architecture.md"
+
+
+def floor_of(room: str) -> int | None:
+    """The number of a room's floor, 0 the lowest; None where the table does not know it."""
+    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), None)
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name, without the package's own name."""
+    found = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
+        if len(parts) > 1 and parts[-1] == FACE:
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything a module imports, wherever in it that happens.
+
+    Of ``from a import b`` both ``a`` and ``a.b`` come out, since ``b`` may be a module.
+    """
+    is_package = path.name == "__init__.py"
+    package = [PACKAGE, *([] if name == FACE else name.split("."))]
+    if not is_package:
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield node.lineno, module
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args:
+            function = ast.unparse(node.func).rpartition(".")[2]
+            first = node.args[0]
+            if (
+                function in {"import_module", "__import__"}
+                and isinstance(first, ast.Constant)
+                and isinstance(first.value, str)
+            ):
+                yield node.lineno, first.value
+
+
+def room_of(dotted: str, rooms: frozenset[str]) -> str | None:
+    """The room an absolute dotted name leads into; None outside the package."""
+    first, _, rest = dotted.partition(".")
+    if first != PACKAGE:
+        return None
+    room = rest.partition(".")[0]
+    return room if room in rooms else FACE
+
+
+def room_imports() -> dict[str, dict[str, str]]:
+    """For each room, the rooms it imports, each with one place (``file:line``) where it does."""
+    found = modules()
+    rooms = frozenset(name.partition(".")[0] for name in found)
+    edges: dict[str, dict[str, str]] = {room: {} for room in rooms}
+    for name, path in found.items():
+        here = name.partition(".")[0]
+        for line, dotted in imports_of(name, path):
+            there = room_of(dotted, rooms)
+            # `from mlx_tools import errors` names the package on its way to a room.
+            on_the_way = dotted == PACKAGE
+            if there not in (None, here) and not on_the_way:
+                edges[here].setdefault(str(there), f"{path.relative_to(ROOT)}:{line}")
+    return edges
+
+
+def violations() -> list[str]:
+    """What breaks the table, one line each: an unknown room, or an import that goes up."""
+    edges = room_imports()
+    faults = [
+        f"{room}: not in FLOORS of scripts/import_diagram.py"
+        for room in sorted(edges)
+        if floor_of(room) is None
+    ]
+    for here, imported in sorted(edges.items()):
+        for there, place in sorted(imported.items()):
+            low, high = floor_of(there), floor_of(here)
+            if low is None or high is None or (here, there) in BESIDE:
+                continue
+            if low >= high:
+                faults.append(f"{place}: {here} (floor {high}) imports {there} (floor {low})")
+    return faults
+
+
+def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The same graph without the arrows that follow from others."""
+
+    def reach(room: str) -> set[str]:
+        return edges[room].union(*(reach(next_room) for next_room in edges[room]))
+
+    return {
+        room: {
+            there
+            for there in imported
+            if not any(there in reach(other) for other in imported - {there})
+        }
+        for room, imported in edges.items()
+    }
+
+
+def diagram() -> str:
+    """The mermaid block: floors from high to low, an arrow for each import that says something."""
+    graph = {room: set(imported) for room, imported in room_imports().items()}
+    arrows = reduced(graph)
+    lines = ["```mermaid", "flowchart TD"]
+    for number in reversed(range(len(FLOORS))):
+        present = [room for room in FLOORS[number] if room in graph]
+        if present:
+            lines.append(f'  subgraph floor{number}[" "]')
+            lines += [f'    {node(room)}["{label(room)}"]' for room in present]
+            lines.append("  end")
+    lines += [
+        f"  {node(here)} --> {node(there)}"
+        for here in sorted(arrows)
+        for there in sorted(arrows[here])
+    ]
+    return "\n".join([*lines, "```"])
+
+
+def node(room: str) -> str:
+    """A room's name as mermaid's identifier."""
+    return "face" if room == FACE else room
+
+
+def label(room: str) -> str:
+    """A room's name as people know it."""
+    if room == FACE:
+        return PACKAGE
+    return f"{room}/" if (ROOT / PACKAGE / room).is_dir() else f"{room}.py"
+
+
+def page_with_diagram(page: str) -> str:
+    """The page's text with the present diagram between its two marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{PAGE.relative_to(ROOT)}: the marks of the import diagram are missing")
+    return f"{before}{BEGIN}\n\n{diagram()}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Writes the diagram, or with ``--check`` only looks."""
+    if faults := violations():
+        raise SystemExit("\n".join(faults))
+    old = PAGE.read_text(encoding="utf-8")
+    new = page_with_diagram(old)
+    if new == old:
+        return
+    if "--check" in sys.argv[1:]:
+        raise SystemExit(f"{PAGE.relative_to(ROOT)} is out of date: make docs")
+    PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

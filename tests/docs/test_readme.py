@@ -1,0 +1,269 @@
+"""Every example in the documentation is run, and does what the page shows.
+
+A page is Markdown. Its fenced blocks are taken in order; those under one second-level heading share
+a folder and an environment, so that a tour can build on itself.
+
+- ``console``: each line that starts with ``$`` is a command for bash. It must end with exit code 0,
+  and what the page shows under it must come out (standard output and standard error together). A
+  line ``...`` there stands for any lines, ``…`` within a line for any text. Where the page shows
+  nothing under a command, only its exit code counts.
+- ``python``: a program that must end without an error.
+- ``toml``, ``json``: must parse. ``mermaid``, ``text``: shown only.
+
+A comment on the line before a fence says what differs:
+
+- ``<!-- file: NAME -->``: the block is written to that file of the section's folder, not run.
+- ``<!-- exit: N -->``: the last command ends with this exit code.
+- ``<!-- not run: WHY -->``: the block is left out, and this is why.
+
+The pages speak of a server at 127.0.0.1:8080. Here that address stands for the real server of the
+tests, which commands find in their configuration, as a user's would; a section without a command
+that asks a model gets none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWN_ADDRESS = "127.0.0.1:8080"
+SECONDS = 300
+
+RUN = {"console", "python"}
+PARSED = {"json": json.loads, "toml": tomllib.loads}
+SHOWN = {"mermaid", "text"}
+
+NEEDS_MODEL = re.compile(rf"mlx-tools (?:ask|chat|doctor|propose)\b|{re.escape(SHOWN_ADDRESS)}")
+NO_SERVER = "127.0.0.1:9"
+NOTE = re.compile(r"<!-- (file|exit|not run): (.+?) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it stands, what it is, what it holds, and the notes before it."""
+
+    line: int
+    kind: str
+    body: str
+    notes: dict[str, str]
+
+
+@dataclass
+class Section:
+    """The blocks under one second-level heading."""
+
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def runs(self) -> bool:
+        return any(b.kind in RUN and not {"not run", "file"} & set(b.notes) for b in self.blocks)
+
+    @property
+    def needs_model(self) -> bool:
+        texts = (b.body for b in self.blocks if b.kind in RUN and "not run" not in b.notes)
+        return any(NEEDS_MODEL.search(text) for text in texts)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a ``console`` block, with what the page shows under it."""
+
+    text: str
+    shown: str
+
+
+def sections(page: str) -> list[Section]:
+    """The page's sections; a fence that is never closed is a fault."""
+    found = [Section("")]
+    lines = iter(enumerate(page.split("\n"), start=1))
+    notes: dict[str, str] = {}
+    for number, line in lines:
+        if fence := re.fullmatch(r" *(`{3,})(\w*)", line):
+            body = []
+            for _, inside in lines:
+                if inside.strip() == fence[1]:
+                    break
+                body.append(inside)
+            else:
+                raise AssertionError(f"line {number}: the fence is not closed")
+            found[-1].blocks.append(Block(number, fence[2], "\n".join(body) + "\n", notes))
+            notes = {}
+        elif noted := NOTE.findall(line):
+            notes |= dict(noted)
+        elif line.startswith("## "):
+            found.append(Section(line.removeprefix("## ")))
+        elif line.strip():
+            assert not notes, f"line {number}: a note must stand right before its fence"
+    return found
+
+
+def commands(body: str) -> list[Command]:
+    """The commands of a ``console`` block; a backslash at a line's end continues a command."""
+    found: list[tuple[list[str], list[str]]] = []
+    for line in body.removesuffix("\n").split("\n"):
+        if found and not found[-1][1] and found[-1][0][-1].endswith("\\"):
+            found[-1][0].append(line)
+        elif line.startswith("$ "):
+            found.append(([line.removeprefix("$ ")], []))
+        else:
+            assert found, f"a console block starts with a command, not with {line!r}"
+            found[-1][1].append(line)
+    return [Command("\n".join(text), "\n".join(shown).strip("\n")) for text, shown in found]
+
+
+def matches(shown: str, output: str) -> bool:
+    """Whether the output is what the page shows, its ``...`` and ``…`` taken as any text."""
+    pattern = ""
+    for line in shown.split("\n"):
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += ".*?".join(re.escape(part) for part in line.rstrip().split("…")) + r"\n"
+    text = "".join(f"{line.rstrip()}\n" for line in output.strip("\n").split("\n"))
+    return re.fullmatch(pattern, text) is not None
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs blocks in a folder of their own, with nothing of the developer's settings."""
+
+    folder: Path
+    address: str
+
+    def environment(self) -> dict[str, str]:
+        home = self.folder.parent / "home"
+        home.mkdir(exist_ok=True)
+        return {
+            "HOME": str(home),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "MLX_TOOLS_BACKEND_URL": f"http://{self.address}",
+            "COLUMNS": "100",
+            "LANG": "C.UTF-8",
+            "NO_COLOR": "1",
+        }
+
+    def execute(self, *command: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [part.replace(SHOWN_ADDRESS, self.address) for part in command],
+            cwd=self.folder,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            text=True,
+        )
+        return done.returncode, done.stdout.replace(self.address, SHOWN_ADDRESS)
+
+    def run(self, block: Block) -> None:
+        if "file" in block.notes:
+            path = self.folder / block.notes["file"]
+            path.write_text(block.body.replace(SHOWN_ADDRESS, self.address), encoding="utf-8")
+        elif block.kind == "python":
+            code, output = self.execute(sys.executable, "-c", block.body)
+            assert code == 0, f"line {block.line}:\n{output}"
+        elif block.kind == "console":
+            self.run_console(block)
+
+    def run_console(self, block: Block) -> None:
+        todo = commands(block.body)
+        for command in todo:
+            expected = int(block.notes.get("exit", "0")) if command is todo[-1] else 0
+            code, output = self.execute("bash", "-c", command.text)
+            told = f"line {block.line}: {command.text}\nexit code {code}, output:\n{output}"
+            assert code == expected, told
+            if command.shown:
+                assert matches(command.shown, output), f"{told}\nthe page shows:\n{command.shown}"
+
+
+def to_run() -> Iterator[object]:
+    for page in PAGES:
+        for section in sections(page.read_text(encoding="utf-8")):
+            if section.runs:
+                marks = [pytest.mark.real] if section.needs_model else []
+                yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
+
+
+@pytest.mark.parametrize("section", list(to_run()))
+def test_the_examples_of_a_section_do_what_the_page_shows(
+    section: Section, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    address = NO_SERVER
+    if section.needs_model:
+        address = str(request.getfixturevalue("real_server")).removeprefix("http://").rstrip("/")
+    runner = Runner(folder, address)
+    for block in section.blocks:
+        if "not run" not in block.notes:
+            runner.run(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_of_a_page_is_of_a_known_kind_and_parses(page: Path) -> None:
+    for section in sections(page.read_text(encoding="utf-8")):
+        for block in section.blocks:
+            assert block.kind in RUN | SHOWN | set(PARSED), f"line {block.line}: {block.kind!r}"
+            if block.kind in PARSED:
+                PARSED[block.kind](block.body)
+            if block.kind == "python":
+                compile(block.body, str(page), "exec")
+            if block.kind == "console":
+                assert commands(block.body), f"line {block.line}: no command"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"]
+    assert [name for name in pages if f"]({name})" not in index] == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "same"),
+    [
+        ("a\nb", "a\nb\n", True),
+        ("a\nb", "a  \nb\n\n", True),
+        ("a\n...\nd", "a\nb\nc\nd\n", True),
+        ("a\n...", "a\n", True),
+        ("took … ms", "took 31 ms\n", True),
+        ("a", "a\nb\n", False),
+        ("…", "a\nb\n", False),
+        ("a.c", "abc\n", False),
+        ("a\n...\nd", "a\nb\nc\n", False),
+    ],
+)
+def test_shown_output_is_compared_whole_but_for_its_marks(
+    shown: str, output: str, same: bool
+) -> None:
+    assert matches(shown, output) is same
+
+
+def test_a_page_is_read_into_sections_blocks_commands_and_notes() -> None:
+    page = (
+        "# T\n\n## A\n\n<!-- exit: 2 -->\n```console\n$ one \\\n  more\nout\n$ two\n```\n"
+        "\n## B\n<!-- file: f.py -->\n<!-- not run: because -->\n```python\nx = 1\n```\n"
+    )
+    _, first, second = sections(page)
+    assert commands(first.blocks[0].body) == [Command("one \\\n  more", "out"), Command("two", "")]
+    assert first.blocks[0].notes == {"exit": "2"}
+    assert second.blocks[0].notes == {"file": "f.py", "not run": "because"}
+    assert (first.runs, second.runs) == (True, False)

@@ -1,0 +1,157 @@
+"""The house holds: floors, rooms without I/O, light imports, files of a size to read."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from scripts import import_diagram as house
+
+PURE = ("errors", "messages", "spec", "protocol", "prompt", "policy", "turn", "session")
+
+NO_IO_MODULES = {
+    *("aiofiles", "anyio", "asyncio", "ctypes", "fcntl", "fileinput", "ftplib", "glob", "http"),
+    *("httpx", "io", "logging", "mlx", "mlx_lm", "mmap", "multiprocessing", "os", "pathlib"),
+    *("platformdirs", "requests", "rich", "select", "selectors", "shutil", "signal", "smtplib"),
+    *("socket", "socketserver", "sqlite3", "ssl", "starlette", "subprocess", "sys", "tempfile"),
+    *("threading", "time", "typer", "urllib", "uvicorn", "webbrowser"),
+}
+NO_IO_CALLS = {
+    *("breakpoint", "eval", "exec", "getenv", "input", "mkdir", "now", "open", "print"),
+    *("read_bytes", "read_text", "today", "token_bytes", "token_hex", "token_urlsafe", "unlink"),
+    *("urandom", "utcnow", "uuid1", "uuid4", "write_bytes", "write_text"),
+}
+HEAVY = {
+    *("httpx", "jinja2", "json_repair", "jsonschema", "mcp", "mlx", "mlx_lm", "numpy", "pydantic"),
+    *("rich", "starlette", "tokenizers", "transformers", "typer", "uvicorn"),
+}
+MODULES = house.modules()
+
+
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+def pure_modules() -> list[str]:
+    return [name for name in MODULES if name.partition(".")[0] in PURE]
+
+
+def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree_of(name)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_no_room_imports_a_higher_floor() -> None:
+    assert house.violations() == []
+
+
+def test_the_diagram_in_the_docs_is_that_of_the_real_imports() -> None:
+    page = house.PAGE.read_text(encoding="utf-8")
+    assert house.page_with_diagram(page) == page, "out of date: make docs"
+
+
+def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
+    source = tmp_path / "tools" / "late.py"
+    source.parent.mkdir()
+    source.write_text(
+        "from . import registry\n"
+        "from ..cli import main\n"
+        "def f():\n"
+        "    import mlx_tools.controller\n"
+        "    from importlib import import_module\n"
+        "    import_module('mlx_tools.config')\n"
+        "if TYPE_CHECKING:\n"
+        "    from mlx_tools import doctor\n"
+    )
+    rooms = frozenset({"cli", "config", "controller", "doctor", "tools"})
+    found = {house.room_of(dotted, rooms) for _, dotted in house.imports_of("tools.late", source)}
+    assert found - {None, house.FACE} == rooms
+
+
+@pytest.mark.parametrize("name", pure_modules())
+def test_a_pure_room_does_no_io(name: str) -> None:
+    faults = [
+        f"line {line}: imports {dotted}"
+        for line, dotted in house.imports_of(name, MODULES[name])
+        if dotted.partition(".")[0] in NO_IO_MODULES
+    ]
+    for node in ast.walk(tree_of(name)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called in NO_IO_CALLS:
+                faults.append(f"line {node.lineno}: calls {called}()")
+    assert faults == []
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after running ``code``."""
+    script = f"{code}\nimport sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return set(run.stdout.splitlines()[-1].split())
+
+
+def test_the_pure_rooms_load_nothing_foreign() -> None:
+    before = loaded_by("pass")
+    after = loaded_by("\n".join(f"import mlx_tools.{name}" for name in pure_modules()))
+    foreign = after - before - set(sys.stdlib_module_names) - {"mlx_tools"}
+    assert foreign == set()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded_by("import mlx_tools").isdisjoint(HEAVY)
+
+
+def test_importing_the_command_line_loads_no_model_or_network_library() -> None:
+    assert loaded_by("import mlx_tools.cli").isdisjoint(HEAVY - {"rich", "typer"})
+
+
+def test_every_foreign_import_is_a_declared_dependency() -> None:
+    project = tomllib.loads((house.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"], *project["optional-dependencies"]["mlx"]]
+    declared: set[str] = {canonicalize_name(Requirement(text).name) for text in texts}
+    declared.add("pydantic-core")  # pydantic names its exact version
+    providers = packages_distributions()
+    missing = {
+        f"{name} imports {top}"
+        for name, path in MODULES.items()
+        for _, dotted in house.imports_of(name, path)
+        if (top := dotted.partition(".")[0]) not in {house.PACKAGE, *sys.stdlib_module_names}
+        and declared.isdisjoint(canonicalize_name(found) for found in providers.get(top, ()))
+    }
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_file_stays_under_400_lines_and_a_function_under_70(name: str) -> None:
+    text = MODULES[name].read_text(encoding="utf-8")
+    assert text.count("\n") <= 400
+    long = [
+        f"{function.name}: {length} lines"
+        for function in functions(name)
+        if (length := (function.end_lineno or 0) - function.lineno + 1) > 70
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_is_left_undone(name: str) -> None:
+    text = MODULES[name].read_text(encoding="utf-8")
+    words = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "NotImplemented" + "Error")
+    assert re.findall(rf"\b(?:{'|'.join(words)})\b", text) == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is_for(name: str) -> None:
+    assert ast.get_docstring(tree_of(name))

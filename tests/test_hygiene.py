@@ -1,0 +1,116 @@
+"""What the repository must not hold: secrets, paths and hosts of one machine, clutter."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LARGEST_BYTES = 1_000_000
+
+# Written so that this file does not hold what it looks for.
+PATHS = re.compile(r"(?<![\w.~*-])/(?:ro{2}t|wor{1}k|tm{1}p/w|Use{1}rs/\w+)/")
+HOSTS = re.compile(
+    r"pypi\.or{1}g|pythonhoste{1}d\.org|npmj{1}s\.(?:org|com)|deb\.debia{1}n\.org"
+    r"|crate{1}s\.io|proxy\.golan{1}g\.org|/op{1}t/(?:pypi|wheels)"
+)
+SECRETS = re.compile(
+    r"\b(?:AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36}|glpat-[\w-]{20}|xox[abprs]-[\w-]{10,}"
+    r"|sk-[A-Za-z0-9_-]{32,}|hf_[A-Za-z0-9]{34}|AIza[\w-]{35})"
+    r"|-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----"
+)
+HISTORY = re.compile(
+    r"\bissue[ ]\d+\b|\bsub-?agent{1}s?\b|\bsh{1}ared/|\bCONTRAC{1}T\.md|\bclaud{1}e\b",
+    re.IGNORECASE,
+)
+
+
+def tracked() -> list[Path]:
+    """The files of the next commit: tracked ones and new ones that are not ignored."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("no git checkout: what belongs to the repository is not known")
+    listed = subprocess.run(
+        [git, "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def text_of(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", errors="replace")
+
+
+def places(pattern: re.Pattern[str], *, leave_out: tuple[str, ...] = ()) -> list[str]:
+    found = []
+    for path in tracked():
+        name = path.relative_to(ROOT).as_posix()
+        if name in leave_out:
+            continue
+        for number, line in enumerate(text_of(path).split("\n"), start=1):
+            found += [f"{name}:{number}: {match[0]}" for match in pattern.finditer(line)]
+    return found
+
+
+def test_no_file_holds_a_secret() -> None:
+    assert places(SECRETS) == []
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    assert places(PATHS) == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    assert places(HOSTS) == []
+
+
+def test_no_file_speaks_of_how_it_was_made() -> None:
+    # The runner looks for data that may stand beside the clone; nothing else knows of it.
+    assert places(HISTORY, leave_out=(".ci/run",)) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (SECRETS, "AKIA" + "A1B2" * 4),
+        (PATHS, '"/' + 'root/.cache"'),
+        (PATHS, "cd /" + "work/main"),
+        (HOSTS, "https://" + "pypi" + ".org/simple"),
+        (HISTORY, "see Issue" + " 12"),
+        (HISTORY, "../sha" + "red/x"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(pattern: re.Pattern[str], text: str) -> None:
+    assert pattern.search(text)
+
+
+def test_no_file_is_large_or_generated() -> None:
+    clutter = re.compile(r"(?:^|/)(?:__pycache__|\.DS_Store|\.venv|dist|build)(?:/|$)|\.pyc$")
+    for path in tracked():
+        name = path.relative_to(ROOT).as_posix()
+        assert path.stat().st_size <= LARGEST_BYTES, name
+        assert not clutter.search(name), name
+
+
+def test_text_files_end_in_one_newline_and_hold_no_trailing_space() -> None:
+    suffixes = {".cff", ".lock", ".md", ".py", ".sh", ".toml", ".yaml", ".yml"}
+    names = {"Makefile", "LICENSE", "run"}
+    faults = []
+    for path in tracked():
+        if path.suffix not in suffixes and path.name not in names:
+            continue
+        text = text_of(path)
+        name = path.relative_to(ROOT).as_posix()
+        if text and (not text.endswith("\n") or text.endswith("\n\n")):
+            faults.append(f"{name}: does not end in one newline")
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line != line.rstrip():
+                faults.append(f"{name}:{number}: trailing space")
+    assert faults == []

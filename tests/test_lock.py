@@ -1,0 +1,75 @@
+"""requirements.lock serves macOS and Linux, holds no address, and fits pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+MAC = {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"}
+OLD_MAC = MAC | {"platform_machine": "x86_64"}
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
+
+
+def lines() -> list[str]:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+
+
+def locked(platform: dict[str, str], python: str = "3.11") -> dict[str, Requirement]:
+    """What the lock installs on a platform, by name."""
+    environment = platform | {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+    }
+    found = [Requirement(line) for line in lines()]
+    return {
+        canonicalize_name(requirement.name): requirement
+        for requirement in found
+        if requirement.marker is None or requirement.marker.evaluate(environment)
+    }
+
+
+def declared(platform: dict[str, str]) -> list[Requirement]:
+    """What pyproject.toml asks for on a platform, all extras included."""
+    texts = [*PROJECT["dependencies"]]
+    for extra in PROJECT["optional-dependencies"].values():
+        texts += extra
+    requirements = [Requirement(text) for text in texts]
+    return [r for r in requirements if r.marker is None or r.marker.evaluate(platform)]
+
+
+def test_every_line_is_one_exact_version_and_no_address() -> None:
+    assert lines()
+    for line in lines():
+        assert re.match(r"[a-z0-9-]+==[0-9][\w.]*( ;|$)", line), line
+        assert "://" not in line
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("platform", [MAC, OLD_MAC, LINUX], ids=["mac", "old-mac", "linux"])
+def test_the_lock_satisfies_every_declared_bound(platform: dict[str, str], python: str) -> None:
+    versions = locked(platform, python)
+    for requirement in declared(platform):
+        assert canonicalize_name(requirement.name) in versions, f"{requirement}: make lock"
+        pinned = versions[canonicalize_name(requirement.name)]
+        version = str(pinned.specifier).removeprefix("==")
+        assert requirement.specifier.contains(version), f"{requirement}: make lock"
+
+
+def test_each_platform_gets_its_own_build_of_mlx() -> None:
+    mac, linux, old_mac = set(locked(MAC)), set(locked(LINUX)), set(locked(OLD_MAC))
+    assert {"mlx", "mlx-lm", "mlx-metal"} <= mac
+    assert {"mlx", "mlx-lm", "mlx-cpu"} <= linux
+    assert "mlx-cpu" not in mac
+    assert "mlx-metal" not in linux
+    assert not any(name.startswith("mlx") for name in old_mac)
