@@ -105,18 +105,25 @@ def test_bytes_that_are_no_text_are_told(run: Any) -> None:
 # --- at a terminal ------------------------------------------------------------------------------
 
 
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "mlx_tools", *sys.argv[1:]])
+"""
+"""For the leader of a new session: its standard input becomes the terminal of that session."""
+
+
 class Terminal:
     """A command on a pseudo-terminal."""
 
     def __init__(self, *arguments: str, environ: dict[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mlx_tools", *arguments],
+            [sys.executable, "-c", TAKE_TERMINAL, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=_take_terminal,
             env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | (environ or {}),
         )
         os.close(slave)
@@ -156,13 +163,6 @@ class Terminal:
                 self.text += os.read(self._master, 65536).decode("utf-8", "replace")
             except OSError:  # the other side is closed
                 time.sleep(timeout)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @pytest.fixture

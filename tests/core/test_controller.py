@@ -184,13 +184,13 @@ def test_at_most_four_calls_run_at_once() -> None:
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        time.sleep(0.02)
+        time.sleep(0.05)
         with lock:
             running[0] -= 1
 
     turn = "\n".join(call("busy", x=x) for x in range(8))
     Controller(ScriptedBackend(turn, answer()), [busy], ALL).run_sync("Hi")
-    assert most[0] == 4
+    assert 1 < most[0] <= 4
 
 
 def test_a_tool_that_fails_is_an_observation() -> None:
