@@ -24,6 +24,7 @@ STRINGS = ("valid, one long string", "valid, records of strings")
 OURS = "mlx-tools"
 STREAMED = "mlx-tools, streamed"
 DURABLE = "mlx-tools, durable"
+SYNCED = "mlx-tools, synced"
 BARE = "bare interpreter"
 
 
@@ -138,9 +139,11 @@ def aim_steps(steps: dict[str, Any]) -> list[list[str]]:
     if not measured:
         return []
     shown = ", ".join(f"{count} steps {times(r)}" for count, r in measured.items())
-    durable = {c: ratio(x[DURABLE], x["smolagents"]) for c, x in steps.items() if DURABLE in x}
-    if durable:
-        shown += "; durable " + ", ".join(f"{c} steps {times(r)}" for c, r in durable.items())
+    for name in (DURABLE, SYNCED):
+        ratios = {c: ratio(x[name], x["smolagents"]) for c, x in steps.items() if name in x}
+        if ratios:
+            shown += f"; {name.removeprefix('mlx-tools, ')} "
+            shown += ", ".join(f"{c} steps {times(r)}" for c, r in ratios.items())
     aim = "a step, transcript in memory: less than smolagents'"
     return [[aim, shown, verdict(r < 1 for r in measured.values())]]
 
@@ -306,10 +309,11 @@ STEPS = """\
 A scripted model asks for one small synchronous tool N times, then answers; no network. Wall time of
 the run divided by N: what the framework itself costs per step. Every run is held to N calls and the
 answer. mlx-tools and LangChain's JSON chat read the calls out of text; the others are handed them
-ready made, smolagents both ways. `durable` writes the transcript to disk and syncs it before
-anything that has an effect; the others keep theirs in memory. `streamed` brings four characters at
-a time. *One more step* is the difference of the runs by the difference of their steps. In brackets:
-multiples of mlx-tools'.
+ready made, smolagents both ways. `durable` writes the transcript to a file, which is enough for a
+tool that only reads; with a tool that writes, `synced`, the disk is waited for before and after
+every call. The others keep theirs in memory. `streamed` brings four characters at a time. *One more
+step* is the difference of the runs by the difference of their steps. In brackets: multiples of
+mlx-tools'.
 """
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends import Chunk as Chunk
     from mlx_tools.backends import CompletionRequest as CompletionRequest
     from mlx_tools.backends import CompletionsBackend as CompletionsBackend
+    from mlx_tools.backends import LocalBackend as LocalBackend
     from mlx_tools.backends import ServerBackend as ServerBackend
     from mlx_tools.controller import Controller as Controller
     from mlx_tools.controller import Conversation as Conversation
@@ -63,6 +64,7 @@ _HOMES: Final = {
     "Controller": "controller",
     "Conversation": "controller",
     "Limits": "policy",
+    "LocalBackend": "backends",
     "MlxToolsError": "errors",
     "Outcome": "outcome",
     "Paused": "outcome",
@@ -92,6 +94,7 @@ __all__ = [
     "Controller",
     "Conversation",
     "Limits",
+    "LocalBackend",
     "MlxToolsError",
     "Outcome",
     "Paused",

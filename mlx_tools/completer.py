@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -11,9 +11,12 @@ import anyio
 
 from mlx_tools import events
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
-from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.decoding import Asker, AskerLimits, Guide, Task, Unfilled, guidance
+from mlx_tools.due import Complete, Thought
+from mlx_tools.errors import BackendError
+from mlx_tools.messages import ErrorInfo, FinishReason, Usage
 from mlx_tools.protocol import AnswerDelta, ArgumentsDelta, CallStarted, Delta, Reader, Reading
-from mlx_tools.session import Complete, Session, Thought
+from mlx_tools.session import Session
 
 GRACE_SECONDS: Final = 0.25
 """How long the server may take, once the message is whole, to end by itself and say its usage."""
@@ -25,13 +28,16 @@ Emit = Callable[[events.Event], None]
 
 @dataclass(slots=True)
 class Written:
-    """What the model wrote, and how it was read. ``thought`` came before the forced prefix."""
+    """What the model wrote, and how it was read. ``thought`` came before the forced prefix;
+    ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost."""
 
     thought: str = ""
     text: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
     closed_early: bool = False
+    requests: int = 0
+    pieces: int = 0
     reading: Reading = field(default_factory=Reading)
 
 
@@ -53,21 +59,70 @@ class Completer:
         prompt = due.prompt
         if due.thought is not None:
             written.thought = await self._think(due, due.thought)
+            written.requests += 1
             prompt += due.thought.opening + written.thought + due.thought.closing
-        reader = Reader(due.rules)
-        await self._stream(prompt, due, reader, written, emit)
+        if due.strategy == "guided":
+            await self._guide(prompt, due, written, emit)
+        else:
+            reader = Reader(due.rules)
+            await self._stream(prompt, due, reader, written, emit)
+            written.reading = reader.finish(written.finish_reason or "stop")
         written.text = self.partial
-        written.reading = reader.finish(written.finish_reason or "stop")
         self.partial = ""
         return written
+
+    async def _guide(self, prompt: str, due: Complete, written: Written, emit: Emit) -> None:
+        """Writes the turn hole by hole: see `mlx_tools.decoding.guided`."""
+        reader = Reader(due.rules)
+        ahead = len(due.rules.prefix)  # the reader has this already
+
+        def tell(piece: str) -> None:
+            nonlocal ahead
+            new, ahead = piece[ahead:], max(0, ahead - len(piece))
+            self.partial += new
+            for delta in reader.feed(new):
+                emit(_event(due.turn, delta))
+
+        limits, sampling = self._session.limits, self._session.header.sampling
+        prompt = prompt.removesuffix(due.rules.prefix)
+        asker = Asker(
+            self._backend,
+            prompt,
+            AskerLimits(
+                max_tokens=due.max_tokens,
+                timeout=limits.completion_timeout,
+                idle_timeout=limits.idle_timeout,
+                temperature=sampling.get("temperature", 0.0),
+                seed=sampling.get("seed"),
+            ),
+        )
+        task = Task(
+            style=due.rules.style,
+            tools=due.tools,
+            tool_choice=due.rules.tool_choice,
+            max_calls=due.rules.max_calls or 1,
+        )
+        try:
+            await Guide(asker, task, guidance(due.question, due.answered), tell).write()
+            written.reading = reader.finish()
+            written.finish_reason = "stop"
+        except Unfilled as error:
+            text = self._session.words.error("unfilled", name="", reason=str(error))
+            written.reading = Reading(error=ErrorInfo("unfilled", text))
+            written.finish_reason, written.closed_early = "length", True
+        written.usage = asker.usage
+        written.requests += asker.requests
+        written.pieces += asker.pieces
 
     async def _stream(
         self, prompt: str, due: Complete, reader: Reader, written: Written, emit: Emit
     ) -> None:
         most = due.max_tokens * CHARS_PER_TOKEN
+        written.requests += 1
         async with aclosing(self._ask(prompt, due.max_tokens)) as chunks:
             async for chunk in chunks:
                 self.partial += chunk.text
+                written.pieces += bool(chunk.text)
                 for delta in reader.feed(chunk.text):
                     emit(_event(due.turn, delta))
                 written.finish_reason = chunk.finish_reason
@@ -85,7 +140,8 @@ class Completer:
         The first piece of text that comes instead closes the stream.
         """
         written.closed_early = True
-        with anyio.move_on_after(GRACE_SECONDS):
+        # The message is whole: how the server ends, or breaks off, takes nothing from it.
+        with anyio.move_on_after(GRACE_SECONDS), suppress(BackendError):
             async for chunk in chunks:
                 if chunk.finish_reason is not None:
                     written.closed_early = False

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import anyio
 
@@ -26,6 +26,7 @@ from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
     ChatFormat,
     Neutraliser,
+    PromptWords,
     build_examples,
     build_system,
 )
@@ -45,17 +46,22 @@ class Store(Protocol):
     def create(self) -> SessionFiles: ...
 
 
+_STRATEGIES: Final = ("auto", "free", "guided")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """How a run speaks with its model. All of it stands in the transcript's header.
 
     ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
+    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free`` or ``guided``.
     ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
-    ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails
-    before the model is asked anything.
+    ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
+    the model is asked anything.
     """
 
     style: Style = "jsonl"
+    strategy: str = "auto"
     chat_format: ChatFormat | None = None
     reasoning: str | int = "off"
     response_mode: str = "answer-first"
@@ -68,6 +74,18 @@ class RunSettings:
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        thought = self.reasoning
+        whole = isinstance(thought, int) and not isinstance(thought, bool) and thought > 0
+        number = isinstance(self.temperature, int | float) and self.temperature >= 0
+        for name, value, right, allowed in (
+            ("strategy", self.strategy, self.strategy in _STRATEGIES, ", ".join(_STRATEGIES)),
+            ("reasoning", thought, whole or thought in ("off", "auto"), "off, auto, tokens"),
+            ("temperature", self.temperature, number, "a number from 0"),
+        ):
+            if not right:
+                raise UsageError(f"{name} cannot be {value!r}", hint=f"allowed: {allowed}")
 
 
 class Controller:
@@ -95,6 +113,7 @@ class Controller:
         self.policy = policy or Policy()
         self.limits = limits or Limits()
         self.settings = settings or RunSettings()
+        self._opening: _Opening | None = None
         self._store = store or MemoryStore()
         self._approver = approver or NobodyThere()
 
@@ -126,7 +145,14 @@ class Controller:
         async def main() -> Outcome:
             return await self.run(question, tool_choice=tool_choice, history=history)
 
-        return anyio.run(main)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return anyio.run(main)
+        raise UsageError(
+            "run_sync cannot be called where an event loop runs",
+            hint="await controller.run(...) there",
+        )
 
     async def stream(
         self,
@@ -193,20 +219,11 @@ class Controller:
         settings, words = self.settings, data.load_words()
         chat_format = settings.chat_format or await format_of(self.backend)
         neutraliser = Neutraliser(chat_format.control_tokens)
-        specs = self._permitted()
-        system = build_system(
-            words,
-            response_mode=settings.response_mode,
-            style=settings.style,
-            tools=specs,
-            project_context=settings.project_context,
-            persona=settings.persona,
-            neutraliser=neutraliser,
-        )
-        turns = build_examples(words, specs, settings.style)
-        examples = [{"role": turn.role, "content": turn.content} for turn in turns]
-        examples += (_earlier(message, settings.style, neutraliser) for message in history)
-        catalog = json.dumps([_described(spec) for spec in specs], sort_keys=True)
+        key = (words, settings, chat_format, self._permitted())
+        if self._opening is None or self._opening.key != key:
+            self._opening = _opening(*key, neutraliser)
+        opening = self._opening
+        earlier = (_earlier(message, settings.style, neutraliser) for message in history)
         return Header(
             session=session,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -214,19 +231,58 @@ class Controller:
             backend=settings.backend,
             chat_format=chat_format.to_json(),
             style=settings.style,
+            strategy=settings.strategy,
             reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
             response_mode=settings.response_mode,
-            system=system.text,
-            examples=tuple(examples),
-            tools=tuple(json.loads(catalog)),
+            system=opening.system,
+            examples=(*opening.examples, *earlier),
+            tools=opening.tools,
             roots=settings.roots,
-            catalog_hash=hashlib.sha256(catalog.encode()).hexdigest(),
+            catalog_hash=opening.catalog_hash,
             policy=self.policy.to_json(),
             policy_hash=self.policy.digest(),
             limits=self.limits.to_json(),
             tool_choice=settings.tool_choice,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """What all sessions of a controller begin with, as long as nothing of ``key`` changes."""
+
+    key: tuple[PromptWords, RunSettings, ChatFormat, list[ToolSpec]]
+    system: str
+    examples: tuple[Mapping[str, str], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    catalog_hash: str
+
+
+def _opening(
+    words: PromptWords,
+    settings: RunSettings,
+    chat_format: ChatFormat,
+    specs: list[ToolSpec],
+    neutraliser: Neutraliser,
+) -> _Opening:
+    system = build_system(
+        words,
+        response_mode=settings.response_mode,
+        style=settings.style,
+        tools=specs,
+        project_context=settings.project_context,
+        persona=settings.persona,
+        neutraliser=neutraliser,
+    )
+    turns = build_examples(words, specs, settings.style)
+    catalog = json.dumps([_described(spec) for spec in specs], sort_keys=True)
+    return _Opening(
+        key=(words, settings, chat_format, specs),
+        system=system.text,
+        examples=tuple({"role": turn.role, "content": turn.content} for turn in turns),
+        tools=tuple(json.loads(catalog)),
+        catalog_hash=hashlib.sha256(catalog.encode()).hexdigest(),
+    )
 
 
 class Conversation:
@@ -275,13 +331,26 @@ class Conversation:
     async def _answer(
         self, question: str, tool_choice: str | None, emit: Callable[[events.Event], None]
     ) -> Outcome:
-        if not question.strip():
-            raise UsageError("the question is empty")
+        if not isinstance(question, str) or not question.strip():
+            raise UsageError("the question is no text, or empty")
+        self._check_choice(tool_choice)
         driver = self._driver
         await driver.run(question, tool_choice, emit)
         return outcome_of(
             driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
         )
+
+    def _check_choice(self, tool_choice: str | None) -> None:
+        """Raises `UsageError` for a choice that is neither a word nor a tool that may be called."""
+        if tool_choice in (None, "auto", "none"):
+            return
+        session = self._driver.session
+        allowed = [n for n, spec in session.specs.items() if permitted(session.policy, spec)]
+        if tool_choice not in allowed and (tool_choice != "required" or not allowed):
+            raise UsageError(
+                f"tool_choice: {tool_choice!r} is not allowed",
+                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
+            )
 
     def close(self) -> None:
         """Closes the transcript."""

@@ -12,13 +12,15 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
-from mlx_tools.backends.base import CompletionRequest
+from mlx_tools.backends.base import Backend, CompletionRequest
 from mlx_tools.backends.choose import Chosen
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.health import Health
+from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.probe import (
     has_logprobs,
     honours_stop,
@@ -64,9 +66,13 @@ async def check_all(
 
     ``chat_format`` says in words which one is used and where it comes from; ``control_tokens`` are
     its own, tried on the server. ``sessions`` is the folder that transcripts are written to. A
-    server of our own is started, and left running.
+    server of our own is started, and left running; a model in this process is loaded.
     """
-    server, client = await check_server(chosen)
+    if isinstance(chosen.backend, LocalBackend):
+        checks = await check_local(chosen.backend)
+        checks += [check_model(chosen), check_chat_format(chosen.files, chat_format)]
+        return [*checks, check_native_tools(chosen.files), check_folder("transcripts", sessions)]
+    server, client = await check_server(chosen.backend)
     checks = [server, check_model(chosen), check_chat_format(chosen.files, chat_format)]
     if client is not None:
         checks.append(await check_completion(client))
@@ -80,9 +86,10 @@ async def check_all(
     return checks
 
 
-async def check_server(chosen: Chosen) -> tuple[Check, CompletionsBackend | None]:
+async def check_server(
+    backend: CompletionsBackend | ServerBackend,
+) -> tuple[Check, CompletionsBackend | None]:
     """Whether the server answers; and its client, None where it does not."""
-    backend = chosen.backend
     try:
         client = await backend.connected() if isinstance(backend, ServerBackend) else backend
     except MlxToolsError as error:
@@ -96,11 +103,28 @@ async def check_server(chosen: Chosen) -> tuple[Check, CompletionsBackend | None
     return Check("server", "ok", f"{client.address} answers ({health.detail})"), client
 
 
-async def check_completion(client: CompletionsBackend) -> Check:
+async def check_local(backend: LocalBackend) -> list[Check]:
+    """Whether a model in this process loads and completes text, and what it can do."""
+    try:
+        await backend.start()
+    except MlxToolsError as error:
+        return [Check("loading", "fail", error.message, error.hint or "")]
+    found = [Check("loading", "ok", f"{backend.model.name} is loaded into this process")]
+    found.append(await check_completion(backend))
+    found += [Check("OpenBLAS", "warn", line) for line in backend.notes]
+    if find_spec("llguidance") is None:
+        hint = "pip install 'mlx-tools[grammar]'"
+        found.append(Check("grammar", "warn", "not offered: llguidance is missing", hint))
+    else:
+        found.append(Check("grammar", "ok", "offered, by llguidance"))
+    return found
+
+
+async def check_completion(client: Backend) -> Check:
     """Whether the server completes text as a run needs it: streamed, one token."""
     request = CompletionRequest(prompt="1, 2,", max_tokens=1, timeout=60)
     try:
-        async with aclosing(client.complete(request)) as chunks:
+        async with aclosing(cast(Any, client.complete(request))) as chunks:
             async for _ in chunks:
                 pass
     except MlxToolsError as error:

@@ -19,6 +19,7 @@ from mlx_tools import events
 from mlx_tools.approval import ApprovalRequest, Approver
 from mlx_tools.backends.base import Backend
 from mlx_tools.completer import Completer, Emit
+from mlx_tools.due import Ask, Complete, Execute, Rest, Write
 from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError
 from mlx_tools.messages import (
     ApprovalRecord,
@@ -36,7 +37,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.observation import shorten
 from mlx_tools.policy.approval import approval_digest
-from mlx_tools.session import Ask, Complete, Execute, Rest, Session, State, Write
+from mlx_tools.session import Session, State
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Progress, Registry, ToolResult, execute
 
@@ -139,7 +140,7 @@ class Driver:
     def _append(self, record: Record) -> None:
         self.session.check(record)
         self.files.transcript.append(record)
-        self.session.apply(record)
+        self.session.fold(record)
 
     def _stop(self, reason: str, message: str) -> None:
         self._append(
@@ -214,6 +215,8 @@ class Driver:
             usage=written.usage,
             duration_ms=round((monotonic() - began) * 1000),
             thought=written.thought,
+            requests=written.requests,
+            pieces=written.pieces,
         )
         self._append(record)
         self._waiting_for = ""
@@ -249,9 +252,12 @@ class Driver:
             timeout=limits.tool_timeout,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
-        record = self._observation(call, result)
+        unkept: list[TranscriptError] = []
+        record = self._observation(call, result, unkept)
         self._append(record)
         self._tell_end(record)
+        if unkept:
+            raise unkept[0]
 
     def _tell_progress(self, call: CallRecord, progress: Progress) -> None:
         self._emit(
@@ -263,15 +269,24 @@ class Driver:
             )
         )
 
-    def _observation(self, call: CallRecord, result: ToolResult) -> ObservationRecord:
-        """The observation of a call: its output, or head and tail of it, the whole kept."""
+    def _observation(
+        self, call: CallRecord, result: ToolResult, unkept: list[TranscriptError]
+    ) -> ObservationRecord:
+        """The observation of a call: its output, or head and tail of it, the whole kept.
+
+        Where the whole could not be kept the error goes into ``unkept``: the call has run, and that
+        must be written down first.
+        """
         content, artifact = result.content, None
         limit = self.session.limits.max_observation_chars
         if content is not None:
             self.outputs[call.call] = content
             if len(content) > limit:
                 if self.files.artifacts is not None:
-                    artifact = self.files.artifacts.put(content)
+                    try:
+                        artifact = self.files.artifacts.put(content)
+                    except TranscriptError as error:
+                        unkept.append(error)
                 content = shorten(content, limit, self._cut_notice)
         return ObservationRecord(
             call=call.call,

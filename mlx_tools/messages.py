@@ -15,6 +15,9 @@ from mlx_tools.errors import ErrorCode
 Style = Literal["jsonl", "markdown-json", "xml"]
 """How protocol lines are written: `mlx_tools.protocol.styles`."""
 
+Strategy = Literal["free", "guided", "grammar"]
+"""How a completion came about: written freely, guided hole by hole, or masked by a grammar."""
+
 FinishReason = Literal["stop", "length", "tool_calls"]
 """Why a completion ended: by itself, by its token limit, or (a break of format) at native tool
 markers."""
@@ -119,7 +122,10 @@ class CompletionRecord:
     """One completion as it came.
 
     ``prefix`` is what the host wrote at the start of the model's turn, ``text`` what the model
-    wrote after it, ``counted`` what of both goes on in the prompt.
+    wrote after it (with ``guided``: what both wrote), ``counted`` what of both goes on in the
+    prompt. ``requests`` is how often the backend was asked, ``pieces`` in how many pieces text
+    came: with a stock server as many as tokens. ``usage`` adds up all requests. ``error`` is why a
+    guided turn could not be filled.
     """
 
     type: ClassVar[str] = "completion"
@@ -135,6 +141,10 @@ class CompletionRecord:
     commentary: str = ""
     dropped: tuple[str, ...] = ()
     bare_text: bool = False
+    strategy: Strategy = "free"
+    requests: int = 1
+    pieces: int | None = None
+    error: ErrorInfo | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

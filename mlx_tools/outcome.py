@@ -168,11 +168,11 @@ def outcome_of(
         "transcript": transcript,
         "turns": len(completions),
         "calls": _calls(run, outputs or {}),
-        "requests": len(completions),
-        "usage": _usage([r.usage for r in completions]),
+        "requests": sum(r.requests for r in completions),
+        "usage": total_usage([r.usage for r in completions]),
         "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
         "model": header.model,
-        "strategy": header.strategy,
+        "strategy": _strategy(completions, header),
     }
     match run[-1]:
         case AnswerRecord() as last:
@@ -186,6 +186,11 @@ def outcome_of(
     raise errors.TranscriptError("the run has not come to rest")
 
 
+def _strategy(completions: Sequence[CompletionRecord], header: Header) -> str:
+    """How the last completion was written: with ``auto``, what it came to."""
+    return completions[-1].strategy if completions else header.strategy
+
+
 def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallReport, ...]:
     ended = {r.call: r for r in run if isinstance(r, ObservationRecord)}
     in_doubt = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - set(ended)
@@ -194,6 +199,7 @@ def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallRepor
         if isinstance(record, RepairRecord) and record.call is not None:
             repairs.setdefault(record.call, []).append(record.name)
     paused = isinstance(run[-1], PauseRecord)
+    repeated = _stopped_by(run)
     reports = []
     for call in run:
         if not isinstance(call, CallRecord):
@@ -211,11 +217,19 @@ def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallRepor
                 duration_ms=end.duration_ms if end is not None else None,
                 output_size_chars=end.output_size_chars if end is not None else None,
                 output=outputs.get(call.call, end.content if end is not None else None),
-                error_code=error.code if error is not None else None,
+                error_code=error.code if error is not None else repeated.get(call.call),
                 error_preview=error.message[:PREVIEW_CHARS] if error is not None else None,
             )
         )
     return tuple(reports)
+
+
+def _stopped_by(run: Sequence[Record]) -> Mapping[str, str]:
+    """The call that a run was stopped for, and its code: it has no observation to say so."""
+    if not isinstance(last := run[-1], StoppedRecord) or last.reason != "repeated_call":
+        return {}
+    calls = [record.call for record in run if isinstance(record, CallRecord)]
+    return dict.fromkeys(calls[-1:], last.reason)
 
 
 def _status(end: ObservationRecord | None, paused: bool) -> CallStatus:
@@ -246,8 +260,8 @@ def _pending(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ..
     )
 
 
-def _usage(usages: Sequence[Usage]) -> Usage:
-    """The sums. One that a completion did not report is unknown for the run."""
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """The sums. One that a completion did not report is unknown for all."""
 
     def total(values: list[int | None]) -> int | None:
         known = [v for v in values if v is not None]

@@ -17,10 +17,14 @@ from mlx_tools.prompt import (
 
 @dataclass(frozen=True, slots=True)
 class FoundFormat:
-    """A chat format and, in a few words, where it comes from."""
+    """A chat format and, in a few words, where it comes from.
+
+    ``doubt`` is one line for a person where it is a mere guess, empty elsewhere.
+    """
 
     chat_format: ChatFormat
     source: str
+    doubt: str = ""
 
 
 def find_chat_format(
@@ -49,7 +53,8 @@ def find_chat_format(
         )
         return FoundFormat(_guarded(found, files), "the model's own template")
     found = format_for_name(model or "")
-    return FoundFormat(_guarded(found, files), f"the model's name ({found.name})")
+    doubt = _doubt(model) if found is NAMED_FORMATS["plain"] else ""
+    return FoundFormat(_guarded(found, files), f"the model's name ({found.name})", doubt)
 
 
 async def find_served_format(
@@ -79,16 +84,25 @@ async def format_of(backend: Backend) -> ChatFormat:
     """
     from mlx_tools.backends.choose import look_at
     from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.server import ServerBackend
 
     model: str | None = getattr(backend, "model", None)
     files: ModelFiles | None = None
-    if isinstance(backend, ServerBackend):
+    if isinstance(backend, ServerBackend | LocalBackend):
         model, files = str(backend.model), read_model_files(backend.model)
     elif isinstance(backend, CompletionsBackend):
         chosen = await look_at(backend)
         model, files = chosen.model, chosen.files
     return (await find_served_format(backend, files=files, model=model)).chat_format
+
+
+def _doubt(model: str | None) -> str:
+    known = f"that of {model} is not known" if model else "nothing says which model is served"
+    return (
+        f"the chat format plain is a guess, since {known}: "
+        "set it with --chat-format, or name the model with --model"
+    )
 
 
 def _guarded(chat_format: ChatFormat, files: ModelFiles | None) -> ChatFormat:

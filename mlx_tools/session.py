@@ -9,10 +9,10 @@ session: that is all there is to resuming.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from mlx_tools.due import Ask, Complete, Due, Execute, Rest, Thought, Write
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import (
     AnswerRecord,
@@ -29,15 +29,18 @@ from mlx_tools.messages import (
     PauseRecord,
     Record,
     StoppedRecord,
+    Strategy,
+    ToolCall,
     Usage,
     UserRecord,
 )
-from mlx_tools.policy import Limits, Policy
+from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     Reading,
     ReadingRules,
+    calls_in,
     forcing_prefix,
     read,
 )
@@ -74,62 +77,8 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
 """Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""
 
 
-# --- what is due ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Thought:
-    """How a thinking model is let think before the prefix: within ``budget`` tokens.
-
-    ``opening`` goes on from the prompt, the model's thought follows, ``closing`` ends it.
-    """
-
-    opening: str
-    closing: str
-    marker: str
-    budget: int
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``)."""
-
-    turn: int
-    prompt: str
-    rules: ReadingRules
-    max_tokens: int
-    thought: Thought | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """These records follow from what is there: append them."""
-
-    records: tuple[Record, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Execute:
-    """Run these calls, in parallel."""
-
-    calls: tuple[CallRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A person must decide about these calls."""
-
-    calls: tuple[CallRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Nothing is due: a question, an approval or nothing at all comes next."""
-
-    state: State
-
-
-Due = Complete | Write | Execute | Ask | Rest
+MAX_BREAKS: Final = 2
+"""After so many breaks of format a session on ``auto`` stays guided."""
 
 
 class Session:
@@ -153,6 +102,7 @@ class Session:
         self.disabled = disabled or {}
         self.turn = 0
         self.calls_made = 0
+        self.breaks = 0
         self._pending: tuple[CompletionRecord, Reading] | None = None
         for record in records:
             self.apply(record)
@@ -162,6 +112,10 @@ class Session:
     def apply(self, record: Record) -> None:
         """Folds one record. Raises `TranscriptError` where it may not come now."""
         self.check(record)
+        self.fold(record)
+
+    def fold(self, record: Record) -> None:
+        """Folds a record that `check` let pass, and that nothing has come after."""
         if isinstance(record, Header):
             self._open(record)
             return
@@ -170,6 +124,8 @@ class Session:
                 self._ask(record)
             case CompletionRecord():
                 self._complete(record)
+                if self.asked_again:
+                    return  # what was broken is recorded, and not sent
             case StoppedRecord():
                 self.state = State.STOPPED
             case AnswerRecord():
@@ -199,8 +155,11 @@ class Session:
             words=self.words,
             reasoning=header.reasoning,
         )
-        self.observations: list[str] = []
+        self.observations: list[str] = []  # those in which calls stand, which might be echoed
         self.current = Turn(())
+        self.tools = {
+            name: spec for name, spec in self.specs.items() if permitted(self.policy, spec)
+        }
         self.state = State.IDLE
 
     def _ask(self, record: UserRecord) -> None:
@@ -208,15 +167,31 @@ class Session:
         self.iterations = 0
         self.format_errors = 0
         self.told_to_finish = False
+        self.asked_again = False
+        self.question = record.content
+        self.answered: list[ToolCall] = []
         self.history = History()
         self.state = State.COMPLETING
 
     def _complete(self, record: CompletionRecord) -> None:
         reading = self._reading_of(record)
         self.turn = record.turn
+        if self._breaks_format(record, reading):
+            self.breaks += 1
+            self.asked_again = True
+            return
+        self.asked_again = False
         self.iterations += 1
         self.current = follow(reading, record, self)
         self.state = State.READING
+
+    def _breaks_format(self, record: CompletionRecord, reading: Reading) -> bool:
+        """Whether the turn is asked again, guided: what was written freely holds no message. A
+        thought that its budget cut off is no break."""
+        if self.header.strategy != "auto" or record.strategy != "free" or reading.messages:
+            return False
+        cut_off = bool(reading.reasoning) and not reading.counted.strip()
+        return reading.error is not None and bool(record.text.strip()) and not cut_off
 
     def _correct(self, record: CorrectionRecord) -> None:
         if record.error.code == "iteration_limit":
@@ -235,8 +210,13 @@ class Session:
             self.history.add(record.name, record.arguments, self.specs.get(record.name))
         elif isinstance(record, ObservationRecord):
             self.history.observe(record)
-            if record.content is not None:
-                self.observations.append(record.content)
+            if record.error is None:
+                call = self.current.call(record.call)
+                self.answered.append(ToolCall(call.name, call.arguments))
+            # A tool's error is an observation too, and its words may be somebody else's.
+            said = record.content if record.error is None else record.error.message
+            if said and calls_in(said):
+                self.observations.append(said)
         elif isinstance(record, ApprovalRecord):
             self.state = State.CALLING
         self._settle()
@@ -296,8 +276,28 @@ class Session:
             return Write((StoppedRecord(reason="iteration_limit"),))
         rules = self._rules(forcing_prefix(self.header.style, self.choice))
         thought = self._thought(rules.prefix)
-        prompt = self.prompt.render("" if thought else rules.prefix)
-        return Complete(self.turn + 1, prompt, rules, limits.max_tokens, thought)
+        return Complete(
+            turn=self.turn + 1,
+            prompt=self.prompt.render("" if thought else rules.prefix),
+            rules=rules,
+            max_tokens=limits.max_tokens,
+            thought=thought,
+            strategy=self.strategy,
+            tools=self.tools,
+            question=self.question,
+            answered=tuple(self.answered),
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the next completion is written. With ``auto`` freely, but guided where that broke
+        format just now, or twice in this session."""
+        match self.header.strategy:
+            case "guided" | "grammar" as given:
+                return given
+            case "auto" if self.asked_again or self.breaks >= MAX_BREAKS:
+                return "guided"
+        return "free"
 
     @property
     def choice(self) -> str:
@@ -327,7 +327,8 @@ class Session:
     def _thought(self, prefix: str) -> Thought | None:
         """A plan for the thought, where one is wanted and could swallow the prefix."""
         reasoning, markers = self.header.reasoning, self.chat_format.reasoning
-        if markers is None or reasoning == "off" or not (prefix or isinstance(reasoning, int)):
+        forced = bool(prefix) or self.strategy != "free"
+        if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
             return None
         opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
         budget = reasoning if isinstance(reasoning, int) else self.limits.max_tokens
@@ -350,6 +351,8 @@ class Session:
         usage: Usage,
         duration_ms: int | None,
         thought: str = "",
+        requests: int = 1,
+        pieces: int | None = None,
     ) -> CompletionRecord:
         """The record of a completion that was read as ``reading``."""
         record = CompletionRecord(
@@ -365,6 +368,10 @@ class Session:
             commentary=reading.commentary,
             dropped=reading.dropped,
             bare_text=reading.bare_text,
+            strategy=due.strategy,
+            requests=requests,
+            pieces=pieces,
+            error=reading.error if due.strategy == "guided" else None,
         )
         self._pending = (record, reading)
         return record
@@ -375,4 +382,6 @@ class Session:
             reading = self._pending[1]
             self._pending = None
             return reading
+        if record.error is not None:
+            return Reading(error=record.error)
         return read(record.text, record.finish_reason or "stop", self._rules(record.prefix))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -30,8 +31,8 @@ class ToolSpec:
     """A tool as the model, the validator and the policy see it.
 
     ``parameters`` is a JSON Schema (2020-12) of type object. ``effects`` may be a function of the
-    call's arguments; it must be pure, and where it raises, or names what is no effect, the call is
-    taken to have all effects.
+    call's arguments, of which it gets a copy; it must be pure, and where it raises, or names what
+    is no effect, the call is taken to have all effects.
     ``timeout`` is in seconds; None means the run's own limit. ``retry`` is ``read_only`` or
     ``never``; a call that can change things is never retried, whatever stands here.
     ``plugin`` names where the tool comes from, for policy and listings.
@@ -60,7 +61,7 @@ class ToolSpec:
         if not callable(self.effects):
             return self.effects
         try:
-            effects = frozenset(self.effects(arguments))
+            effects = frozenset(self.effects(deepcopy(dict(arguments))))
         except Exception:  # a tool author's function: fail closed
             return ALL_EFFECTS
         return effects if effects <= ALL_EFFECTS else ALL_EFFECTS

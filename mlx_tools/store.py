@@ -93,9 +93,11 @@ class TranscriptStore:
             ) from None
 
     def _expire(self) -> None:
-        with contextlib.suppress(OSError):
-            for folder in self.folder.iterdir():
-                ArtifactStore(folder / "artifacts").expire(keep=self.keep)
+        with contextlib.suppress(OSError), os.scandir(self.folder) as sessions:
+            for session in sessions:
+                artifacts = os.path.join(session.path, "artifacts")  # noqa: PTH118 (there are many)
+                if os.path.isdir(artifacts):  # noqa: PTH112
+                    ArtifactStore(Path(artifacts)).expire(keep=self.keep)
 
 
 def _create_whole(path: Path, data: bytes) -> None:

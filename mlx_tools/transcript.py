@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, get_args
+from typing import Any, Final, Self, TypeGuard, get_args
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import (
@@ -28,20 +29,35 @@ from mlx_tools.messages import (
     Record,
     Usage,
 )
+from mlx_tools.protocol.compact import writer
 
 FORMAT_VERSION: Final = 1
 
 _CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
 _NESTED: Final[Mapping[str, type[Any]]] = {"usage": Usage, "error": ErrorInfo}
-_SYNCED: Final = (ExecutionRecord, ObservationRecord, ApprovalRecord, PauseRecord)
-"""Records that must survive a power cut before the next step is taken."""
+_SCALARS: Final = frozenset((str, bool, int, float, type(None)))
+
+
+_compact: Final = writer(allow_nan=False)
+_ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@functools.cache
+def _defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a record and their defaults, MISSING where there is none."""
+    return tuple((f.name, f.default) for f in fields(cls))
 
 
 def _plain(value: Any) -> Any:
     """A record's value as JSON types."""
-    if is_dataclass(value) and not isinstance(value, type):
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if is_dataclass(kind):
         return {
-            f.name: _plain(v) for f in fields(value) if (v := getattr(value, f.name)) != f.default
+            name: _plain(v)
+            for name, default in _defaults(kind)
+            if (v := getattr(value, name)) != default
         }
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -51,11 +67,12 @@ def _plain(value: Any) -> Any:
 def to_json(record: Record) -> dict[str, Any]:
     """A record as a JSON object: ``type`` first, then every field that is not at its default."""
     out: dict[str, Any] = {"type": record.type}
-    for f in fields(record):
-        value = getattr(record, f.name)
-        if f.default is not MISSING and value == f.default and type(value) is type(f.default):
+    kind: Any = type(record)
+    for name, default in _defaults(kind):
+        value = getattr(record, name)
+        if value == default and type(value) is type(default):
             continue
-        out[f.name] = _plain(value)
+        out[name] = _plain(value)
     return out
 
 
@@ -91,11 +108,12 @@ def _build(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 def encode(record: Record) -> str:
     """One line of a transcript, without its line end. Lone surrogates are escaped: it is UTF-8."""
-    line = json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False)
+    line = _compact(to_json(record))
+    if not line.isascii():
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            return _ascii(to_json(record))
     return line
 
 
@@ -176,17 +194,21 @@ class TranscriptFile(Transcript):
     """A transcript that is on disk before anybody acts on it.
 
     The file is readable by its owner alone and locked while it is open, so that two processes
-    cannot write one session. Records that an effect or a promise hangs on are synced to the disk;
-    the others are handed to the operating system, which is enough for a killed process.
+    cannot write one session. Records that a power cut must not take back are synced to the disk:
+    that a call which can change things starts, how it ended, what a person decides or is asked. The
+    others are handed to the operating system, which is enough for a killed process; whatever a call
+    only read, it can read again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
         """Opens ``path``, makes it where there is none, and drops a line that a crash cut off.
 
-        Raises `TranscriptError` where the file is damaged, locked or cannot be written.
+        ``sync`` gets an open file's data to the disk. Raises `TranscriptError` where the file is
+        damaged, locked or cannot be written.
         """
         super().__init__()
         self.path = path
+        self._sync = sync
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -213,6 +235,7 @@ class TranscriptFile(Transcript):
         try:
             data = _read_all(file)
             self._records, self._size = parse(data)
+            self._mutating = {r.call for r in self._records if _starts_mutating(r)}
             if self._size < len(data):
                 os.ftruncate(file, self._size)
         except OSError as error:
@@ -231,8 +254,8 @@ class TranscriptFile(Transcript):
         data = (encode(record) + "\n").encode()
         try:
             _write_all(self._file, data)
-            if isinstance(record, _SYNCED):
-                os.fsync(self._file)
+            if self._must_last(record):
+                self._sync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -241,13 +264,25 @@ class TranscriptFile(Transcript):
                 hint="nothing more was run; free some space and start again",
             ) from None
         self._size += len(data)
+        if _starts_mutating(record):
+            self._mutating.add(record.call)
         super().append(record)
+
+    def _must_last(self, record: Record) -> bool:
+        """Whether the record must survive a power cut before the next step is taken."""
+        if isinstance(record, ObservationRecord):
+            return record.call in self._mutating
+        return _starts_mutating(record) or isinstance(record, ApprovalRecord | PauseRecord)
 
     def close(self) -> None:
         """Closes the file and gives up its lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _starts_mutating(record: Record) -> TypeGuard[ExecutionRecord]:
+    return isinstance(record, ExecutionRecord) and record.mutates
 
 
 def _read_all(file: int) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import (
@@ -29,6 +29,12 @@ from mlx_tools.policy import Decision, Limits, Policy, decide
 from mlx_tools.prompt import PromptWords
 from mlx_tools.protocol import JudgedCall, Reading, canonical, judge
 from mlx_tools.spec import ToolSpec
+
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+_RAN: Final = ("tool_error", "timeout")
+"""With these a call has run, and failed."""
 
 
 class Situation(Protocol):
@@ -66,20 +72,19 @@ class History:
         other._changes, other._seen = self._changes, dict(self._seen)
         return other
 
-    def repeats(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether this call was made before, and nothing has changed since."""
-        return self._seen.get(canonical(name, arguments)) == self._changes
-
-    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> None:
-        """Takes in a call."""
+    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
+        """Takes in a call; returns whether it was made before, and nothing has changed since."""
         key = canonical(name, arguments)
-        if key not in self._seen and spec is not None and spec.mutates(arguments):
+        seen = self._seen.get(key)
+        repeated = seen == self._changes
+        if seen is None and spec is not None and spec.mutates(arguments):
             self._changes += 1
         self._seen[key] = self._changes
+        return repeated
 
     def observe(self, record: ObservationRecord) -> None:
         """Takes in how a call ended."""
-        if record.error is None:
+        if record.error is None or record.error.code in _RAN:
             self.answered = True
         elif record.error.code == "repeated_call":
             self.reminded = True
@@ -197,11 +202,10 @@ def _calls(judged: Sequence[JudgedCall], turn: int, now: Situation) -> list[Reco
         record = _call_record(call, f"c{number}", turn)
         read.append(record)
         read += (RepairRecord(turn=turn, name=n, call=record.call) for n in call.call.repairs)
-        repeated = history.repeats(record.name, record.arguments)
+        repeated = history.add(record.name, record.arguments, now.specs.get(record.name))
         if repeated and now.history.reminded:
             return [*read, StoppedRecord(reason="repeated_call")]
         become += _verdict(call, record, repeated, now)
-        history.add(record.name, record.arguments, now.specs.get(record.name))
     return read + become
 
 
@@ -222,10 +226,10 @@ def _verdict(
 ) -> list[Record]:
     """The decision on a call and, where it may not run, its observation."""
     name = record.name
-    if judged.error is not None and name not in now.disabled:
-        return [_refusal(record, judged.error)]
     if repeated:
         return [_refusal(record, _error(now, "repeated_call", name))]
+    if judged.error is not None and name not in now.disabled:
+        return [_refusal(record, judged.error)]
     if _size(record.arguments) > now.limits.max_argument_bytes:
         return [_refusal(record, _error(now, "payload_too_large", name))]
     decision = decide(
@@ -264,8 +268,5 @@ def _refusal(record: CallRecord, error: ErrorInfo) -> ObservationRecord:
 
 def _size(arguments: Mapping[str, Any]) -> int:
     """Bytes of the arguments as compact JSON."""
-    return len(
-        json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode(
-            errors="surrogatepass"
-        )
-    )
+    text = _compact(arguments)
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -28,6 +28,7 @@ PUBLIC = [
     "Controller",
     "Conversation",
     "Limits",
+    "LocalBackend",
     "MlxToolsError",
     "Outcome",
     "Paused",

@@ -49,7 +49,7 @@ class Script:
 class Agent:
     """What the files of this folder have in common.
 
-    Frameworks wait for threads, and the durable one for the disk: what counts is the wall clock.
+    Frameworks wait for threads, and the synced one for the disk: what counts is the wall clock.
     """
 
     clock = staticmethod(perf_counter)
@@ -89,6 +89,7 @@ class Agent:
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlx-tools": ("mlx_tools_", {}),
     "mlx-tools, durable": ("mlx_tools_", {"durable": True}),
+    "mlx-tools, synced": ("mlx_tools_", {"durable": True, "effects": "write"}),
     "mlx-tools, streamed": ("mlx_tools_", {"piece": 4}),
     "llm": ("llm_", {}),
     "smolagents": ("smolagents_", {}),

@@ -1,7 +1,8 @@
 """mlx-tools' Controller: the model writes the protocol's lines, the framework reads them.
 
-``durable`` keeps the transcript on disk, synced before anything that has an effect; otherwise it is
-in memory. ``piece`` is how many characters come at a time, 0 for all at once.
+``durable`` keeps the transcript in a file, synced before and after a call whose ``effects`` can
+change things; otherwise it is in memory. ``piece`` is how many characters come at a time, 0 for all
+at once.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Scripted:
 
 
 class Subject(Agent):
-    def __init__(self, durable: bool = False, piece: int = 0) -> None:
-        self.piece = piece
+    def __init__(self, durable: bool = False, effects: str = "read", piece: int = 0) -> None:
+        self.effects, self.piece = effects, piece
         self.folder = Path(tempfile.mkdtemp(prefix="mlx-tools-bench-")) if durable else None
         super().__init__()
 
     def build(self) -> None:
         self.backend = Scripted(self.script, self.piece)
-        self.tools = [tool(effects={"read"}, name="add")(self.counter.add)]
+        self.tools = [tool(effects={self.effects}, name="add")(self.counter.add)]
         self.store = TranscriptStore(self.folder) if self.folder else None
 
     def prepare(self, steps: int) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from mlx_tools.backends.base import Backend as Backend
     from mlx_tools.backends.base import Chunk as Chunk
     from mlx_tools.backends.base import CompletionRequest as CompletionRequest
+    from mlx_tools.backends.base import GrammarText as GrammarText
+    from mlx_tools.backends.base import TokenScore as TokenScore
     from mlx_tools.backends.choose import Chosen as Chosen
     from mlx_tools.backends.choose import choose_backend as choose_backend
     from mlx_tools.backends.choose import look_at as look_at
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.function import FunctionBackend as FunctionBackend
     from mlx_tools.backends.function import as_backend as as_backend
     from mlx_tools.backends.health import Health as Health
+    from mlx_tools.backends.local import LocalBackend as LocalBackend
     from mlx_tools.backends.server import ServerBackend as ServerBackend
 
 _HOMES: Final = {
@@ -28,8 +31,11 @@ _HOMES: Final = {
     "CompletionRequest": "base",
     "CompletionsBackend": "completions",
     "FunctionBackend": "function",
+    "GrammarText": "base",
     "Health": "health",
+    "LocalBackend": "local",
     "ServerBackend": "server",
+    "TokenScore": "base",
     "as_backend": "function",
     "choose_backend": "choose",
     "look_at": "choose",
@@ -42,8 +48,11 @@ __all__ = [
     "CompletionRequest",
     "CompletionsBackend",
     "FunctionBackend",
+    "GrammarText",
     "Health",
+    "LocalBackend",
     "ServerBackend",
+    "TokenScore",
     "as_backend",
     "choose_backend",
     "look_at",

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.edge import START_HINT
 from mlx_tools.backends.health import Health, refuses_as_completions_server
+from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.markers import Native, opener_ids
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import BackendUnreachable, ModelError, UsageError
@@ -36,14 +37,14 @@ class Chosen:
 
     ``how``: ``named`` (by an address, here or in a configuration), ``found`` (at the usual
     address), ``embedded`` (the embedded model, for want of a server), ``started`` (a server of our
-    own, as asked). ``note`` is one line for a person, empty where there is nothing to say;
-    ``suggestion`` is another, on the model that suits this machine, where the embedded one is used.
-    ``model`` is the served model's name, None where the server does not say; ``files`` is what its
-    files say, where they are on this machine.
+    own, as asked), ``loaded`` (a model in this process, as asked). ``note`` is one line for a
+    person, empty where there is nothing to say; ``suggestion`` is another, on the model that suits
+    this machine, where the embedded one is used. ``model`` is the served model's name, None where
+    the server does not say; ``files`` is what its files say, where they are on this machine.
     """
 
-    backend: CompletionsBackend | ServerBackend
-    how: Literal["named", "found", "embedded", "started"]
+    backend: CompletionsBackend | ServerBackend | LocalBackend
+    how: Literal["named", "found", "embedded", "started", "loaded"]
     note: str = ""
     suggestion: str = ""
     model: str | None = None
@@ -65,7 +66,8 @@ async def choose_backend(
     """Choose by what was asked for; an address that was named never falls back to another.
 
     ``auto`` takes the address ``url``; without one, a server that answers at ``usual``; without
-    that, a server of our own with ``model`` or the embedded one. ``forbid`` says which of a model's
+    that, a server of our own with ``model`` or the embedded one. ``server`` and ``local`` take one
+    of these two, in a server of our own and in this process. ``forbid`` says which of a model's
     native markers it shall not write, where their ids are known and the server is mlx-lm's (not
     ``calls`` for the ``xml`` style, which uses them). ``note`` is told what a server of our own has
     to say later. Nothing is started yet.
@@ -75,18 +77,20 @@ async def choose_backend(
         BackendUnreachable: the named server does not answer.
         ModelMissing: the model is not on this machine (its ``name`` can be pulled).
     """
-    if kind in ("local", "native"):
+    if kind == "native":
         raise UsageError(
-            f"the backend {kind} is not in this version", hint="use auto, completions or server"
+            "the backend native is not in this version",
+            hint="use auto, completions, server or local",
         )
-    if kind not in ("auto", "completions", "server"):
+    if kind not in ("auto", "completions", "server", "local"):
         raise UsageError(
             f"{kind!r} is no backend", hint="use auto, completions, server, local or native"
         )
-    if kind == "server" and url is not None:
-        raise UsageError(
-            "the backend server starts a server of its own", hint="leave the address out"
+    if kind in ("server", "local") and url is not None:
+        uses = (
+            "starts a server of its own" if kind == "server" else "runs the model in this process"
         )
+        raise UsageError(f"the backend {kind} {uses}", hint="leave the address out")
     if url is not None or kind == "completions":
         backend = CompletionsBackend(url or usual, model, api_key=api_key)
         return await look_at(backend, forbid=forbid, environ=environ)
@@ -122,10 +126,14 @@ def _own(
     note: Callable[[str], None] | None,
     environ: Mapping[str, str],
 ) -> Chosen:
-    """A server of our own, with ``model`` or the embedded one."""
+    """A server of our own, or this process, with ``model`` or the embedded one."""
     name = model or DEFAULT
     folder = model_path(name, environ)
     files = read_model_files(folder, name)
+    if kind == "local":
+        local = LocalBackend(folder, note=note)
+        line = f"loading {name} into this process"
+        return Chosen(backend=local, how="loaded", note=line, model=name, files=files)
     ids = opener_ids(files.added_tokens, forbid)
     backend = ServerBackend(folder, forbidden_tokens=ids, note=note, environ=environ)
     if kind == "server" or model is not None:

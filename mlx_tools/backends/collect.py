@@ -33,6 +33,7 @@ class Collector:
         self._events = 0
         self._mlx_lm = False
         self._cut = False
+        self._failure: BackendError | None = None
 
     @property
     def empty(self) -> bool:
@@ -42,11 +43,18 @@ class Collector:
     def feed(self, data: bytes) -> str:
         """Take the next bytes of the stream; give the text they add.
 
+        What breaks off after some text is raised by `check`, so that the text is not lost.
+
         Raises:
             BackendBroken: they are no stream of completions, or more text than was asked for.
             BackendRefused: they hold an error of the server's.
         """
         return self._read(data)
+
+    def check(self) -> None:
+        """Raise what broke off after the text that `feed` gave last, if anything did."""
+        if self._failure is not None:
+            raise self._failure
 
     def end(self) -> str:
         """The stream ended: give the text that was held back.
@@ -56,6 +64,7 @@ class Collector:
             BackendRefused: it ended with an error of the server's.
         """
         text = self._read(None)
+        self.check()
         if self.finish is None and not self.done:
             raise BackendBroken(
                 f"{self._address} broke off in the middle of a completion",
@@ -79,17 +88,23 @@ class Collector:
                 if self.done:
                     break
         except NotEvents as error:
-            if self.finish is None:
-                raise BackendBroken(
-                    f"{self._address} sent no completion: {error}",
-                    hint="is it a completions server?",
-                ) from error
-            self.done = True
-        except BackendError:
-            if self.finish is None:
-                raise
-            self.done = True
-        return "".join(texts)
+            broken = BackendBroken(
+                f"{self._address} sent no completion: {error}", hint="is it a completions server?"
+            )
+            broken.__cause__ = error
+            self._break_off(broken)
+        except BackendError as error:
+            self._break_off(error)
+        text = "".join(texts)
+        if not text:
+            self.check()
+        return text
+
+    def _break_off(self, error: BackendError) -> None:
+        """After the finish reason it is of no matter."""
+        if self.finish is None:
+            self._failure = error
+        self.done = True
 
     def _event(self, data: str) -> str:
         if data.strip() == "[DONE]":

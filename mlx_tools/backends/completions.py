@@ -12,7 +12,10 @@ from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.base import Chunk, CompletionRequest
 from mlx_tools.backends.collect import Collector
 from mlx_tools.backends.edge import error_text, refused, translate
+from mlx_tools.backends.grammar_wire import GrammarOption, find_grammar_option
 from mlx_tools.backends.health import Health, find_health, find_models
+from mlx_tools.backends.limits import Limits
+from mlx_tools.backends.scored import Scored
 from mlx_tools.backends.wire import check_request, completion_body
 from mlx_tools.errors import (
     BackendBroken,
@@ -78,6 +81,8 @@ class CompletionsBackend:
         self.headers = _headers(api_key, headers or {})
         self._client = client
         self._ssl: Any = None
+        self._scored = Scored(self)
+        self._grammar_option: GrammarOption | None = None
 
     def __repr__(self) -> str:
         return f"CompletionsBackend({str(self.address)!r}, {self.model!r})"
@@ -86,11 +91,16 @@ class CompletionsBackend:
         """Complete ``request.prompt``; close the generator to cancel.
 
         Raises:
-            UsageError: the request cannot be sent.
+            UsageError: the request cannot be sent, or the server does not take its grammar.
             BackendError: the class says which way it failed; the text so far never counts.
         """
         check_request(request)
-        limits = _Limits(request, str(self.address))
+        if request.grammar is not None and self._grammar_option is None:
+            self._grammar_option = await find_grammar_option(self)
+        limits = Limits(request, str(self.address))
+        if request.top_logprobs:
+            yield await self._scored_completion(request, limits)
+            return
         spent: list[CompletionRequest] = []
         while True:
             try:
@@ -112,6 +122,19 @@ class CompletionsBackend:
                     raise
                 raise diagnosed from error
 
+    async def _scored_completion(self, request: CompletionRequest, limits: Limits) -> Chunk:
+        """A completion with likelihoods, which comes whole. See `complete` for the nudges."""
+        spent = 0
+        while True:
+            try:
+                return await self._scored.complete(request)
+            except BackendBroken as error:
+                diagnosed = await self._diagnosed(error)
+                if diagnosed is not error or spent > len(NUDGES):
+                    raise diagnosed from error
+                await self._push_out(request, limits, spent)
+                spent += 1
+
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is, by what it answers within ``timeout`` seconds; no answer raises."""
         async with self.client() as client:
@@ -125,10 +148,19 @@ class CompletionsBackend:
     async def aclose(self) -> None:
         """Nothing is kept open between requests; an injected client stays its owner's."""
 
+    def body(self, request: CompletionRequest) -> dict[str, Any]:
+        """What is sent for ``request``, streamed."""
+        return completion_body(
+            request,
+            model=self.model,
+            forbidden_tokens=self.forbidden_tokens,
+            grammar_option=self._grammar_option,
+        )
+
     async def _attempt(
-        self, request: CompletionRequest, limits: _Limits
+        self, request: CompletionRequest, limits: Limits
     ) -> AsyncGenerator[Chunk, None]:
-        body = completion_body(request, model=self.model, forbidden_tokens=self.forbidden_tokens)
+        body = self.body(request)
         collector = Collector(str(self.address), request.max_tokens)
         with self.translated():
             async with self._opened_stream(body, limits) as response:
@@ -138,12 +170,13 @@ class CompletionsBackend:
                     text = collector.end() if data is None else collector.feed(data)
                     if text:
                         yield Chunk(text)
+                    collector.check()
                     if data is None:
                         break
                 yield collector.last()
 
     async def _next(
-        self, stream: AsyncIterator[bytes], collector: Collector, limits: _Limits
+        self, stream: AsyncIterator[bytes], collector: Collector, limits: Limits
     ) -> bytes | None:
         """The next bytes; None at the end, or once nothing that matters can follow."""
         finished = collector.finish is not None
@@ -161,7 +194,7 @@ class CompletionsBackend:
 
     @asynccontextmanager
     async def _opened_stream(
-        self, body: Mapping[str, Any], limits: _Limits
+        self, body: Mapping[str, Any], limits: Limits
     ) -> AsyncGenerator[httpx.Response, None]:
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         async with self.client() as client:
@@ -176,7 +209,7 @@ class CompletionsBackend:
             finally:
                 await response.aclose()
 
-    async def _check(self, response: httpx.Response, limits: _Limits) -> None:
+    async def _check(self, response: httpx.Response, limits: Limits) -> None:
         """Raise unless ``response`` begins a stream of events."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         coded = response.headers.get("content-encoding", "identity").strip().lower()
@@ -202,7 +235,7 @@ class CompletionsBackend:
             response.status_code, bytes(body[:ERROR_BYTES]), str(self.address), location=location
         )
 
-    async def _push_out(self, request: CompletionRequest, limits: _Limits, turn: int) -> None:
+    async def _push_out(self, request: CompletionRequest, limits: Limits, turn: int) -> None:
         """Have the server's cache drop the entry that is exactly the prompt.
 
         Its cache drops an entry when one that continues it comes in; for a model whose entries
@@ -213,7 +246,9 @@ class CompletionsBackend:
         else:
             prompts = [f"{number} {number}" for number in range(CROWD)]
         for prompt in prompts:
-            nudge = replace(request, prompt=prompt, max_tokens=1, temperature=0.0)
+            nudge = replace(
+                request, prompt=prompt, max_tokens=1, temperature=0.0, top_logprobs=0, grammar=None
+            )
             try:
                 async with aclosing(self._attempt(nudge, limits)) as chunks:
                     async for _ in chunks:
@@ -313,41 +348,3 @@ def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:
                 hint="check the key or header for stray characters",
             )
     return headers
-
-
-class _Limits:
-    """A request's deadlines: nothing extends the whole, any byte breaks the silence."""
-
-    def __init__(self, request: CompletionRequest, address: str) -> None:
-        import anyio
-
-        self._now = anyio.current_time
-        self._whole = request.timeout
-        self._idle = request.idle_timeout
-        self._end = self._now() + request.timeout
-        self._address = address
-
-    @contextmanager
-    def step(self, most: float | None = None) -> Iterator[None]:
-        """Bound one wait by what is left of the whole, the idle limit, and ``most`` seconds.
-
-        Raises:
-            BackendTimeout: which limit it was stands in the message.
-        """
-        import anyio
-
-        left = self._end - self._now()
-        bound = min(left, self._idle, self._idle if most is None else most)
-        if bound > 0:
-            with anyio.move_on_after(bound) as scope:
-                yield
-            if not scope.cancelled_caught:
-                return
-        if bound >= left:
-            raise BackendTimeout(
-                f"{self._address} did not complete within {self._whole:g} s",
-                hint="allow more time with --timeout, or fewer tokens",
-            )
-        raise BackendTimeout(
-            f"{self._address} was silent for {bound:g} s", hint="see the server's log; ask again"
-        )

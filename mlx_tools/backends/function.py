@@ -6,6 +6,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
+from mlx_tools.backends.grammar_wire import HINT as GRAMMAR_HINT
 from mlx_tools.backends.wire import check_request, without_surrogates
 from mlx_tools.errors import BackendBroken, BackendTimeout, MlxToolsError, UsageError
 
@@ -31,13 +32,15 @@ class FunctionBackend:
         """Call the function with the prompt.
 
         Raises:
-            UsageError: the request cannot be sent.
+            UsageError: the request cannot be sent, or has a grammar.
             BackendBroken: the function raised, or gave something other than text.
             BackendTimeout: it took longer than ``request.timeout`` seconds.
         """
         import anyio
 
         prompt = check_request(request)
+        if request.grammar is not None:
+            raise UsageError("a completion function takes no grammar", hint=GRAMMAR_HINT)
         text: object = None
         with anyio.move_on_after(request.timeout) as scope:
             text = await self._call(prompt)

@@ -5,77 +5,16 @@ None of them relies on the server's name or version: what answers as wished has 
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Literal, cast, get_args
 
-from mlx_tools.backends.base import CompletionRequest
+from mlx_tools.backends.base import CompletionRequest, GrammarText
 from mlx_tools.backends.completions import CompletionsBackend
-from mlx_tools.backends.edge import refused
-from mlx_tools.backends.wire import completion_body, read_finish, read_usage
-from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout
-from mlx_tools.messages import Usage
-
-MAX_ANSWER: Final = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A completion that came whole: its text, its end, its usage, and all that the server sent."""
-
-    text: str
-    finish: str | None
-    usage: Usage
-    choice: Mapping[str, Any]
-
-
-async def ask_whole(
-    backend: CompletionsBackend, request: CompletionRequest, **options: Any
-) -> Answer:
-    """One completion that is not streamed, with ``options`` added to its body.
-
-    Raises:
-        BackendError: as for `CompletionsBackend.complete`.
-    """
-    import anyio
-
-    body = completion_body(
-        request, model=backend.model, forbidden_tokens=backend.forbidden_tokens
-    ) | {"stream": False}
-    del body["stream_options"]
-    content = json.dumps(body | options).encode()
-    answer = bytearray()
-    with anyio.move_on_after(request.timeout) as scope, backend.translated():
-        async with (
-            backend.client() as client,
-            client.stream(
-                "POST", backend.address.completions, content=content, headers=backend.headers
-            ) as response,
-        ):
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise BackendBroken(f"{backend.address} sent compressed bytes")
-            async for piece in response.aiter_bytes():
-                answer += piece
-                if len(answer) > MAX_ANSWER:
-                    raise BackendBroken(f"{backend.address} sent more than 4 MB")
-    if scope.cancelled_caught:
-        raise BackendTimeout(f"{backend.address} did not answer in {request.timeout:g} s")
-    if response.status_code != 200:
-        raise refused(response.status_code, bytes(answer), str(backend.address))
-    return _read(bytes(answer), str(backend.address))
-
-
-def _read(body: bytes, address: str) -> Answer:
-    try:
-        value = json.loads(body)
-        choice = value["choices"][0]
-        text = choice.get("text") or ""
-        finish = read_finish(choice.get("finish_reason"), address)
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise BackendBroken(f"{address} sent what is no completion") from error
-    return Answer(str(text), finish, read_usage(value.get("usage")) or Usage(), choice)
+from mlx_tools.backends.grammar_wire import GrammarOption, grammar_fields
+from mlx_tools.backends.scores import Dialect, fields, read_scores
+from mlx_tools.backends.whole import ask_whole
+from mlx_tools.errors import BackendError
 
 
 async def single_tokens(
@@ -104,27 +43,18 @@ async def single_tokens(
 
 
 async def has_logprobs(backend: CompletionsBackend, timeout: float = 30.0) -> bool:
-    """Whether the likeliest next tokens come with an answer: in mlx-lm's form, or OpenAI's."""
+    """Whether the likeliest next tokens come with an answer, in either dialect."""
     request = CompletionRequest(
         prompt=f"{secrets.token_hex(4)} 1, 2,", max_tokens=1, timeout=timeout
     )
-    for options in ({"logprobs": True, "top_logprobs": 2}, {"logprobs": 2}):
+    for dialect in (Dialect.MLX, Dialect.COMPLETIONS):
         try:
-            answer = await ask_whole(backend, request, **options)
+            answer = await ask_whole(backend, request, **fields(dialect, 2))
         except BackendError:
             continue
-        given = answer.choice.get("logprobs")
-        if isinstance(given, dict) and _first_alternatives(given):
+        if read_scores(answer.choice):
             return True
     return False
-
-
-def _first_alternatives(logprobs: Mapping[str, Any]) -> bool:
-    content = logprobs.get("content")
-    if isinstance(content, list) and content and isinstance(content[0], dict):
-        return bool(content[0].get("top_logprobs"))
-    listed = logprobs.get("top_logprobs")
-    return isinstance(listed, list) and bool(listed) and bool(listed[0])
 
 
 async def honours_stop(
@@ -158,20 +88,17 @@ async def reports_cache(backend: CompletionsBackend, timeout: float = 30.0) -> b
     return (await ask_whole(backend, request)).usage.cached_tokens is not None
 
 
-async def obeys_grammar(backend: CompletionsBackend, timeout: float = 30.0) -> str | None:
-    """Which option holds the model to a grammar: llama.cpp's ``grammar``, vLLM's, or None."""
+async def obeys_grammar(backend: CompletionsBackend, timeout: float = 30.0) -> GrammarOption | None:
+    """Which option holds the model to a grammar: llama.cpp's, vLLM's, or None."""
     request = CompletionRequest(
         prompt=f"{secrets.token_hex(4)} The sky is", max_tokens=4, timeout=timeout
     )
-    forms: tuple[tuple[str, Any], ...] = (
-        ("grammar", 'root ::= "zq7"'),
-        ("structured_outputs", {"choice": ["zq7"]}),
-    )
-    for name, value in forms:
+    only = GrammarText('root ::= "zq7"', 'start: "zq7"')
+    for option in get_args(GrammarOption):
         try:
-            answer = await ask_whole(backend, request, **{name: value})
+            answer = await ask_whole(backend, request, **grammar_fields(option, only))
         except BackendError:
             continue
         if answer.text.strip() == "zq7":
-            return name
+            return cast(GrammarOption, option)
     return None

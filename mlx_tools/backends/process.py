@@ -20,6 +20,11 @@ LOGS_KEPT: Final = 10
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
 _BLAS_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib")
 
+NO_OPENBLAS: Final = (
+    "OpenBLAS is not installed: reading a prompt takes about ten times as long "
+    "(on Debian or Ubuntu: apt install libopenblas0-pthread)"
+)
+
 
 class ServerProcess:
     """A server on a loopback port of its own, alive until `stop` or the end of this process.

@@ -16,6 +16,7 @@ from mlx_tools.backends.base import Chunk, CompletionRequest
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.health import Health
 from mlx_tools.backends.process import (
+    NO_OPENBLAS,
     ServerProcess,
     find_openblas,
     new_log,
@@ -34,11 +35,6 @@ from mlx_tools.paths import private_dir, state_dir
 
 TRIES: Final = 3
 """How often a start is tried where another program took the port in between."""
-
-NO_OPENBLAS: Final = (
-    "OpenBLAS is not installed: reading a prompt takes about ten times as long "
-    "(on Debian or Ubuntu: apt install libopenblas0-pthread)"
-)
 
 
 class ServerBackend:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from mlx_tools.backends.base import CompletionRequest
 from mlx_tools.backends.edge import error_text
+from mlx_tools.backends.grammar_wire import GrammarOption, grammar_fields
 from mlx_tools.errors import BackendBroken, BackendRefused, UsageError
 from mlx_tools.foreign.words import clean
 from mlx_tools.messages import FinishReason, Usage
@@ -85,8 +86,11 @@ def completion_body(
     *,
     model: str | None = None,
     forbidden_tokens: Sequence[int] = (),
+    grammar_option: GrammarOption | None = None,
 ) -> dict[str, Any]:
     """The JSON body that asks for ``request``, streamed, with usage at the end.
+
+    ``grammar_option`` is how the server takes the request's grammar, where it has one.
 
     Without a seed of the caller's it gets one that changes nothing: any constant where the
     temperature is 0, a fresh random one elsewhere.
@@ -105,6 +109,8 @@ def completion_body(
     }
     if model is not None:
         body["model"] = model
+    if request.grammar is not None and grammar_option is not None:
+        body |= grammar_fields(grammar_option, request.grammar)
     if forbidden_tokens:
         body["logit_bias"] = {str(token): -100 for token in forbidden_tokens}
     return body

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "tools": "List, show, call and export tools.",
     "models": "List, fetch and find models.",
     "doctor": "Check the server, the model and what both can do.",
+    "eval": "Measure how well a model calls tools.",
     "config": "Show and check the settings.",
 }
 

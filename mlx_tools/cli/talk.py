@@ -106,8 +106,10 @@ class Talk:
             if row["permitted"]:
                 asks = ", asks first" if row["needs_approval"] else ""
                 print_text(f"{row['name']}  ({', '.join(row['effects'])}{asks})")
+            elif row["enabled"]:
+                print_text(f"{row['name']}  not permitted")
             else:
-                print_text(f"{row['name']}  not permitted: {row['disabled_reason'] or 'policy'}")
+                print_text(f"{row['name']}  disabled: {row['disabled_reason']}")
 
     def _show_or_change_model(self, name: str) -> None:
         if name:

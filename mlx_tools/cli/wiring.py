@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlx_tools.approval import AlwaysApprove, Approver, NobodyThere
-from mlx_tools.backends import Backend, Chosen, ServerBackend, choose_backend
+from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, choose_backend
 from mlx_tools.backends.address import parse_address
+from mlx_tools.cli.output import complain
 from mlx_tools.config import Configuration
 from mlx_tools.controller import Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
@@ -133,7 +134,10 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
     configuration = options.configuration
     own = configuration.settings.backend
     url = own.url
-    if own.kind == "server" and configuration.origins["backend.kind"][-1].kind == "option":
+    if (
+        own.kind in ("server", "local")
+        and configuration.origins["backend.kind"][-1].kind == "option"
+    ):
         named_here = url is not None and configuration.named_by("backend.url") == "--url"
         url = url if named_here else None
     style = configuration.settings.model.prompt_style
@@ -190,7 +194,7 @@ async def opened(
             registry,
             configuration.policy(),
             limits=configuration.limits(),
-            settings=await run_settings(options, chosen),
+            settings=await run_settings(options, chosen, note),
             store=session_store(configuration),
             approver=approver,
         )
@@ -198,15 +202,26 @@ async def opened(
         await chosen.backend.aclose()
 
 
-async def run_settings(options: RunOptions, chosen: Chosen) -> RunSettings:
-    """How a run speaks with the model that was chosen."""
+def _tell(line: str) -> None:
+    complain(line, kind="note")
+
+
+async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) -> RunSettings:
+    """How a run speaks with the model that was chosen.
+
+    Where its chat format is a guess, ``note`` is told: at a terminal alone, since only a person can
+    act on it, and a program may rely on silence. `doctor` says it everywhere.
+    """
     settings = options.configuration.settings
     model = chosen.model or options.model_name
     found = await find_served_format(
         chosen.backend, settings.model.chat_format, files=chosen.files, model=model
     )
+    if found.doubt and sys.stderr.isatty():
+        note(found.doubt)
     return RunSettings(
         style=settings.model.prompt_style,
+        strategy=settings.model.strategy,
         chat_format=found.chat_format,
         reasoning=settings.model.reasoning,
         response_mode=settings.model.response_mode,
@@ -225,4 +240,6 @@ async def run_settings(options: RunOptions, chosen: Chosen) -> RunSettings:
 def _described(chosen: Chosen) -> Mapping[str, Any]:
     if isinstance(chosen.backend, ServerBackend):
         return {"kind": "server", "how": chosen.how}
+    if isinstance(chosen.backend, LocalBackend):
+        return {"kind": "local", "how": chosen.how}
     return {"kind": "completions", "how": chosen.how, "url": str(chosen.backend.address)}

@@ -79,6 +79,8 @@ def _covered(name: str, before: Collection[str]) -> bool:
     """
     if name in before or "*" in before:
         return True
-    if name.startswith(PLUGIN) or is_glob(name):
+    if name.startswith(PLUGIN):
+        return name.partition("/")[0] in before  # some tools of a plugin that is allowed whole
+    if is_glob(name):
         return False
     return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in before)

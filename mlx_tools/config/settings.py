@@ -87,11 +87,14 @@ class Backend(Section):
         Literal["auto", "completions", "server", "local", "native"],
         Field(
             description="Where the model runs: on a completions server that is up, on one that is "
-            "started for the run, or (auto) at the named address, else at 127.0.0.1:8080 where a "
-            "server answers, else the embedded model is started"
+            "started for the run, in this process (local), or (auto) at the named address, else at "
+            "127.0.0.1:8080 where a server answers, else the embedded model is started"
         ),
         Setting(
-            "never", flag="--backend", metavar="KIND", available=("auto", "completions", "server")
+            "never",
+            flag="--backend",
+            metavar="KIND",
+            available=("auto", "completions", "server", "local"),
         ),
     ]
     url: Annotated[
@@ -141,7 +144,12 @@ class Model(Section):
     strategy: Annotated[
         Literal["auto", "free", "guided", "grammar"],
         Field(description="How a completion is made to keep to the protocol"),
-        Setting("never", flag="--strategy", metavar="STRATEGY", available=("auto", "free")),
+        Setting(
+            "never",
+            flag="--strategy",
+            metavar="STRATEGY",
+            available=("auto", "free", "guided"),
+        ),
     ]
     temperature: Annotated[
         float,

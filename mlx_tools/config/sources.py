@@ -131,6 +131,8 @@ def read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
         scale = row.setting.scale
         try:
             if isinstance(value, str):
+                if not value.strip() and not row.is_a(tuple):
+                    raise ValueError  # a variable of the shell that is not set, most likely
                 values[key] = row.read(value, scale=scale)
             else:
                 values[key] = row.check(value if isinstance(value, bool) else list(value))

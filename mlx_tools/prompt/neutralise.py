@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from mlx_tools.prompt.markers import PROTOCOL_TAGS
 
@@ -24,6 +25,8 @@ LINE_BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """All that a reader might take for the end of a line, whatever a tokenizer does."""
 
 _OBSERVATION: Final = (r"\{", r'\s{0,8}"type"\s{0,8}:\s{0,8}"tool_observation"')
+_OBSERVATION_TEXT: Final = '"type":"tool_observation"'
+_ASCII_SPACE: Final = frozenset(char for char in map(chr, range(128)) if char.isspace())
 _SHAPE_LENGTH: Final = 64
 _BLANKS: Final = 16
 
@@ -47,15 +50,12 @@ class Neutraliser:
     """
 
     def __init__(self, control_tokens: Iterable[str] = ()) -> None:
-        tokens = {_trimmed(token) for token in (*control_tokens, *PROTOCOL_TAGS)}
-        self.control_tokens = tuple(sorted(t for t in tokens if len(t.strip()) > 1))
-        spelled = "".join(self.control_tokens)
-        self.mark = next(m for m in (*MARKS, *map(chr, range(0x2190, 0x2300))) if m not in spelled)
-        shortest = sorted(self.control_tokens, key=len)
-        self._literal = re.compile(_alternatives(shortest))
-        self._any = re.compile(_alternatives(shortest, _OBSERVATION))
-        self._longest = re.compile(_alternatives(shortest[::-1], _OBSERVATION))
-        self.reach = _BLANKS + max((_SHAPE_LENGTH, *map(len, self.control_tokens)))
+        self._patterns = found = _patterns(tuple(control_tokens))
+        self.control_tokens = found.tokens
+        self.mark = found.mark
+        self.reach = found.reach
+        self._literal = found.literal
+        self._any = found.any
 
     def plain(self, text: str) -> str:
         """``text`` with a mark after the first character of every control token.
@@ -97,14 +97,23 @@ class Neutraliser:
 
         Where ``untrusted`` is given, only one that begins before that place of ``before`` counts.
         """
+        if not self.may_go_on(before) or not _one_of(after[:1], self._patterns.inside):
+            return False
         head = before[-self.reach :]
         limit = len(head) if untrusted is None else untrusted - (len(before) - len(head))
-        for match in self._longest.finditer(head + after[: self.reach]):
+        for match in self._patterns.longest.finditer(head + after[: self.reach]):
             if match.start() >= min(limit, len(head)):
                 return False
             if _end(match) > len(head):
                 return True
         return False
+
+    def may_go_on(self, text: str) -> bool:
+        """False where nothing that is put after ``text`` makes a control token across its end.
+
+        True says little: the last character alone is looked at.
+        """
+        return _one_of(text[-1:], self._patterns.begun)
 
     def _marked(self, text: str, *, add: bool) -> str:
         skeleton = text.replace(self.mark, "")
@@ -159,13 +168,27 @@ class Composer:
         self._neutraliser = neutraliser
         self._parts: list[str] = []
         self._tail = ""
-        self._untrusted = 0  # the place in the tail up to which it may be anybody's
+        # The place in the tail up to which what goes on over its end may be anybody's.
+        self._untrusted = 0
 
     def host(self, text: str) -> None:
         """Appends what the host wrote."""
-        if self._untrusted and self._neutraliser.seam(self._tail, text, self._untrusted):
-            self._append(self._neutraliser.mark, trusted=False)
+        if mark := self._mark_before(text):
+            self._append(mark, trusted=False)
+            self._untrusted = 0
         self._append(text, trusted=True)
+
+    def before(self, text: str) -> str:
+        """All of the text as it would be after `host`; nothing is appended."""
+        return f"{self}{self._mark_before(text)}{text}"
+
+    def _mark_before(self, text: str) -> str:
+        """What must stand between the end and host text, if anything must."""
+        if self._untrusted and not self._neutraliser.may_go_on(self._tail):
+            self._untrusted = 0  # no token that begins before the end can go on after it
+        if self._untrusted and self._neutraliser.seam(self._tail, text, self._untrusted):
+            return self._neutraliser.mark
+        return ""
 
     def untrusted(self, text: str) -> None:
         """Appends text of any origin, already neutralised by itself.
@@ -197,6 +220,54 @@ class Composer:
         cut = max(0, len(tail) - self._neutraliser.reach)
         self._tail = tail[cut:]
         self._untrusted = max(0, self._untrusted - cut) if trusted else len(self._tail)
+
+
+class _Patterns(NamedTuple):
+    """What a `Neutraliser` looks for. ``longest`` is ``any`` with the longest of tokens first.
+
+    ``begun`` are the ASCII characters after which a token may go on, and ``inside`` those with
+    which one may.
+    """
+
+    tokens: tuple[str, ...]
+    mark: str
+    reach: int
+    literal: re.Pattern[str]
+    any: re.Pattern[str]
+    longest: re.Pattern[str]
+    begun: frozenset[str]
+    inside: frozenset[str]
+
+
+@lru_cache(maxsize=32)
+def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
+    """Kept, because every session of a model needs the same ones."""
+    trimmed = {_trimmed(token) for token in (*control_tokens, *PROTOCOL_TAGS)}
+    tokens = tuple(sorted(token for token in trimmed if len(token.strip()) > 1))
+    spelled = "".join(tokens)
+    shortest = sorted(tokens, key=len)
+    begun = "".join((*(token[:-1] for token in tokens), "{", _OBSERVATION_TEXT[:-1]))
+    inside = "".join((*(token[1:] for token in tokens), _OBSERVATION_TEXT))
+    return _Patterns(
+        tokens=tokens,
+        mark=next(m for m in (*MARKS, *map(chr, range(0x2190, 0x2300))) if m not in spelled),
+        reach=_BLANKS + max((_SHAPE_LENGTH, *map(len, tokens))),
+        literal=re.compile(_alternatives(shortest)),
+        any=re.compile(_alternatives(shortest, _OBSERVATION)),
+        longest=re.compile(_alternatives(shortest[::-1], _OBSERVATION)),
+        begun=_in_either_case(begun) | _ASCII_SPACE,
+        inside=_in_either_case(inside) | _ASCII_SPACE,
+    )
+
+
+def _in_either_case(text: str) -> frozenset[str]:
+    """The characters, and all that `re` takes for the same without regard to case."""
+    return frozenset((text + text.upper()).lower() + (text + text.lower()).upper() + text)
+
+
+def _one_of(char: str, chars: frozenset[str]) -> bool:
+    """Whether a character may be one of ``chars``; one that is not ASCII always may."""
+    return char in chars or not char.isascii()
 
 
 def _trimmed(token: str) -> str:

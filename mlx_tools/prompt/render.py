@@ -7,8 +7,10 @@ only when the completion that answers it is there; until then `Prompt.render` sh
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Final
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import (
@@ -25,12 +27,25 @@ from mlx_tools.messages import (
 from mlx_tools.prompt.chat_format import ChatFormat
 from mlx_tools.prompt.examples import Turn, style_named
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
-from mlx_tools.prompt.spoken import neutral_speech
+from mlx_tools.prompt.spoken import closed, neutral_speech
 from mlx_tools.prompt.words import PromptWords
 from mlx_tools.protocol.styles import write_answer, write_observation
 
 CORRECTION: Final = "protocol"
 """The name in an observation that answers no call, but a line that could not be read."""
+
+
+class _Beginning(NamedTuple):
+    """A prompt before its first question: the text, whether a turn was written, an open turn."""
+
+    text: Composer
+    begun: bool
+    said: tuple[str, ...]
+
+
+_KEPT: Final = 16
+_beginnings: OrderedDict[Any, _Beginning] = OrderedDict()
+"""By all that they are made of: the sessions of a program mostly begin alike."""
 
 
 class Prompt:
@@ -58,6 +73,8 @@ class Prompt:
     ) -> None:
         self._format = chat_format
         self._style = style_named(style)
+        empty = write_observation(ToolObservation(""), self._style)
+        self._around = empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
         self._neutraliser = neutraliser
         self._words = words
         self._silent = reasoning == "off" and chat_format.reasoning is not None
@@ -69,26 +86,43 @@ class Prompt:
         self._observed: dict[str, ObservationRecord] = {}
         self._notes: list[str] = []
         self._unread: CompletionRecord | None = None
-        self._text.host(chat_format.bos)
-        if chat_format.system is not None and self._system:
-            self._text.host(chat_format.system[0])
+        self._asked: Composer | None = None  # the text with the open turn, until that changes
+        turns = tuple(e if isinstance(e, Turn) else Turn.from_json(e) for e in examples)
+        self._begin(turns)
+
+    def _begin(self, examples: tuple[Turn, ...]) -> None:
+        """Writes what stands before the first question, or takes it from a session before."""
+        words, tokens = self._words, self._neutraliser.control_tokens
+        own = (self._format, self._style, self._silent, self._system)
+        key = (*own, examples, tokens, words.unanswered, words.go_on)
+        if (found := _beginnings.get(key)) is not None:
+            self._text, self._begun, self._said = found.text.copy(), found.begun, [*found.said]
+            return
+        self._text.host(self._format.bos)
+        if self._format.system is not None and self._system:
+            self._text.host(self._format.system[0])
             self._text.untrusted(self._system)
-            self._text.host(chat_format.system[1])
+            self._text.host(self._format.system[1])
             self._begun = True
         elif not self._system:
-            self._text.host(chat_format.default_system)
+            self._text.host(self._format.default_system)
         for example in examples:
             self._show(example)
+        _beginnings[key] = _Beginning(self._text.copy(), self._begun, tuple(self._said))
+        if len(_beginnings) > _KEPT:
+            _beginnings.popitem(last=False)
 
     # --- the fold ---
 
     def add(self, record: Record) -> None:
         """Folds one record; those that no model sees change nothing."""
+        if isinstance(record, CompletionRecord):
+            self._complete(record)
+            return
+        self._asked = None
         match record:
             case UserRecord():
                 self._ask(record.content)
-            case CompletionRecord():
-                self._complete(record)
             case CallRecord():
                 self._calls.append(record)
             case ObservationRecord():
@@ -107,13 +141,13 @@ class Prompt:
         missing = [call.call for call in self._calls if call.call not in self._observed]
         if missing:
             raise UsageError(f"the call {missing[0]} has no observation yet")
-        lines = self._lines()
-        if not lines:
-            raise UsageError("nothing was asked since the last answer")
-        text = self._text.copy()
-        self._write_user(text, lines)
-        text.host(self._opening(prefix) + prefix)
-        return str(text)
+        if self._asked is None:
+            lines = self._lines()
+            if not lines:
+                raise UsageError("nothing was asked since the last answer")
+            self._asked = self._text.copy()
+            self._write_user(self._asked, lines)
+        return self._asked.before(self._opening(prefix) + prefix)
 
     @property
     def thought_open(self) -> bool:
@@ -130,7 +164,7 @@ class Prompt:
 
     def _complete(self, record: CompletionRecord) -> None:
         if record.counted.strip():
-            self._speak(record.counted, record.prefix)
+            self._speak(closed(record, self._style), record.prefix)
         else:
             # Nothing of it was read. It stays out, unless a correction speaks of it.
             self._unread = record
@@ -148,8 +182,7 @@ class Prompt:
         if self._unread is not None or self._lines():
             self._close(write_answer(record.content, self._style))
 
-    def _show(self, example: Turn | Mapping[str, str]) -> None:
-        turn = example if isinstance(example, Turn) else Turn.from_json(example)
+    def _show(self, turn: Turn) -> None:
         if turn.role == "assistant":
             self._speak(turn.content, "")
         elif turn.role == "observation":
@@ -168,8 +201,11 @@ class Prompt:
 
     def _speak(self, said: str, prefix: str) -> None:
         """Writes the open turn of the user's role, and the assistant's that answers it."""
-        lines = self._lines() or [self._plain(self._words.go_on)]
-        self._write_user(self._text, lines)
+        if self._asked is None:
+            self._write_user(self._text, self._lines() or [self._plain(self._words.go_on)])
+        else:
+            self._text = self._asked
+        self._asked, self._begun = None, True
         self._said, self._notes = [], []
         self._calls, self._observed, self._unread = [], {}, None
         header, rest = self._header(said, prefix), said.removeprefix(prefix)
@@ -201,8 +237,6 @@ class Prompt:
             text.host(opening)
             text.untrusted(self._system)
             text.host(closing)
-        if text is self._text:
-            self._begun = True
         for number, line in enumerate(lines):
             if number:
                 text.host("\n")
@@ -218,14 +252,18 @@ class Prompt:
     def _observations(self) -> list[str]:
         """The observations that are there, those of calls in call order, then any other."""
         several = len(self._calls) > 1
+        taken = {call.id for call in self._calls}
+        spare = (str(number) for number in count(len(self._calls) + 1))
         lines, known = [], set()
         for number, call in enumerate(self._calls, start=1):
             known.add(call.call)
+            given = call.id
+            if given is None and several:  # an id of the host's, other than the model's own
+                given = str(number)
+                while given in taken:
+                    given = next(spare)
             if (record := self._observed.get(call.call)) is not None:
-                given = record.id or call.id
-                lines.append(
-                    self._observed_line(record, given or (str(number) if several else None))
-                )
+                lines.append(self._observed_line(record, record.id or given))
         others = (record for key, record in self._observed.items() if key not in known)
         return [*lines, *(self._observed_line(record, record.id) for record in others)]
 
@@ -250,10 +288,16 @@ class Prompt:
         return self._json_in(write_observation(observation, self._style))
 
     def _json_in(self, written: str) -> str:
-        """An observation's line with its JSON neutralised; what stands around it is the style's."""
-        start, end = written.find("{"), written.rfind("}") + 1
-        body = self._neutraliser.in_json(written[start:end])
-        return written[:start] + body + written[end:]
+        """An observation's line with its JSON neutralised; the style's own wrapping stays.
+
+        One that is no such line, as an example's may be, is text like any other.
+        """
+        before, after = self._around
+        end = len(written) - len(after)
+        body = written[len(before) : end]
+        if (before, after) != (written[: len(before)], written[end:]) or body[:1] != "{":
+            return self._neutraliser.in_mixed(written)
+        return before + self._neutraliser.in_json(body) + after
 
     def _plain(self, text: str) -> str:
         return self._neutraliser.plain(self._trimmed(text))

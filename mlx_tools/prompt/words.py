@@ -62,6 +62,7 @@ class ExampleWords:
     answer: str
     samples: Mapping[str, str]
     tools: Mapping[str, tuple[Example, ...]]
+    foreign: tuple[tuple[str, Example], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def _examples(table: _Table) -> ExampleWords:
                 for name in tools.values
             }
         ),
+        foreign=tuple((one.text("name"), _example(one)) for one in table.array("foreign")),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from mlx_tools.protocol.canonical import canonical
 from mlx_tools.protocol.coerce import COERCIONS
+from mlx_tools.protocol.echo import calls_in
 from mlx_tools.protocol.read import read
 from mlx_tools.protocol.repair import REPAIRS
 from mlx_tools.protocol.rules import (
@@ -21,7 +22,7 @@ from mlx_tools.protocol.rules import (
     ReadingRules,
     Style,
 )
-from mlx_tools.protocol.schema import check_parameters
+from mlx_tools.protocol.schema import check_parameters, fits_within
 from mlx_tools.protocol.stream import Reader
 from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call, write_observation
 from mlx_tools.protocol.validate import JudgedCall, judge, resolve, validate_arguments
@@ -39,8 +40,10 @@ __all__ = [
     "Reading",
     "ReadingRules",
     "Style",
+    "calls_in",
     "canonical",
     "check_parameters",
+    "fits_within",
     "forcing_prefix",
     "judge",
     "read",

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+from mlx_tools.protocol.compact import writer
+from mlx_tools.protocol.strict import encodable
+
+_sorted: Final = writer(sort_keys=True)
 
 
 def canonical(name: str, arguments: Mapping[str, Any]) -> str:
@@ -13,6 +19,10 @@ def canonical(name: str, arguments: Mapping[str, Any]) -> str:
     RFC 8785 has no form for an integer beyond 2**53 and for half a surrogate pair; a call that
     holds one gets a form of its own, with sorted keys and every number as Python writes it.
     """
+    if type(name) is str and _is_canonical(arguments):
+        text = f'{{"arguments":{_sorted(arguments)},"name":{encode_basestring(name)}}}'
+        if encodable(text):
+            return text
     import rfc8785
 
     try:
@@ -20,6 +30,26 @@ def canonical(name: str, arguments: Mapping[str, Any]) -> str:
     except (rfc8785.CanonicalizationError, UnicodeEncodeError):
         call = {"name": name, "arguments": _plain(arguments, whole=True)}
         return json.dumps(call, sort_keys=True, separators=(",", ":"))
+
+
+def _is_canonical(value: Any) -> bool:
+    """Whether Python's JSON of ``value``, with sorted keys, is that of RFC 8785 for certain.
+
+    Strings are written alike. Keys are sorted alike where they are ASCII: RFC 8785 sorts by UTF-16.
+    Of numbers, those of moderate size that are an int, or have a fraction, are written alike.
+    """
+    kind: type[Any] = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-(2**53) < value < 2**53)
+    if kind is float:
+        return bool(1e-4 <= abs(value) < 1e15) and not value.is_integer()
+    if kind is dict:
+        return all(type(key) is str and key.isascii() for key in value) and all(
+            map(_is_canonical, value.values())
+        )
+    return kind is list and all(map(_is_canonical, value))
 
 
 def _plain(value: Any, *, whole: bool = False) -> Any:

@@ -8,8 +8,15 @@ from typing import Final, NamedTuple
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
-from mlx_tools.protocol.lexis import AFTER_MESSAGES, ANSWER_TAG, CALL_TAG, Marks, wrapping_end
-from mlx_tools.protocol.rules import Reading, ReadingRules, Style
+from mlx_tools.protocol.lexis import (
+    AFTER_MESSAGES,
+    ANSWER_TAG,
+    CALL_TAG,
+    WHITE,
+    Marks,
+    wrapping_end,
+)
+from mlx_tools.protocol.rules import Reading, ReadingRules, Style, sound
 from mlx_tools.protocol.strict import encodable
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -122,7 +129,7 @@ class Draft:
     def forget(self) -> None:
         """All that was kept turns out to be the end of a thought that was open in the prompt."""
         self.reasoning.append(self.kept)
-        self.unclean = self.unclean or any(text.strip() for text in self.kept)
+        self.unclean = self.unclean or any(text.strip(WHITE) for text in self.kept)
         self.kept, self.size = [], 0
         self.aliases, self.only_aliases = [], True
         self.forged, self.quoted = [], None
@@ -136,6 +143,8 @@ class Draft:
         if rules.tool_choice not in ("auto", "none") and self._is_answer():
             self._withdraw("not_allowed", "a tool_call is required")
         kept, rest = "".join(self.kept), "".join(self.rest)
+        if self._is_sound(rest, reason):
+            return sound(self.messages[0], writable(kept))
         leftover = self._leftover(rest)
         bare = False
         if not self.messages and self.error is None:
@@ -144,14 +153,15 @@ class Draft:
             bare = self._take_prose(kept, rules, reason)
         if self.messages and not bare:
             commentary = self._without_forged(kept, self.begin)
-            end = wrapping_end(kept + rest, self.end, **self.wrapping._asdict())
+            array, tag, fence = self.wrapping
+            end = wrapping_end(kept + rest, self.end, array=array, tag=tag, fence=fence)
             counted = self._without_forged(kept + rest, end)
         else:
             counted = self._without_forged(kept, self.size)
             commentary = "" if bare else counted
             counted += without_thoughts(rest, marks)
         dropped = (*self.dropped, *((leftover,) if leftover else ()))
-        commentary = commentary.strip()
+        commentary = commentary.strip(WHITE)
         beside = bare or commentary or dropped or self.unclean or reason == "tool_calls"
         return Reading(
             messages=tuple(self.messages),
@@ -163,6 +173,12 @@ class Draft:
             counted=writable(counted),
             clean=bool(self.messages) and self.error is None and not beside,
         )
+
+    def _is_sound(self, rest: str, reason: FinishReason) -> bool:
+        """Whether there is one message and nothing else, as there mostly is."""
+        alone = len(self.messages) == 1 and not rest and self.begin == 0 and self.end == self.size
+        beside = self.error or self.quoted or self.dropped or self.reasoning or self.forged
+        return alone and not beside and not self.unclean and reason != "tool_calls"
 
     def _take_aliases(self, most: int | None) -> None:
         """Aliases count where they are the whole output (rule 7)."""
@@ -194,7 +210,7 @@ class Draft:
             else:
                 array = False
             pos += 1
-        return rest[pos:].strip()
+        return rest[pos:].strip(WHITE)
 
     def _take_prose(self, kept: str, rules: ReadingRules, reason: FinishReason) -> bool:
         """Prose alone is the answer (rule 11), unless there are reasons against it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -9,11 +10,19 @@ from mlx_tools.messages import FinishReason, ToolCall
 from mlx_tools.protocol import lexis
 from mlx_tools.protocol.candidate import Candidate, Place, Verdict, judged, may_mutate
 from mlx_tools.protocol.draft import Alias
+from mlx_tools.protocol.lexemes import ESCAPE, PLAIN
 from mlx_tools.protocol.machine import ARRAY, NO_ARRAY, Machine
-from mlx_tools.protocol.rules import ReadingRules
+from mlx_tools.protocol.rules import AnswerDelta, ArgumentsDelta, CallStarted, ReadingRules
 from mlx_tools.protocol.strict import Unreadable, decode
 
 _SHOWN: Final = frozenset(("call", "answer"))
+_W: Final = r"[ \t\r\n]*+"
+_HEAD: Final = re.compile(
+    rf'\{{{_W}(?:"type"{_W}:{_W}"final_answer"'
+    rf'|(?P<type>"type"{_W}:{_W}"tool_call"{_W},{_W})?+'
+    rf'"name"{_W}:{_W}"{PLAIN}(?:{ESCAPE}{PLAIN})*+"{_W},{_W}"arguments"{_W}:{_W}(?=\{{))'
+)
+"""How a message begins whose keys come in the usual order; a call's, up to its arguments."""
 
 
 class ObjectSteps(Machine):
@@ -36,16 +45,22 @@ class ObjectSteps(Machine):
             return self._stray()
         if self._array:
             self._array = ARRAY
-        if self._whole and (whole := self._at_once()):
+        if (whole := self._at_once()) is not None:
             return self._act(*whole)
         self._candidate = Candidate(self._place, quiet=self._whole)
         self._step = self._object
         return True
 
     def _at_once(self) -> tuple[Verdict, int] | None:
-        """The verdict on an object that is strict JSON on one line, without looking closer."""
+        """The verdict on an object that is strict JSON on one line, without looking closer.
+
+        Where deltas are wanted, only on one that is written as most messages are.
+        """
         text, pos = self._cursor.text, self._cursor.pos
         if pos < self._attempted:  # this line was tried before
+            return None
+        head = None if self._whole else _HEAD.match(text, pos)
+        if head is None and not self._whole:
             return None
         end = text.find("\n", pos)
         self._attempted = end if end >= 0 else len(text)
@@ -53,7 +68,22 @@ class ObjectSteps(Machine):
             value, size = decode(text[pos : self._attempted])
         except Unreadable:
             return None
-        return judged(value, (), self._place), pos + size
+        verdict = judged(value, (), self._place)
+        if head is not None and verdict.what in _SHOWN:
+            if verdict.what == "call" and len(value) > (3 if head["type"] else 2):
+                return None  # more stands after the arguments than a brace
+            self._show(verdict, text[head.end() : pos + size - 1])
+        return verdict, pos + size
+
+    def _show(self, verdict: Verdict, arguments: str) -> None:
+        """What is told of a message that came whole; ``arguments`` as the model wrote them."""
+        found = verdict.found
+        if found is not None and found.call is not None:
+            index = len(self._draft.messages)
+            shown = arguments.rstrip(lexis.WHITE)
+            self._deltas += (CallStarted(index, found.call.name), ArgumentsDelta(index, shown))
+        elif found is not None and found.answer is not None and found.answer.content:
+            self._deltas.append(AnswerDelta(found.answer.content))
 
     def _object(self) -> bool:
         candidate, cursor = self._candidate, self._cursor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from mlx_tools.messages import ErrorInfo, Message
@@ -71,6 +71,30 @@ class Reading:
     error: ErrorInfo | None = None
     counted: str = ""
     clean: bool = False
+
+
+def sound(message: Message, counted: str) -> Reading:
+    """The reading of a text that is one message and nothing else, ``counted`` as it stands.
+
+    The same as ``Reading(messages=(message,), counted=counted, clean=True)``: what most texts come
+    to, made in half the time, which for a short text is as long as it takes to parse it.
+    """
+    reading = _new(Reading)
+    for put, value in _SOUND:
+        put(reading, value)
+    _put_messages(reading, (message,))
+    _put_counted(reading, counted)
+    return reading
+
+
+_new: Final = object.__new__
+_put_messages, _put_counted = (getattr(Reading, name).__set__ for name in ("messages", "counted"))
+_SOUND: Final = tuple(
+    (getattr(Reading, field.name).__set__, True if field.name == "clean" else field.default)
+    for field in fields(Reading)
+    if field.name not in ("messages", "counted")
+)
+"""What puts each of the other fields of a `Reading` in its place, and what belongs there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.protocol.faults import Fault
 from mlx_tools.protocol.pattern import TooLong, UnsupportedPattern, compiled
+from mlx_tools.protocol.plain import PlainSchema, plain_schema
 
 _MAX_SCHEMA_NODES: Final = 50_000
 _MAX_STEPS: Final = 200_000
@@ -50,17 +51,38 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
 
 def validator_for(parameters: Mapping[str, Any]) -> Any:
     """The validator of a schema, made once. Raises `ToolDefinitionError`."""
+    return _checked(parameters).validator
+
+
+def plainly_fits(parameters: Mapping[str, Any], value: dict[str, Any]) -> bool:
+    """Whether ``value`` fits for certain, told without the validator; False says nothing.
+
+    Raises `ToolDefinitionError`.
+    """
+    plain = _checked(parameters).plain
+    return plain is not None and plain.fits(value)
+
+
+class _Checked(NamedTuple):
+    """A schema that was checked. It is kept here, so that no other can come to bear its id."""
+
+    parameters: Mapping[str, Any]
+    validator: Any
+    plain: PlainSchema | None
+
+
+def _checked(parameters: Mapping[str, Any]) -> _Checked:
     key = id(parameters)
     found = _cache.get(key)
-    if found is None or found[0] is not parameters:
-        found = _cache[key] = (parameters, _validator(parameters))
+    if found is None or found.parameters is not parameters:
+        validator = _validator(parameters)
+        found = _cache[key] = _Checked(parameters, validator, plain_schema(parameters))
         while len(_cache) > _CACHED:
             _cache.popitem(last=False)
-    return found[1]
+    return found
 
 
-_cache: OrderedDict[int, tuple[Mapping[str, Any], Any]] = OrderedDict()
-# The schema is kept beside its validator, so that no other can come to bear its id.
+_cache: OrderedDict[int, _Checked] = OrderedDict()
 
 
 @contextmanager
@@ -71,6 +93,22 @@ def bounded() -> Iterator[None]:
         yield
     finally:
         _steps.reset(token)
+
+
+def fits_within(parameters: Mapping[str, Any], schema: Any, value: Any) -> bool:
+    """Whether ``value`` fits ``schema``, a part of ``parameters``, where its references lead.
+
+    False too where that takes more steps than a check may. Raises `ToolDefinitionError` for
+    parameters that cannot be used.
+    """
+    validator = validator_for(parameters)
+    if schema is not parameters:
+        validator = validator.evolve(schema=schema)
+    try:
+        with bounded():
+            return not faults(validator, value, 1)
+    except (TooMuch, RecursionError):
+        return False
 
 
 def faults(validator: Any, value: Any, most: int) -> list[Any]:

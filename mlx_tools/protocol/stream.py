@@ -45,6 +45,7 @@ class Reader(ObjectSteps):
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
+        self._attempted = -1
         self._push(piece)
         deltas, self._deltas = self._deltas, []
         return deltas

@@ -79,7 +79,8 @@ def decode(text: str) -> tuple[Any, int]:
 
     Brackets are counted before anything recurses, so depth costs no stack.
     """
-    if _has_many_brackets(text) and _is_deep(text):
+    size = len(text)
+    if size > 2 * MAX_DEPTH and _has_many_brackets(text) and _is_deep(text):
         raise Unreadable(f"brackets do not match, or nest deeper than {MAX_DEPTH}")
     try:
         value, end = _scan(text, 0)
@@ -87,6 +88,8 @@ def decode(text: str) -> tuple[Any, int]:
         raise Unreadable(f"{error.msg} at character {error.pos + 1}") from None
     except StopIteration as stop:
         raise Unreadable(f"a value is missing at character {stop.value + 1}") from None
+    if size < _SHORT and text.isascii() and "\\u" not in text:
+        return value, end
     if not text.isascii() or _may_hold_surrogates(text, value):
         _refuse_surrogates(text, value)
     return value, end

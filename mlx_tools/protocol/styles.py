@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlx_tools.messages import ToolObservation
+from mlx_tools.protocol.compact import compact
 from mlx_tools.protocol.lexis import (
     ANSWER_END,
     ANSWER_TAG,
@@ -29,7 +30,7 @@ _OWN_TAG: Final = re.compile(r"<(?=/?(?:tool_call|tool_response|final_answer)>)"
 
 
 def _json(value: Mapping[str, Any], style: Style) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = compact(value)
     if not text.isascii():  # half a surrogate pair cannot be written as UTF-8
         text = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
     return _OWN_TAG.sub(r"\\u003c", text) if style == "xml" else text
@@ -93,3 +94,12 @@ def forcing_prefix(style: Style, tool_choice: str) -> str:
     if tool_choice == "required":
         return call
     return call + json.dumps(tool_choice)[1:-1] + '","arguments":{'
+
+
+def closing(style: Style, message: str) -> str:
+    """What closes a message whose last value is written: a ``tool_call`` whose arguments are, or a
+    ``final_answer`` whose text is."""
+    call = message == "tool_call"
+    if style == "xml":
+        return "}" + CALL_END if call else ANSWER_END
+    return ("}" if call else '"}') + ("\n```" if style == "markdown-json" else "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ToolDefinitionError
@@ -17,7 +17,7 @@ from mlx_tools.protocol.coerce import coerced
 from mlx_tools.protocol.echo import calls_in, echo_key, loose_name
 from mlx_tools.protocol.faults import MOST_CHARS, described, path_text
 from mlx_tools.protocol.rules import Reading
-from mlx_tools.protocol.schema import TooMuch, bounded, faults, validator_for
+from mlx_tools.protocol.schema import TooMuch, bounded, faults, plainly_fits, validator_for
 from mlx_tools.spec import TOOL_NAME, ToolSpec
 
 _MOST_FAULTS: Final = 40
@@ -69,23 +69,31 @@ def _judged(
     spec, repairs = resolve(call.name, tools, aliases)
     if spec is None:
         return JudgedCall(call=call, error=_unknown(call.name, tools))
-    written = echo_key(call.name, call.arguments)
+    written = call
     arguments, coercions, error = validate_arguments(spec, call.arguments)
     repairs = (*call.repairs, *repairs, *coercions)
-    call = replace(call, name=spec.name, arguments=arguments, repairs=repairs)
+    call = ToolCall(spec.name, arguments, call.id, repairs)
     if not _chosen(spec, tool_choice, tools, aliases):
         text = "no tool" if tool_choice == "none" else f"only {tool_choice}"
         return JudgedCall(call=call, error=ErrorInfo("not_allowed", f"{text} may be called here"))
     if error is not None:
         return JudgedCall(call=call, error=error)
-    keys = {written, echo_key(spec.name, arguments)}
-    echoed = any(not keys.isdisjoint(calls_in(text)) for text in observations)
+    echoed = _is_echoed((written, call), observations)
     mutates = spec.mutates(arguments)
     if echoed and mutates:
         error = ErrorInfo("echoed_call", "this call stands in an earlier observation")
     freely = not echoed and (not mutates or (clean and not repairs))
     runs: Literal["freely", "with_approval"] = "freely" if freely else "with_approval"
     return JudgedCall(call=call, runs=runs, echoed=echoed, error=error)
+
+
+def _is_echoed(calls: Sequence[ToolCall], observations: Sequence[str]) -> bool:
+    """Whether one of the forms that a call has taken stands in an observation."""
+    planted = [found for text in observations if (found := calls_in(text))]
+    if not planted:
+        return False
+    keys = {echo_key(call.name, call.arguments) for call in calls}
+    return any(not keys.isdisjoint(found) for found in planted)
 
 
 def _chosen(
@@ -147,6 +155,8 @@ def validate_arguments(
     """
     given = dict(arguments)
     try:
+        if plainly_fits(spec.parameters, given):
+            return given, (), None
         with bounded():
             return _validated(spec, given)
     except ToolDefinitionError as error:

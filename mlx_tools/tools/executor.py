@@ -11,6 +11,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -25,6 +26,11 @@ from mlx_tools.tools.tool import Callee, Tool, ToolError
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500
+_SCALARS: Final = frozenset((str, bool, int, float, type(None)))
+
+PATIENCE: Final = 0.0005
+"""Seconds that the event loop may stand still for a function in a thread, where its last call took
+less: to be woken by a thread costs a loop several times what such a call does."""
 
 _GRACE: Final = 1.0
 """Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
@@ -76,13 +82,26 @@ async def execute(
     outcome: Outcome | None = None
     for _ in range(tries):
         left = seconds - (perf_counter() - started)
-        outcome = await _attempt(tool, arguments, max(left, 0.0), on_progress)
+        given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change them
+        outcome = await _attempt(tool, given, max(left, 0.0), on_progress)
         if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
             break
     duration_ms = round((perf_counter() - started) * 1000)
     if outcome is None:
         return _failed("timeout", _too_late(tool, seconds), duration_ms)
     return _result(outcome, duration_ms, max_output_chars)
+
+
+def _copied(value: Any) -> Any:
+    """A copy that shares nothing with ``value`` that could be changed."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if kind is list:
+        return [_copied(item) for item in value]
+    return deepcopy(value)
 
 
 async def _attempt(
@@ -95,8 +114,7 @@ async def _attempt(
     token = set_context(context)
     try:
         if isinstance(tool, Tool) and not tool.is_async:
-            work = tool.blocking(arguments)
-            outcome = submit(lambda: to_text(work()))
+            outcome = _in_thread(tool, arguments, seconds)
         else:
             outcome = loop.create_future()
             running = _guarded(tool, arguments, outcome)
@@ -105,6 +123,10 @@ async def _attempt(
         return None, error
     finally:
         reset_context(token)
+    if outcome.done():
+        context.cancel()
+        await asyncio.sleep(0)  # the loop turns: it hears what the tool reported, and who cancels
+        return outcome.result()
     timer = loop.call_later(seconds, settle, outcome, None)
     try:
         ended = await outcome
@@ -117,6 +139,22 @@ async def _attempt(
         if ended is None and leave is not None:
             leave()
     return ended
+
+
+def _in_thread(
+    tool: Tool, arguments: Mapping[str, Any], seconds: float
+) -> asyncio.Future[Outcome | None]:
+    """A call in a thread, waited for on the spot if the tool's last call was a quick one."""
+    work = tool.blocking(arguments)
+
+    def call() -> str:
+        began = perf_counter()
+        try:
+            return to_text(work())
+        finally:
+            tool.is_quick = perf_counter() - began < PATIENCE
+
+    return submit(call, patience=min(PATIENCE, seconds) if tool.is_quick else 0.0)
 
 
 async def _guarded(

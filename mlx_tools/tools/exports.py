@@ -85,10 +85,10 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
 
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
-    """A grammar of the same line for llama.cpp; see `mlx_tools.tools.gbnf`."""
-    from mlx_tools.tools.gbnf import line_grammar
+    """A grammar of the same line for llama.cpp; see `mlx_tools.tools.grammar`."""
+    from mlx_tools.tools.grammar import line_grammar
 
-    return line_grammar(_sorted(specs))
+    return line_grammar({spec.name: spec for spec in _sorted(specs)}).gbnf
 
 
 _WRITERS: Final[Mapping[str, Callable[[Iterable[ToolSpec]], Any]]] = {

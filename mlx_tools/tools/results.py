@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import inspect
 import json
 import pathlib
@@ -50,13 +51,18 @@ def whole_characters(text: str) -> str:
 
 def _dump(value: Any) -> str:
     try:
-        return json.dumps(
-            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain
-        )
+        return _encoder().encode(value)
     except RecursionError:
         raise ResultError("the result is nested too deep for JSON") from None
     except ValueError as error:
         raise ResultError(f"the result cannot be written as JSON: {error}") from None
+
+
+@functools.cache
+def _encoder() -> json.JSONEncoder:
+    return json.JSONEncoder(
+        ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -73,7 +73,8 @@ class Tool:
     ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
     ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
     that was made of a plain function can still be called as that function. ``__name__`` is the
-    tool's name, known before its spec is made.
+    tool's name, known before its spec is made. ``is_quick`` says that the last call took no time
+    to speak of.
     """
 
     __name__: str
@@ -88,6 +89,7 @@ class Tool:
         self._spec = spec
         self._run = run
         self._function = function
+        self.is_quick = True
         self.is_async = is_async(function if function is not None else run)
         if function is not None:
             functools.update_wrapper(cast("Any", self), function, updated=())
@@ -268,6 +270,11 @@ def _effects(
         return ALL_EFFECTS
     if callable(effects):
         return cast("Callable[[Mapping[str, Any]], Effects]", effects)
+    if not isinstance(effects, Iterable):
+        raise ToolDefinitionError(
+            f"{name}: effects: {effects!r} is no set of effects",
+            hint=f"some of {', '.join(sorted(ALL_EFFECTS))}, or a function of the arguments",
+        )
     listed = (effects,) if isinstance(effects, str) else tuple(effects)
     unknown = [item for item in listed if item not in tuple(ALL_EFFECTS)]
     if unknown:

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends import Chosen, CompletionsBackend, ServerBackend, choose_backend, look_at
+from mlx_tools.backends import (
+    Chosen,
+    CompletionsBackend,
+    LocalBackend,
+    ServerBackend,
+    choose_backend,
+    look_at,
+)
 from mlx_tools.backends.markers import opener_ids
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.models import ModelMissing
@@ -225,7 +232,8 @@ def test_a_backend_that_somebody_made_can_be_looked_at(environ: dict[str, str]) 
     "options",
     [
         {"kind": "server", "url": "http://127.0.0.1:1"},
-        {"kind": "local"},
+        {"kind": "local", "url": "http://127.0.0.1:1"},
+        {"kind": "local", "model": "no model's name"},
         {"kind": "native"},
         {"kind": "engine"},
         {"kind": "server", "model": "no model's name"},
@@ -238,6 +246,16 @@ def test_options_that_cannot_be_are_refused(
     with pytest.raises(UsageError) as caught:
         choose(environ, **options)
     assert caught.value.hint
+
+
+def test_a_model_can_be_run_in_this_process(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    chosen = choose(environ, kind="local", model=str(tmp_path))
+    assert isinstance(chosen.backend, LocalBackend)
+    assert (chosen.how, chosen.model) == ("loaded", str(tmp_path))
+    assert chosen.backend.model == tmp_path
+    assert "this process" in chosen.note
+    assert chosen.backend.forward_passes == 0  # nothing is loaded yet
 
 
 def test_a_model_that_is_nowhere_is_said_to_be_missing(environ: dict[str, str]) -> None:

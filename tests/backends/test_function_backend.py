@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from mlx_tools.backends import Chunk, FunctionBackend, as_backend
+from mlx_tools.backends import Chunk, FunctionBackend, GrammarText, as_backend
 from mlx_tools.errors import BackendBroken, BackendRefused, BackendTimeout, UsageError
 from tests.backends.asking import ask, collect
 
@@ -77,6 +77,8 @@ def test_the_total_time_holds() -> None:
 def test_a_request_that_cannot_be_completed_does_not_reach_the_function() -> None:
     with pytest.raises(UsageError):
         ask(FunctionBackend(echo), "")
+    with pytest.raises(UsageError, match="no grammar"):
+        ask(FunctionBackend(echo), "Hi", grammar=GrammarText('root ::= "a"', 'start: "a"'))
 
 
 def test_lone_surrogates_do_not_come_through() -> None:

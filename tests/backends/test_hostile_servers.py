@@ -7,6 +7,7 @@ import gzip
 import inspect
 import itertools
 from collections.abc import Callable
+from contextlib import aclosing
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
 )
-from tests.backends.asking import ask, collect
+from tests.backends.asking import ask, collect, request
 from tests.backends.loopback import SSE, Connection, answers, says, serving
 
 Complete = Callable[[Connection], None]
@@ -60,6 +61,24 @@ def test_a_stream_that_ends_in_the_middle_is_broken(data: bytes) -> None:
     error = raised_by(sends(data))
     assert isinstance(error, BackendBroken)
     assert error.hint
+
+
+@pytest.mark.parametrize(
+    "after",
+    [b'data: {"error":"the thread died"}\n\n', b"data: rubbish\n\n", b"\x00 rubbish\n\n"],
+    ids=["error", "no JSON", "no event"],
+)
+def test_text_that_came_together_with_a_fault_is_given_before_it_is_raised(after: bytes) -> None:
+    async def received(backend: CompletionsBackend) -> str:
+        text = ""
+        async with aclosing(backend.complete(request())) as chunks:
+            with pytest.raises(BackendError):
+                async for chunk in chunks:
+                    text += chunk.text
+        return text
+
+    with serving(sends(PIECE + after)) as server:
+        assert asyncio.run(received(CompletionsBackend(server.url))) == "Hi"
 
 
 @pytest.mark.parametrize(

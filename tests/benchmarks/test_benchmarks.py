@@ -66,7 +66,8 @@ def test_a_parser_past_the_cap_is_ended_and_not_asked_for_more() -> None:
 
 
 def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
-    agents = ["mlx-tools", "mlx-tools, durable", "mlx-tools, streamed"]
+    ways = ("", ", durable", ", synced", ", streamed")
+    agents = [f"mlx-tools{way}" for way in ways]
     found = results("steps.py", "--steps", "3", "--rounds", "1", "--agents", ";".join(agents))
     assert {name: cell["outcome"] for name, cell in found["3"].items()} == dict.fromkeys(
         agents, "3 calls"

@@ -190,7 +190,8 @@ def test_a_dry_run_reports_what_would_have_asked(run: Any, monkeypatch: pytest.M
 
 def test_a_run_that_stops_says_why_with_exit_code_1(run: Any) -> None:
     broken = Completion('{"type":"tool_call","name":')
-    result, _ = ask(run, broken, broken, broken, options=("Hi", "--json"))
+    options = ("Hi", "--json", "--strategy", "free")
+    result, _ = ask(run, broken, broken, broken, options=options)
     assert result.code == 1
     assert result.json["status"] == "stopped" and result.json["reason"] == "format_errors"
     assert result.error.startswith("mlx-tools: stopped: format_errors")
@@ -266,10 +267,8 @@ def test_no_tools_at_all(run: Any) -> None:
         (("--require-tools", "run_command"), "run_command"),
         (("--require-tools", "clock,file_access"), "file_access"),
         (("--tool-choice", "run_command"), "run_command"),
-        (("--strategy", "guided"), "available: auto, free"),
-        (("--strategy", "grammar"), "available: auto, free"),
-        (("--backend", "local"), "available: auto, completions, server"),
-        (("--backend", "native"), "available: auto, completions, server"),
+        (("--strategy", "grammar"), "available: auto, free, guided"),
+        (("--backend", "native"), "available: auto, completions, server, local"),
         (("--backend", "remote"), "--backend"),
         (("--max-iterations", "0"), "an integer from 1 to 1000"),
         (("--timeout", "soon"), "--timeout: 'soon' is not allowed"),

@@ -63,7 +63,7 @@ def test_the_commands_tell_about_the_talk(run: Any, home: Path) -> None:
     assert result.code == 0 and server.bodies == []
     for part in (
         "calculator",
-        "file_access  not permitted",
+        "file_access  disabled: no folder",
         "scripted",
         "transcript.jsonl",
         "/quit",
@@ -229,6 +229,30 @@ def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> Non
         seen = screen.until(r"It is 42\.")
         assert "\x1b[1m→ calculator" in seen
         assert screen.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        ("scripted", (), 1),
+        ("scripted", ("--chat-format", "plain"), 0),
+        ("Qwen2.5-7B-Instruct", (), 0),
+    ],
+)
+def test_at_a_terminal_a_guessed_chat_format_is_told_once(
+    terminal: Talk, model: str, options: tuple[str, ...], told: int
+) -> None:
+    with ScriptedServer(answer("One."), answer("Two."), model=model) as server:
+        screen = terminal("chat", "--url", server.url, *options)
+        seen = screen.until("> ")
+        screen.type("first?\r")
+        seen += screen.until(r"One\.") + screen.until("> ")
+        screen.type("second?\r")
+        seen += screen.until(r"Two\.") + screen.until("> ")
+        screen.type("\x04")
+        assert screen.end() == 0
+    said = " ".join(seen.split())
+    assert said.count("is a guess") == said.count("--chat-format") == told
 
 
 @pytest.mark.parametrize(

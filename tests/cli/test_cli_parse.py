@@ -185,6 +185,7 @@ def test_any_bytes_give_one_line_of_json(run: Any, data: bytes) -> None:
         ([{"name": "x", "parameters": {"type": "array"}}], "type object"),
         ([{"name": "x", "parameters": {"properties": {"a": {"type": "strng"}}}}], "strng"),
         ([{"type": "function", "function": 3}], "function: expected an object"),
+        ('[{"name": "x", "name": "y"}]', "the key 'name' stands twice"),
         ("[1,", "not JSON"),
         ("", "not JSON"),
         ("[" * 100_000, "not JSON"),

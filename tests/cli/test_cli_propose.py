@@ -30,9 +30,10 @@ KEYS = [
 ]
 
 
-def propose(run: Any, *script: Any, options: tuple[str, ...]) -> Any:
+def propose(run: Any, *script: Any, options: tuple[str, ...], strategy: str = "free") -> Any:
     with ScriptedServer(*script) as server:
-        return run("propose", "--url", server.url, *options), server
+        chosen = ("--url", server.url, "--strategy", strategy)
+        return run("propose", *chosen, *options), server
 
 
 def test_the_proposal_is_what_parse_prints_and_more(run: Any, write: Any) -> None:
@@ -72,6 +73,15 @@ def test_a_proposal_that_is_wrong_is_no_second_turn(
     )
     assert result.code == code and len(server.bodies) == 1
     assert (result.json["error"] or {}).get("code") == error
+
+
+def test_a_backend_that_fails_at_the_second_try_is_an_error_and_no_proposal(
+    run: Any, write: Any
+) -> None:
+    tools = write("tools.json", TOOLS)
+    broken = Completion('{"type":"tool_call","name":"get_weather","argu')
+    result, _ = propose(run, broken, options=("Hello!", "--tools", tools), strategy="auto")
+    assert (result.code, result.out) == (3, "")
 
 
 def test_a_call_that_could_run_freely_does_not_run(run: Any, write: Any) -> None:
@@ -139,7 +149,7 @@ def test_a_bad_batch_is_told_before_anything_is_asked(
         ((), "QUESTION, or --batch"),
         (("Hi",), "--tools FILE"),
         (("Hi", "--batch", "x"), "QUESTION, or --batch"),
-        (("Hi", "--tools", "tools.json", "--strategy", "guided"), "available: auto, free"),
+        (("Hi", "--tools", "tools.json", "--strategy", "wild"), "--strategy"),
         (("Hi", "--tools", "tools.json", "--tool-choice", "x"), "get_weather"),
     ],
 )

@@ -32,6 +32,16 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
 
 
+def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_TOOLS_TOOLS_DISABLED", "plugin:builtin/cl*")
+    rows = run("tools", "list", "--json", "--tools", "plugin:builtin", "--root", ".").lines
+    assert {row["name"]: (row["enabled"], row["permitted"]) for row in rows} == {
+        "calculator": (True, True),
+        "clock": (False, False),
+        "file_access": (True, True),
+    }
+
+
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
@@ -65,6 +75,9 @@ def test_a_call_as_json(run: Any) -> None:
         (("calculater", "{}"), 2, "did you mean calculator?"),
         (("calculator", "{"), 2, "JSON: not JSON"),
         (("calculator", "[]"), 2, "expected an object"),
+        (("calculator", '{"expression":"1","expression":"2"}'), 2, "'expression' stands twice"),
+        (("calculator", '{"expression":NaN}'), 2, "not JSON: NaN"),
+        (("calculator", '{"expression":1e999}'), 2, "too large"),
         (("calculator", "{}"), 2, "invalid_arguments: expression"),
         (("calculator", '{"expression":"1/0"}'), 1, "tool_error"),
         (("calculator", '{"expression":"1"}', "--tools", "clock"), 1, "not_allowed"),

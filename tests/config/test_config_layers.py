@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import config
@@ -157,6 +157,13 @@ def test_an_options_time_is_in_seconds(place: Place) -> None:
     loaded = place.load(options={"limits.total_timeout_ms": "2.5"})
     assert loaded.settings.limits.total_timeout_ms == 2500
     assert loaded.limits().total_timeout == 2.5
+
+
+@pytest.mark.parametrize("key", ["backend.url", "model.name", "model.seed", "policy.preset"])
+def test_an_option_without_a_value_is_a_fault(place: Place, key: str) -> None:
+    """`--url "$UNSET"` names no address: it must not mean "any server there is"."""
+    with pytest.raises(ConfigErrors, match="'' is not allowed"):
+        place.load(options={key: ""})
 
 
 @pytest.mark.parametrize("word", ["true", "TRUE", "1", "yes", "On"])
@@ -344,6 +351,44 @@ def test_a_project_file_that_would_loosen_is_a_fault(
     assert "a project's file" in problem
 
 
+PLUGINS = ["plugin:weather", "plugin:weather/get_*", "plugin:w*", "plugin:*"]
+
+
+@pytest.mark.parametrize("key", ["policy.allow", "policy.deny", "policy.ask", "tools.disabled"])
+def test_tools_may_be_named_by_their_plugin_wherever_tools_are_named(
+    place: Place, key: str
+) -> None:
+    section, name = key.split(".")
+    in_file = place.load(f"[{section}]\n{name} = {PLUGINS}\n")
+    variable = config.table()[key].env
+    in_environment = place.load(environ={variable: ",".join(PLUGINS)})
+    for loaded in (in_file, in_environment):
+        assert getattr(getattr(loaded.settings, section), name) == tuple(PLUGINS)
+    for wrong in ("plugin:", "plugin:a/", "plugin:a/b/c", "plugin:a b"):
+        (problem,) = place.problems(f"[{section}]\n{name} = ['{wrong}']\n")
+        assert problem.startswith(f"{place.user}: {key}: ") and "plugin:NAME/TOOL" in problem
+
+
+def test_a_plugin_that_is_named_is_what_the_policy_goes_by(place: Place) -> None:
+    look = ToolSpec("get_rain", effects=frozenset({"read"}), plugin="weather")
+    other = ToolSpec("get_rain", effects=frozenset({"read"}), plugin="other")
+    allowing = place.load("[policy]\nallow = ['plugin:weather']\n").policy()
+    denying = place.load("[policy]\nallow = ['*']\ndeny = ['plugin:weather/get_*']\n").policy()
+    for policy, expected in ((allowing, ("allow", "deny")), (denying, ("deny", "allow"))):
+        decisions = [decide(policy, s, s.name, {}, runs="freely").decision for s in (look, other)]
+        assert tuple(decisions) == expected
+
+
+def test_a_project_file_may_allow_some_tools_of_a_plugin_that_is_allowed(place: Place) -> None:
+    user, project = "[policy]\nallow = ['{}']\n", "[policy]\nallow = ['plugin:w/get_*']\n"
+    policy = place.load(user.format("plugin:w"), project).policy()
+    for name, expected in (("get_rain", "allow"), ("set_rain", "deny")):
+        spec = ToolSpec(name, effects=frozenset({"read"}), plugin="w")
+        assert decide(policy, spec, name, {}, runs="freely").decision == expected
+    for other in ("plugin:v", "plugin:w/set_*", "get_*"):
+        assert place.problems(user.format(other), project)
+
+
 def test_every_setting_says_what_a_project_file_may_do_with_it() -> None:
     powerful = {key for key, row in config.table().items() if row.setting.project == "any"}
     assert powerful == {
@@ -362,11 +407,12 @@ def test_a_project_list_keeps_the_ceiling_of_the_preset_it_narrows(place: Place)
     assert decide(policy, spec, spec.name, {}, runs="freely").decision == "deny"
 
 
-NAMES = ["calculator", "clock", "file_access", "run_command", "plugin:x", "c*", "*"]
+NAMES = ["calculator", "clock", "file_access", "run_command", "plugin:x", "plugin:x/c*", "c*", "*"]
 LISTS = st.none() | st.lists(st.sampled_from(NAMES), max_size=3)
 
 
 @given(user=LISTS, project=LISTS, effect=st.sampled_from(["read", "write", "network"]))
+@settings(deadline=None)
 def test_no_project_file_allows_what_was_not_allowed_without_it(
     user: list[str] | None, project: list[str] | None, effect: str
 ) -> None:

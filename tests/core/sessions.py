@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlx_tools import data
+from mlx_tools.due import Write
 from mlx_tools.messages import (
     CompletionRecord,
     ExecutionRecord,
@@ -20,7 +21,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.session import Session, Write
+from mlx_tools.session import Session
 from mlx_tools.spec import Effects, ToolSpec
 
 

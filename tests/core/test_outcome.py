@@ -175,6 +175,21 @@ def test_a_started_mutating_call_without_an_end_is_in_doubt() -> None:
     assert outcome.calls[0].status == "in_doubt"
 
 
+def test_the_call_that_a_run_was_stopped_for_says_so() -> None:
+    outcome = outcome_of(
+        _run(
+            completion(1, ""),
+            _call("c1"),
+            _call("c2"),
+            StoppedRecord(reason="repeated_call"),
+        )
+    )
+    assert [(call.status, call.error_code) for call in outcome.calls] == [
+        ("denied", None),
+        ("denied", "repeated_call"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("record", "code"),
     [

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.due import Ask, Complete, Execute, Rest, Write
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import (
     AnswerRecord,
@@ -29,16 +30,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import read
-from mlx_tools.session import (
-    TRANSITIONS,
-    Ask,
-    Complete,
-    Execute,
-    Rest,
-    Session,
-    State,
-    Write,
-)
+from mlx_tools.session import TRANSITIONS, Session, State
 from tests.core.sessions import (
     answer,
     call,

@@ -20,7 +20,16 @@ from hypothesis import strategies as st
 
 from mlx_tools import transcript as t
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import ExecutionRecord, Header, UserRecord
+from mlx_tools.messages import (
+    ApprovalRecord,
+    CallRecord,
+    DecisionRecord,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    UserRecord,
+)
 from tests.core.records import RECORDS
 
 HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
@@ -45,6 +54,35 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_line(rest: list[Any], data: An
     assert kept == whole[: len(kept)]
     assert size == sum(map(len, lines[: len(kept)])) <= cut
     assert len(kept) == len(whole) or size + len(lines[len(kept)]) > cut
+
+
+def test_what_a_power_cut_must_not_take_back_is_synced_before_the_next_step(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "transcript.jsonl"
+    synced: list[Any] = []
+
+    def written(call: str, *, mutates: bool) -> list[Any]:
+        return [
+            CallRecord(turn=1, call=call, name="t", arguments={}),
+            DecisionRecord(call=call, decision="allow", rule="", reason=""),
+            ExecutionRecord(call=call, mutates=mutates),
+        ]
+
+    first: list[Any] = [HEADER, *written("c1", mutates=False), *written("c2", mutates=True)]
+    with t.TranscriptFile(path, sync=lambda file: synced.append(t.load(path)[-1])) as transcript:
+        for record in first:
+            transcript.append(record)
+    started = ExecutionRecord(call="c2", mutates=True)
+    assert synced == [started]
+    ended = [ObservationRecord(call=call, name="t", content="") for call in ("c1", "c2")]
+    asked = PauseRecord(calls=("c3",), digests=("d",), expires_at="")
+    decided = ApprovalRecord(call="c3", approved=True, digest="d")
+    rest: list[Any] = [*ended, asked, decided, UserRecord(content="and?")]
+    with t.TranscriptFile(path, sync=lambda file: synced.append(t.load(path)[-1])) as transcript:
+        for record in rest:
+            transcript.append(record)
+    assert synced == [started, ended[1], asked, decided]
 
 
 def test_a_reopened_file_drops_the_line_that_was_cut_off_and_goes_on(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import doctor
-from mlx_tools.backends import Chosen, CompletionsBackend, Health, ServerBackend
+from mlx_tools.backends import Chosen, CompletionsBackend, Health, LocalBackend, ServerBackend
 from mlx_tools.doctor import Check, check_all
 from mlx_tools.models import ModelFiles, read_model_files
 from tests.backends.loopback import Connection, answers, says, serving
@@ -36,7 +36,8 @@ def model_server(**can: bool) -> Callable[[Connection], None]:
             text = "zq7"
         choice: dict[str, object] = {"text": text, "finish_reason": "length"}
         if body.get("logprobs") is True and can.get("logprobs"):
-            choice["logprobs"] = {"content": [{"top_logprobs": [{"id": 1, "logprob": -1.0}]}]}
+            top = [{"id": 1, "token": "a", "logprob": -1.0}]
+            choice["logprobs"] = {"content": [{"top_logprobs": top}]}
         prompt = str(body["prompt"])
         tokens = prompt.count("<|im_end|>") + len(prompt.replace("<|im_end|>", "")) // 2
         usage: dict[str, object] = {"prompt_tokens": tokens, "completion_tokens": 16}
@@ -113,10 +114,31 @@ def test_a_server_that_is_not_well_fails_and_the_rest_is_still_checked(
 
 def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> None:
     chosen = Chosen(backend=ServerBackend(tmp_path / "nothing"), how="started")
-    check, client = asyncio.run(doctor.check_server(chosen))
+    assert isinstance(chosen.backend, ServerBackend)
+    check, client = asyncio.run(doctor.check_server(chosen.backend))
     assert check.status == "fail"
     assert check.hint
     assert client is None
+
+
+def test_a_model_that_cannot_be_loaded_fails_with_a_hint(tmp_path: Path) -> None:
+    chosen = Chosen(backend=LocalBackend(tmp_path / "nothing"), how="loaded")
+    checks = asyncio.run(check_all(chosen, sessions=tmp_path / "sessions"))
+    found = {check.name: check for check in checks}
+    assert found["loading"].status == "fail"
+    assert found["loading"].hint
+    assert "completion" not in found
+    assert found["transcripts"].status == "ok"
+
+
+@pytest.mark.real
+def test_a_model_in_this_process_is_found_well(tmp_path: Path, real_model: Path) -> None:
+    backend = LocalBackend(real_model)
+    chosen = Chosen(backend=backend, how="loaded", files=read_model_files(real_model, "m"))
+    checks = asyncio.run(check_all(chosen, sessions=tmp_path / "sessions"))
+    asyncio.run(backend.aclose())
+    found = {check.name: check.status for check in checks}
+    assert found["loading"] == found["completion"] == found["grammar"] == "ok"
 
 
 def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:

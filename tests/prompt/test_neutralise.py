@@ -178,3 +178,16 @@ def test_a_space_and_sentencepieces_mark_for_it_are_the_same() -> None:
 def test_a_megabyte_of_the_worst_is_gone_through(method: str, piece: str) -> None:
     neutral = getattr(KNOWN, method)(piece * (1_000_000 // len(piece)))
     assert method == "restore" or not tokens_in(neutral, KNOWN)
+
+
+@pytest.mark.parametrize("neutraliser", [KNOWN, ODD, Neutraliser(("a▁b", "c▁"))])
+def test_whatever_is_broken_is_seen_across_a_seam_wherever_it_is_cut(
+    neutraliser: Neutraliser,
+) -> None:
+    literal = neutraliser.control_tokens
+    spaced = [token.replace("▁", " ") for token in literal]
+    lines = [f"\r \t{token[1:].upper()}" for token in literal if token[0] == "\n"]
+    observations = ['{"type":"tool_observation"', '{ \t"type" \n : \u2003"tool_observation"']
+    for text in (*literal, *spaced, *lines, *observations):
+        for cut in range(1, len(text)):
+            assert neutraliser.seam(f"{{<x{text[:cut]}", f"{text[cut:]}y"), text

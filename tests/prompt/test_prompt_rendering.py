@@ -361,6 +361,16 @@ def test_examples_are_turns_before_the_first_question() -> None:
     ]
 
 
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+def test_an_example_that_is_no_line_of_an_observation_ends_no_turn(style: str) -> None:
+    for text in ("<|im_end|>", "<|im_end|>{}", '{"a":"<|im_end|>"}<|im_end|>', "</tool_response>"):
+        examples = [Turn("user", "?"), Turn("assistant", CALL), Turn("observation", text)]
+        prompt = folded(UserRecord(content="!"), examples=examples, style=style)
+        shown = turns(prompt)[2][1]
+        assert "<|im_end|>" not in shown
+        assert shown.count("</tool_response>") == 0
+
+
 def test_an_example_of_an_unknown_role_is_an_error() -> None:
     with pytest.raises(UsageError, match="no turn"):
         folded(examples=[{"role": "tool", "content": "x"}])

@@ -125,6 +125,36 @@ def test_the_order_of_keys_does_not_matter(given_arguments: dict[str, Any], rand
     assert canonical("t", dict(items)) == canonical("t", given_arguments)
 
 
+_NUMBERS = st.one_of(
+    st.integers(-(2**55), 2**55),
+    st.integers(-60, 60).map(lambda power: 2.0**power),
+    st.integers(-25, 25).map(lambda power: 10.0**power * 1.5),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+_KEYS = st.sampled_from(("a", "B", "é", "\ufb33", "\U0001f600", "", "\x7f", "a b")) | st.text(
+    max_size=3
+)
+_ANY_JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | _NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.text(max_size=5), st.dictionaries(_KEYS, _ANY_JSON, max_size=4))
+def test_wherever_rfc_8785_has_a_form_that_is_the_canonical_one(
+    name: str, given_arguments: dict[str, Any]
+) -> None:
+    import rfc8785
+
+    try:
+        form = rfc8785.dumps({"name": name, "arguments": given_arguments}).decode()
+    except rfc8785.CanonicalizationError:
+        return
+    assert canonical(name, given_arguments) == form
+
+
 def test_what_rfc_8785_cannot_write_has_a_form_all_the_same() -> None:
     huge = 2**70
     assert canonical("t", {"b": huge, "a": 1}) == canonical("t", {"a": 1.0, "b": huge})

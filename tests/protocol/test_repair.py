@@ -210,8 +210,11 @@ def test_a_repair_never_invents(value: str) -> None:
 @QUICK
 @given(mixtures(), st.sampled_from(("jsonl", "markdown-json", "xml")))
 def test_of_any_text_names_and_strings_stand_in_it(text: str, style: Any) -> None:
-    source = _source(text)
-    for message in read(text, "stop", ReadingRules(style=style)).messages:
+    sources = (_source(text), _letters(text))  # as JSON, and as prose
+    reading = read(text, "stop", ReadingRules(style=style))
+    if reading.bare_text and reading.dropped:
+        return  # what stood on both sides of a forged observation stands side by side now
+    for message in reading.messages:
         strings = (
             [message.content]
             if isinstance(message, FinalAnswer)
@@ -219,7 +222,7 @@ def test_of_any_text_names_and_strings_stand_in_it(text: str, style: Any) -> Non
         )
         for string in strings:
             if isinstance(string, str):
-                assert _letters(string) in source
+                assert any(_letters(string) in source for source in sources)
 
 
 @QUICK

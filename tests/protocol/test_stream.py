@@ -167,6 +167,59 @@ def test_a_quoted_answer_that_is_not_the_message_is_not_shown() -> None:
     assert answer_of(deltas) == "17 times 23 is 391."
 
 
+def joined(deltas: list[Delta]) -> list[Delta]:
+    """The deltas with those that go on from one another as one."""
+    out: list[Delta] = []
+    for delta in deltas:
+        last = out[-1] if out else None
+        if isinstance(delta, AnswerDelta) and isinstance(last, AnswerDelta):
+            out[-1] = AnswerDelta(last.text + delta.text)
+        elif isinstance(delta, ArgumentsDelta) and isinstance(last, ArgumentsDelta):
+            assert last.index == delta.index
+            out[-1] = ArgumentsDelta(delta.index, last.text + delta.text)
+        else:
+            out.append(delta)
+    return out
+
+
+@settings(QUICK, max_examples=1000)
+@given(mixtures(), rules())
+def test_deltas_of_sound_messages_do_not_depend_on_the_pieces(
+    text: str, given_rules: ReadingRules
+) -> None:
+    reading, deltas = fed([text], "stop", given_rules)
+    sound = reading.error is None and not reading.bare_text
+    if sound and not any(message.repairs for message in reading.messages):
+        assert joined(deltas) == joined(fed(list(text), "stop", given_rules)[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL + "\n" + OTHER_CALL,
+        CALL.replace('"arguments"', '"id":"1","arguments"'),
+        CALL[:-1] + ',"id":"1"}',
+        CALL[:-1] + ', "also": {"a": 1}}',
+        CALL.replace("}}", ' } \t} and "more"'),
+        '{ "type" : "tool_call" , "name" : "a\\u0062" , "arguments" : {"k" : [1, {}]}\r}',
+        f"- {ANSWER}",
+        f"So {CALL} it is.",
+        "{" + CALL,
+        CALL[:-1] + "]",
+    ],
+)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_message_that_comes_whole_is_told_as_one_that_comes_in_pieces(
+    text: str, style: Style
+) -> None:
+    for given_rules in (ReadingRules(style=style), ReadingRules(style=style, max_calls=1)):
+        for written in (text, f"<tool_call>{text}</tool_call>", text.replace("type", "kind")):
+            whole, whole_deltas = fed([written], "stop", given_rules)
+            reading, deltas = fed(list(written), "stop", given_rules)
+            assert whole == reading
+            assert joined(whole_deltas) == joined(deltas) or reading.error is not None
+
+
 # --- done -------------------------------------------------------------------------------------
 
 

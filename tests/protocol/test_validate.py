@@ -22,6 +22,8 @@ from mlx_tools.protocol import (
     validate_arguments,
     write_call,
 )
+from mlx_tools.protocol.plain import plain_schema
+from mlx_tools.protocol.schema import bounded, faults, validator_for
 from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import CALL, json_values
 
@@ -423,3 +425,70 @@ def test_only_the_chosen_tool_may_be_called(choice: str, allowed: bool) -> None:
 def test_an_answer_has_nothing_to_judge() -> None:
     assert judge(read("It is 391."), TOOLS) == ()
     assert judge(read("", "stop", ReadingRules()), TOOLS) == ()
+
+
+# --- schemas so plain that no validator is asked ---------------------------------------------
+
+_ODD_PROPERTIES: tuple[Any, ...] = (
+    *(STRING | {"minLength": 2}, INTEGER | {"minimum": 1}, STRING | {"enum": ["a"]}),
+    *({"type": ["string", "null"]}, {"const": 1}, {"enum": [1, "a"]}, {}, True, False),
+    *({"type": "array"}, {"type": "object"}, {"anyOf": [STRING, {"minimum": 2}]}),
+    *({"anyOf": [STRING, NULL], "type": "string"}, {"anyOf": [True]}, {"not": STRING}),
+)
+_PLAIN_PROPERTIES: tuple[Any, ...] = (
+    *(STRING, INTEGER, NUMBER, BOOLEAN, NULL, STRING | {"title": "T", "default": 1}),
+    *({"anyOf": [INTEGER, NULL], "default": None}, {"anyOf": [STRING, NUMBER]}),
+)
+_NAMES = st.sampled_from(("a", "b", "c"))
+_SCHEMAS = st.fixed_dictionaries(
+    {
+        "properties": st.dictionaries(
+            _NAMES, st.sampled_from(_PLAIN_PROPERTIES + _ODD_PROPERTIES), max_size=3
+        )
+    },
+    optional={
+        "type": st.just("object"),
+        "required": st.lists(_NAMES, max_size=2, unique=True),
+        "additionalProperties": st.sampled_from((True, False, STRING)),
+        "title": st.just("T"),
+        "minProperties": st.just(1),
+        "dependentRequired": st.just({"a": ["b"]}),
+        "propertyNames": st.just({"maxLength": 0}),
+        "allOf": st.just([{"required": ["c"]}]),
+    },
+)
+_LEAVES = st.sampled_from(
+    (*("", "a", "1", True, False, None, 0, 1, -1, 2**60, 1.0, 0.5, 1e300), *([], [1], {}, {"a": 1}))
+) | st.floats(allow_nan=False)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(_SCHEMAS, st.dictionaries(_NAMES | st.just("d"), _LEAVES, max_size=4))
+def test_what_plainly_fits_fits(parameters: dict[str, Any], value: dict[str, Any]) -> None:
+    plain = plain_schema(parameters)
+    if plain is not None and plain.fits(value):
+        with bounded():
+            assert faults(validator_for(parameters), value, 1) == []
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.dictionaries(_NAMES, st.sampled_from(_PLAIN_PROPERTIES), max_size=3),
+    st.booleans(),
+    st.dictionaries(
+        _NAMES | st.just("d"), _LEAVES.filter(lambda leaf: not _holds(leaf)), max_size=4
+    ),
+)
+def test_of_a_plain_schema_all_that_fits_plainly_fits(
+    properties: dict[str, Any], closed: bool, value: dict[str, Any]
+) -> None:
+    parameters = {"properties": properties, "additionalProperties": not closed}
+    plain = plain_schema(parameters)
+    assert plain is not None
+    with bounded():
+        assert plain.fits(value) == (faults(validator_for(parameters), value, 1) == [])
+
+
+def _holds(leaf: Any) -> bool:
+    """Whether the plain reading leaves it to the validator where any value is allowed."""
+    return isinstance(leaf, (list, dict, float))

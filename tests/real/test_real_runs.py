@@ -38,7 +38,7 @@ def _controller(url: str, model: Path, folder: Path) -> Controller:
         Registry.builtin(),
         Policy(preset="readonly_basic"),
         limits=Limits(max_tokens=60),
-        settings=RunSettings(chat_format=found.chat_format),
+        settings=RunSettings(chat_format=found.chat_format, strategy="free"),
         store=TranscriptStore(folder),
     )
 

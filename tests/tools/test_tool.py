@@ -487,6 +487,7 @@ def test_a_signature_that_cannot_be_is_refused_at_once(function: Any, what: str)
         ({"name": "x" * 65}, "cannot name a tool"),
         ({"effects": {"reed"}}, "'reed' is not an effect"),
         ({"effects": "erase"}, "'erase' is not an effect"),
+        ({"effects": 5}, "5 is no set of effects"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": -1}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
@@ -542,6 +543,18 @@ def test_effects_by_argument_are_all_effects_for_what_is_not_listed() -> None:
     assert made.spec.possible_effects == {"read", "write"}
     assert made.spec.mutates({"operation": "write"})
     assert not made.spec.mutates({"operation": "read"})
+
+
+def test_a_function_that_tells_effects_cannot_change_the_call() -> None:
+    def effects(arguments: Any) -> set[str]:
+        arguments["paths"].clear()
+        arguments.clear()
+        return {"read"}
+
+    made = tool(name="t", effects=effects)(lambda: 1)
+    arguments = {"paths": ["a"]}
+    assert made.spec.effects_of(arguments) == {"read"}
+    assert arguments == {"paths": ["a"]}
 
 
 def test_declaring_a_tool_loads_no_pydantic() -> None:

@@ -114,6 +114,14 @@ def of_whole(function: Callable[..., int]) -> Callable[..., Number]:
     return lambda *values: bounded(function(*(whole(value) for value in values)))
 
 
+def largest(*values: Number) -> Number:
+    return max(values)
+
+
+def smallest(*values: Number) -> Number:
+    return min(values)
+
+
 def total(*values: Number) -> Number:
     result: Number = 0
     for value in values:
@@ -154,9 +162,9 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Number], int, int]]] = {
     "log": (log, 1, 2),
     "log10": (lambda a: log(a, 10), 1, 1),
     "log2": (lambda a: log(a, 2), 1, 1),
-    "max": (max, 1, ANY),
+    "max": (largest, 1, ANY),
     "mean": (mean, 1, ANY),
-    "min": (min, 1, ANY),
+    "min": (smallest, 1, ANY),
     "mod": (modulo, 2, 2),
     "pow": (power, 2, 2),
     "radians": (floating(math.radians), 1, 1),

@@ -29,12 +29,13 @@ TOO_LARGE: Final = "the result is too large"
 
 
 def bounded(value: Number) -> Number:
-    """The value in its plainest form. Raises CalculationError where it is too large."""
+    """The value in its plainest form. Raises CalculationError where it is too large, or so small
+    that floating point would make it zero."""
     if isinstance(value, Fraction):
         if value.denominator == 1:
             value = value.numerator
         elif max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-            return approximate(value)
+            return _nonzero(approximate(value))
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise CalculationError(f"{TOO_LARGE} (more than 3000 digits)")
     return value
@@ -43,6 +44,13 @@ def bounded(value: Number) -> Number:
 def approximate(value: Number) -> float:
     """The value in floating point. Raises CalculationError where it is too large."""
     return computed(lambda: float(value))
+
+
+def _nonzero(value: float) -> float:
+    """What stands for a number that is not zero. Raises CalculationError where it became zero."""
+    if value == 0:
+        raise CalculationError("the result is too close to zero")
+    return value
 
 
 def computed(do: Callable[[], float]) -> float:
@@ -122,9 +130,7 @@ def _whole_power(a: Exact, b: int) -> Number:
         value = float(_POWERS.power(base, decimal.Decimal(b)))
     except decimal.DecimalException:
         raise CalculationError(TOO_LARGE) from None
-    if value == 0:
-        raise CalculationError("the result is too close to zero")
-    return computed(lambda: value)
+    return _nonzero(computed(lambda: value))
 
 
 def _exact(a: Number, b: Number) -> bool:

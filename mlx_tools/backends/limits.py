@@ -1,0 +1,54 @@
+"""How long a completion may take, and how long it may be silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mlx_tools.backends.base import CompletionRequest
+from mlx_tools.errors import BackendTimeout
+
+LOG_HINT: Final = "see the server's log; ask again"
+
+
+class Limits:
+    """A request's deadlines: nothing extends the whole, any sign of life breaks the silence.
+
+    ``name`` is what the messages call the backend, ``hint`` what to do where it was silent.
+    """
+
+    def __init__(self, request: CompletionRequest, name: str, hint: str = LOG_HINT) -> None:
+        import anyio
+
+        self._now = anyio.current_time
+        self._whole = request.timeout
+        self._idle = request.idle_timeout
+        self._end = self._now() + request.timeout
+        self._name = name
+        self._hint = hint
+
+    @contextmanager
+    def step(self, most: float | None = None, *, silent: bool = False) -> Iterator[None]:
+        """Bound one wait by what is left of the whole, the idle limit, and ``most`` seconds.
+
+        ``silent``: no sign of life can be expected yet, so the idle limit does not count.
+
+        Raises:
+            BackendTimeout: which limit it was stands in the message.
+        """
+        import anyio
+
+        left = self._end - self._now()
+        bound = left if silent else min(left, self._idle, self._idle if most is None else most)
+        if bound > 0:
+            with anyio.move_on_after(bound) as scope:
+                yield
+            if not scope.cancelled_caught:
+                return
+        if bound >= left:
+            raise BackendTimeout(
+                f"{self._name} did not complete within {self._whole:g} s",
+                hint="allow more time with --timeout, or fewer tokens",
+            )
+        raise BackendTimeout(f"{self._name} was silent for {bound:g} s", hint=self._hint)

@@ -1,0 +1,18 @@
+"""Decoding that makes a call valid: guided by the client, or masked by a grammar."""
+
+from __future__ import annotations
+
+from mlx_tools.decoding.asker import Asker, AskerLimits, Unfilled
+from mlx_tools.decoding.evidence import RequestEvidence, Weights, guidance
+from mlx_tools.decoding.guided import Guide, Task
+
+__all__ = [
+    "Asker",
+    "AskerLimits",
+    "Guide",
+    "RequestEvidence",
+    "Task",
+    "Unfilled",
+    "Weights",
+    "guidance",
+]

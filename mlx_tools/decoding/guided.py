@@ -1,0 +1,139 @@
+"""Guided decoding: the client writes all that is fixed, the model fills only the holes.
+
+It asks nothing of a server but text, and makes better use of one that says how likely its tokens
+are. What it writes is a line of the protocol whose calls validate against their tools' schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from mlx_tools.decoding.asker import Asker, Unfilled
+from mlx_tools.decoding.choice import Option, choose, likelihoods
+from mlx_tools.decoding.evidence import RequestEvidence
+from mlx_tools.decoding.fill import Filler
+from mlx_tools.decoding.holes import StringHole, TextHole
+from mlx_tools.decoding.pen import Pen
+from mlx_tools.decoding.shape import Shapes
+from mlx_tools.protocol import Style, fits_within, forcing_prefix
+from mlx_tools.protocol.styles import closing
+from mlx_tools.spec import ToolSpec
+
+OPEN_ARGUMENTS: Final = '","arguments":'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a turn is to be: in which style, with which tools, by which choice."""
+
+    style: Style
+    tools: Mapping[str, ToolSpec]
+    tool_choice: str = "auto"
+    max_calls: int = 1
+
+
+class Guide:
+    """Writes one turn. ``text`` is what it has written; ``tell`` is given each piece of it."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        task: Task,
+        evidence: RequestEvidence,
+        tell: Callable[[str], None] = lambda piece: None,
+    ) -> None:
+        self.text = ""
+        self._asker = asker
+        self._task = task
+        self._evidence = evidence
+        self._tell = tell
+
+    async def write(self) -> str:
+        """Writes the turn and gives it. Raises `Unfilled`, and what the asker raises."""
+        if not await self._calls():
+            await self._answer()
+            return self.text
+        await self._call()
+        return self.text
+
+    def _say(self, text: str) -> None:
+        self.text += text
+        self._tell(text)
+
+    # --- call or answer ---
+
+    async def _calls(self) -> bool:
+        task = self._task
+        if task.tool_choice == "none" or not task.tools:
+            return False
+        if task.tool_choice != "auto":
+            return True
+        openings = [forcing_prefix(task.style, choice) for choice in ("required", "none")]
+        common = _common(*openings)
+        odds = await self._odds(common, [text[len(common) :] for text in openings])
+        words = self._evidence.call(tuple(task.tools.values()))
+        weights = self._evidence.weights
+        return words + weights.call * odds + weights.call_bias > 0
+
+    async def _odds(self, before: str, texts: Sequence[str]) -> float:
+        """The model's odds of the first of two texts against the second, as a logarithm."""
+        first, second = await likelihoods(self._asker, before, texts)
+        return first - second
+
+    # --- a call ---
+
+    async def _call(self) -> None:
+        task = self._task
+        self._say(forcing_prefix(task.style, "required"))
+        spec = await self._tool()
+        self._say(spec.name + OPEN_ARGUMENTS)
+        pen = Pen(self.text)
+        filler = Filler(
+            self._asker,
+            pen,
+            Shapes(spec.parameters),
+            lambda value, schema: fits_within(spec.parameters, schema, value),
+            self._evidence,
+        )
+        await filler.fill(spec.parameters)
+        self._say(pen.text[len(self.text) :])
+        self._say(closing(task.style, "tool_call"))
+
+    async def _tool(self) -> ToolSpec:
+        task = self._task
+        if task.tool_choice in task.tools:
+            return task.tools[task.tool_choice]
+        tools = tuple(task.tools.values())
+        options = [
+            Option(tool.name + '"', bias)
+            for tool, bias in zip(tools, self._evidence.names(tools), strict=True)
+        ]
+        return tools[await choose(self._asker, self.text, options)]
+
+    # --- an answer ---
+
+    async def _answer(self) -> None:
+        task = self._task
+        self._say(forcing_prefix(task.style, "none"))
+        end = closing(task.style, "final_answer")
+        hole = TextHole(end) if task.style == "xml" else StringHole()
+        async with aclosing(self._asker.read(self.text, self._asker.left)) as pieces:
+            async for piece in pieces:
+                if new := hole.feed(piece):
+                    self._say(new)
+                if hole.done:
+                    break
+        if not hole.done:
+            self._say(hole.finish())
+            if not hole.text or self._asker.finish != "stop":
+                raise Unfilled("the answer was not closed")
+        self._say(end)
+
+
+def _common(one: str, other: str) -> str:
+    """What two texts begin with alike."""
+    length = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return one[:length]

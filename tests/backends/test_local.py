@@ -1,0 +1,348 @@
+"""A model in this process: what it writes, keeps, and lets go of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.backends import Chunk, CompletionsBackend
+from mlx_tools.backends.base import GrammarText
+from mlx_tools.backends.local import LocalBackend
+from mlx_tools.backends.local_engine import Engine
+from mlx_tools.decoding.grammar import grammar_for
+from mlx_tools.errors import BackendTimeout, BackendUnreachable, ModelError, UsageError
+from mlx_tools.protocol import ReadingRules, forcing_prefix, judge, read
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import Registry
+from tests.backends.asking import ask, collect, request
+from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
+
+pytestmark = pytest.mark.real
+
+PROMPT = "<|im_start|>user\nWhat is 17 * 23?<|im_end|>\n<|im_start|>assistant\n"
+TOOLS = Registry.builtin().all_specs()
+NESTED = {
+    "plan": ToolSpec(
+        "plan",
+        parameters={
+            "type": "object",
+            "properties": {
+                "stops": {
+                    "type": "array",
+                    "items": {"enum": ["Zürich", "東京", 'a "b"']},
+                    "minItems": 2,
+                    "maxItems": 3,
+                },
+                "days": {"type": "integer", "minimum": 3, "maximum": 21},
+                "note": {"type": "string", "maxLength": 12},
+            },
+            "required": ["stops", "days"],
+        },
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "llama", real_model, LLAMA)
+
+
+@pytest.fixture(scope="module")
+def sliding(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "sliding", real_model, SLIDING)
+
+
+@pytest.fixture(scope="module")
+def quick(tiny: Path) -> Engine:
+    return Engine(tiny)
+
+
+@pytest.fixture(scope="module")
+def slow(tiny: Path) -> Engine:
+    return Engine(tiny, fast_forward=False)
+
+
+@pytest.fixture(scope="module")
+def local(tiny: Path) -> Iterator[LocalBackend]:
+    backend = LocalBackend(tiny)
+    yield backend
+    asyncio.run(backend.aclose())
+
+
+def whole(engine: Engine, prompt: str, **options: Any) -> tuple[str, Chunk]:
+    chunks = list(engine.complete(request(prompt, **options), lambda: None))
+    return "".join(chunk.text for chunk in chunks), chunks[-1]
+
+
+# --- what it writes ---------------------------------------------------------------------------
+
+
+def test_it_writes_what_a_stock_server_writes(real_model: Path, real_server: str) -> None:
+    backend = LocalBackend(real_model)
+    for prompt in (PROMPT, "Größe: 3,5 m. 東京は"):
+        here, last = ask(backend, prompt, max_tokens=8)
+        there, other = ask(CompletionsBackend(real_server), prompt, max_tokens=8)
+        assert here.strip() == there.strip()  # the server strips a leading space
+        assert last.finish_reason == other.finish_reason
+        assert last.usage is not None
+        assert other.usage is not None
+        assert last.usage.prompt_tokens == other.usage.prompt_tokens
+    asyncio.run(backend.aclose())
+
+
+def test_it_ends_at_its_limit_or_at_an_end_token(local: LocalBackend) -> None:
+    ends = set()
+    for number in range(30):
+        text, last = ask(local, f"{number} and {number * 7}:", max_tokens=6)
+        assert last.usage is not None
+        tokens = last.usage.completion_tokens or 0
+        ends.add(last.finish_reason)
+        assert text.isdigit() or not text
+        assert "9" not in text
+        assert tokens == (len(text) if last.finish_reason == "length" else len(text) + 1)
+        assert tokens <= 6
+    assert ends == {"stop", "length"}
+
+
+def test_chance_follows_the_seed(local: LocalBackend) -> None:
+    hot = {"temperature": 30.0, "max_tokens": 12}
+    texts = {ask(local, "1 2 3", seed=seed, **hot)[0] for seed in range(6)}
+    assert len(texts) > 1
+    assert ask(local, "1 2 3", seed=5, **hot)[0] == ask(local, "1 2 3", seed=5, **hot)[0]
+    assert (
+        ask(local, "1 2 3", temperature=1e-30, max_tokens=8)[0]
+        == ask(local, "1 2 3", max_tokens=8)[0]
+    )
+
+
+def test_scores_are_the_likeliest_tokens_best_first(local: LocalBackend) -> None:
+    chunks = asyncio.run(collect(local, "5 6", max_tokens=5, top_logprobs=4))
+    scores = [score for chunk in chunks for score in chunk.scores]
+    text = "".join(chunk.text for chunk in chunks)
+    assert len(scores) == len(text)
+    for character, alternatives in zip(text, scores, strict=True):
+        assert len(alternatives) == 4
+        assert alternatives[0].text == character  # the likeliest was chosen
+        values = [alternative.logprob for alternative in alternatives]
+        assert values == sorted(values, reverse=True)
+        assert sum(map(math.exp, values)) <= 1.001
+    assert all(not chunk.scores for chunk in asyncio.run(collect(local, "5 6", max_tokens=5)))
+
+
+# --- what it keeps ----------------------------------------------------------------------------
+
+
+def test_a_prompt_is_read_from_where_it_differs(local: LocalBackend) -> None:
+    ask(local, "11 22 33 44 55", max_tokens=3)
+    for prompt, cached in (("11 22 33 44 55", 13), ("11 22 33 44 66", 12), ("77", 0)):
+        last = ask(local, prompt, max_tokens=1)[1]
+        assert last.usage is not None
+        assert last.usage.cached_tokens == cached
+
+
+@pytest.mark.parametrize("kind", ["tiny", "sliding"])
+def test_what_it_keeps_changes_nothing(kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    chance = random.Random(7)
+    kept, fresh = Engine(folder), Engine(folder)
+    prompt = "1 2 3 4 5"
+    reused = 0
+    for _ in range(16):
+        match chance.randrange(6):
+            case 0:
+                prompt = "".join(chance.choice("12345 ") for _ in range(chance.randrange(20, 90)))
+            case 1:
+                prompt = prompt[: max(1, len(prompt) - chance.randrange(8))]
+        size = chance.randrange(1, 6)
+        text, last = whole(kept, prompt, max_tokens=size)
+        fresh._reading.forget()
+        assert text == whole(fresh, prompt, max_tokens=size)[0]
+        assert last.usage is not None
+        reused += last.usage.cached_tokens or 0
+        prompt += text
+    assert reused > 50
+
+
+def test_a_closed_completion_stops_and_what_was_read_is_kept(tiny: Path) -> None:
+    async def main() -> tuple[int, Chunk]:
+        async with LocalBackend(tiny) as backend:
+            async with aclosing(backend.complete(request("1 2 3 4", max_tokens=5000))) as chunks:
+                async for _ in chunks:
+                    break
+            last = (await collect(backend, "1 2 3 4", max_tokens=1))[-1]
+            return backend.forward_passes, last
+
+    passes, last = asyncio.run(main())
+    assert passes < 100
+    assert last.usage is not None
+    assert last.usage.cached_tokens == 6
+
+
+# --- grammars ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["quick", "slow"])
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+def test_whatever_the_model_likes_the_call_is_valid(
+    kind: str, style: Any, request: pytest.FixtureRequest
+) -> None:
+    engine = request.getfixturevalue(kind)
+    for choice in ("required", "plan", "auto", "none"):
+        prefix = forcing_prefix(style, choice)
+        grammar = grammar_for(NESTED, style=style, tool_choice=choice, prefix=prefix, max_chars=30)
+        options = {"grammar": grammar, "temperature": 1.5, "seed": 3, "max_tokens": 400}
+        text, last = whole(engine, PROMPT + prefix, **options)
+        assert last.finish_reason == "stop"
+        rules = ReadingRules(style=style, prefix=prefix, tool_choice=choice)
+        reading = read(text, rules=rules)
+        assert reading.error is None
+        assert reading.clean
+        assert all(call.error is None for call in judge(reading, NESTED, tool_choice=choice))
+
+
+def test_fast_forward_takes_what_must_follow_in_one_pass(quick: Engine, slow: Engine) -> None:
+    grammar = grammar_for(NESTED, tool_choice="required", max_chars=30)
+    passes = []
+    for engine in (quick, slow):
+        before = engine.passes
+        text, _ = whole(engine, PROMPT, grammar=grammar, max_tokens=300)
+        assert json.loads(text)["name"] == "plan"
+        passes.append(engine.passes - before)
+    assert passes[0] < passes[1] * 2 / 3
+
+
+def test_several_calls_end_where_the_model_ends_them(quick: Engine) -> None:
+    grammar = grammar_for(
+        {"add": ToolSpec("add")}, tool_choice="required", max_calls=3, max_chars=20
+    )
+    text, last = whole(quick, PROMPT, grammar=grammar, max_tokens=200)
+    assert last.finish_reason == "stop"
+    assert 1 <= len(read(text).messages) <= 3
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 9, 14])
+def test_a_limit_cuts_what_must_follow_too(quick: Engine, most: int) -> None:
+    grammar = grammar_for(NESTED, tool_choice="plan")
+    chunks = list(
+        quick.complete(
+            request(PROMPT, grammar=grammar, max_tokens=most, top_logprobs=2), lambda: None
+        )
+    )
+    assert chunks[-1].finish_reason == "length"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == most
+    assert sum(len(chunk.scores) for chunk in chunks) == most
+    assert '{"type":"tool_call","name":"plan","arguments":{"stops":["'.startswith(
+        "".join(chunk.text for chunk in chunks)
+    )
+
+
+def test_a_real_model_answers_by_the_grammar(real_model: Path) -> None:
+    async def main() -> list[str]:
+        async with LocalBackend(real_model) as backend:
+            texts = []
+            for choice in ("auto", "calculator"):
+                prefix = forcing_prefix("jsonl", choice)
+                grammar = grammar_for(TOOLS, tool_choice=choice, prefix=prefix, max_chars=60)
+                chunks = await collect(backend, PROMPT + prefix, grammar=grammar, max_tokens=90)
+                assert chunks[-1].finish_reason == "stop"
+                texts.append(prefix + "".join(chunk.text for chunk in chunks))
+            return texts
+
+    for text in asyncio.run(main()):
+        assert read(text).clean
+        assert read(text).error is None
+
+
+def test_a_grammar_that_is_none_is_refused(local: LocalBackend) -> None:
+    with pytest.raises(UsageError, match="the grammar cannot be used"):
+        ask(local, "1", grammar=GrammarText("", "start: nothing"))
+    assert ask(local, "1", max_tokens=1)[1].finish_reason
+
+
+# --- bounds and faults ------------------------------------------------------------------------
+
+
+def test_one_completion_is_made_at_a_time(tiny: Path) -> None:
+    async def main() -> list[str]:
+        async with LocalBackend(tiny) as backend:
+            order: list[str] = []
+
+            async def one(name: str) -> None:
+                async with aclosing(backend.complete(request(f"{name} 1", max_tokens=8))) as chunks:
+                    async for _ in chunks:
+                        order.append(name)
+
+            await asyncio.gather(*map(one, "abc"))
+            return order
+
+    order = asyncio.run(main())
+    assert [name for name, before in zip(order, ["", *order], strict=False) if name != before] == [
+        *dict.fromkeys(order)
+    ]
+
+
+def test_a_completion_that_takes_too_long_is_given_up(local: LocalBackend) -> None:
+    with pytest.raises(BackendTimeout, match="did not complete within"):
+        ask(local, "1 2 3", max_tokens=100_000, timeout=0.05, temperature=1.0)
+    assert ask(local, "1 2 3", max_tokens=2)[1].finish_reason
+
+
+def test_one_backend_serves_one_event_loop_after_another(local: LocalBackend) -> None:
+    assert ask(local, "4 5", max_tokens=4)[0] == ask(local, "4 5", max_tokens=4)[0]
+
+
+def test_a_closed_backend_says_so(tiny: Path) -> None:
+    backend = LocalBackend(tiny)
+    ask(backend, "1", max_tokens=1)
+    asyncio.run(backend.aclose())
+    with pytest.raises(BackendUnreachable, match="was closed"):
+        ask(backend, "1")
+
+
+def test_a_model_that_is_not_there_or_broken_is_told(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="holds no model"):
+        ask(LocalBackend(tmp_path), "1")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text((tiny / "config.json").read_text())
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        ask(LocalBackend(broken), "1")
+
+
+def test_what_cannot_be_completed_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        ask(LocalBackend(tmp_path), "")
+
+
+def test_importing_it_loads_no_model_library() -> None:
+    code = "import mlx_tools.backends.local, sys; print([n for n in sys.modules if 'mlx' in n])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'mlx.core'" not in run.stdout
+    assert "'mlx_lm'" not in run.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux needs OpenBLAS")
+@pytest.mark.parametrize(
+    ("before", "found", "words"),
+    [
+        ("", "None", "OpenBLAS is not installed"),
+        ("import mlx.core", "'libopenblas.so.0'", "MLX was imported before"),
+        ("", "'libnothing.so'", "OpenBLAS cannot be loaded"),
+    ],
+)
+def test_openblas_is_loaded_or_missed(before: str, found: str, words: str) -> None:
+    code = f"{before}\nfrom mlx_tools.backends.local_load import load_openblas\n"
+    code += f"print(load_openblas(lambda: {found}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert words in run.stdout

@@ -1,0 +1,138 @@
+"""`mlx-tools eval`: questions asked, scored, kept, and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from tests.evaluate.questions import make_wheel
+
+RIGHT = {"width": 2.5, "height": 4}
+
+
+@pytest.fixture
+def wheel(home: Path) -> str:
+    return str(make_wheel(home / "bfcl.whl"))
+
+
+def bfcl(run: Any, wheel: str, *options: str, script: tuple[Any, ...] = ()) -> Any:
+    with ScriptedServer(*script) as server:
+        chosen = ("--url", server.url, "--wheel", wheel, "--chat-format", "chatml")
+        return run("eval", "bfcl", *chosen, *options), server
+
+
+def test_questions_are_asked_scored_and_told_in_a_table(run: Any, wheel: str) -> None:
+    script = (call("shapes.area", **RIGHT), answer("No idea."))
+    options = ("--category", "simple_python", "--limit", "2", "--strategy", "free")
+    result, server = bfcl(run, wheel, *options, script=script)
+    assert (result.code, result.err) == (0, "")
+    head, row = result.out.splitlines()
+    assert head.split() == ["items", "free", "valid", "tokens", "time"]
+    assert row.split()[:5] == ["simple_python", "2", "50.0", "%", "(9-91)"]
+    assert len(server.prompts) == 2 and "shapes.area(" in server.prompts[0]
+
+
+def test_the_summary_as_json_says_what_was_asked_and_of_whom(run: Any, wheel: str) -> None:
+    options = ("--category", "irrelevance,live_simple", "--strategy", "free", "--json")
+    result, server = bfcl(
+        run, wheel, *options, script=(answer("You."), call("shapes.area", **RIGHT))
+    )
+    assert result.code == 0, result.err
+    value = result.json
+    assert list(value) == ["benchmark", "settings", "sample", "rows", "averages", "pairs"]
+    assert value["sample"] == {
+        "categories": ["irrelevance", "live_simple"],
+        "limit": None,
+        "seed": 0,
+        "half": "all",
+    }
+    assert value["settings"]["data"].startswith("sha256:")
+    assert [row["correct"]["hits"] for row in value["rows"]] == [1, 1]
+    assert "You are terse." in server.prompts[1] and "Hi\n\nthere" in server.prompts[1]
+
+
+def test_a_run_that_broke_off_goes_on_from_its_file(run: Any, wheel: str) -> None:
+    right = call("shapes.area", **RIGHT)
+    options = ("--category", "simple_python", "--strategy", "free", "--out", "results.jsonl")
+    broken = Completion("gone", finish_reason=None)
+    result, _ = bfcl(run, wheel, *options, "--limit", "3", script=(right, right, broken))
+    assert result.code == 3 and result.out == ""
+    assert len(Path("results.jsonl").read_text().splitlines()) == 3
+    result, server = bfcl(run, wheel, *options, "--limit", "4", "--json", script=(right, right))
+    assert result.code == 0, result.err
+    assert result.json["rows"][0]["items"] == 4 and len(server.bodies) == 2
+    result, server = bfcl(run, wheel, *options, "--limit", "4", "--max-tokens", "9")
+    assert result.code == 2 and server.bodies == []
+    assert "other settings: limits.max_tokens was 512, is 9" in result.error
+
+
+def test_the_halves_and_the_seed_choose_the_questions(run: Any, wheel: str) -> None:
+    right = call("shapes.area", **RIGHT)
+
+    def ids(*options: str) -> list[str]:
+        name = "_".join(options).replace("-", "") + ".jsonl"
+        given = ("--category", "simple_python", "--strategy", "free", "--limit", "8")
+        result, _ = bfcl(run, wheel, *given, "--out", name, *options, script=(right,) * 8)
+        assert result.code == 0, result.err
+        return [json.loads(line)["id"] for line in Path(name).read_text().splitlines()[1:]]
+
+    tune, report = ids("--half", "tune"), ids("--half", "report")
+    assert not set(tune) & set(report)
+    assert ids("--seed", "1") != ids("--seed", "2")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--category", "simple"), "--category: 'simple' is not allowed"),
+        (("--category", ","), "--category: none is named"),
+        (("--half", "first"), "--half: 'first' is not allowed"),
+        (("--strategy", "wild"), "--strategy: 'wild' is not allowed"),
+        (("--strategy", ","), "--strategy: none is named"),
+        (("--limit", "0"), "--limit"),
+        (("--limit", "x"), "--limit"),
+        (("--out", "no/such/folder/file"), "cannot be written"),
+        (("--wheel", "none.whl"), "--wheel: none.whl: No such file"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_nothing_is_asked(
+    run: Any, wheel: str, options: tuple[str, ...], said: str
+) -> None:
+    result, server = bfcl(run, wheel, "--category", "multiple", *options)
+    assert (result.code, result.out) == (2, "") and server.bodies == []
+    assert said in result.error
+
+
+def test_a_wheel_that_is_none_is_told(run: Any, wheel: str, write: Any) -> None:
+    result, _ = bfcl(run, write("no.whl", "text"), "--category", "multiple")
+    assert result.code == 2 and "no.whl does not hold BFCL's multiple" in result.error
+
+
+def test_a_server_that_is_not_there_is_exit_code_3(run: Any, wheel: str) -> None:
+    result = run("eval", "bfcl", "--url", "http://127.0.0.1:9", "--wheel", wheel)
+    assert result.code in (2, 3) and result.out == ""
+    given = ("--url", "http://127.0.0.1:9", "--wheel", wheel, "--category", "multiple")
+    assert run("eval", "bfcl", *given).code == 3
+
+
+def test_tasks_are_run_judged_and_kept(run: Any) -> None:
+    with ScriptedServer(*[answer("The Indian Ocean, I think.")] * 13) as server:
+        chosen = ("--url", server.url, "--chat-format", "chatml", "--strategy", "free")
+        result = run("eval", "tasks", *chosen, "--out", "tasks.jsonl", "--json")
+        assert result.code == 0, result.err
+        again = run("eval", "tasks", *chosen, "--out", "tasks.jsonl")
+        assert again.code == 0 and len(server.bodies) == 13
+    rows = {row["category"]: row["correct"]["hits"] for row in result.json["rows"]}
+    assert rows == {"calculator": 0, "clock": 0, "files": 0, "several": 0, "none": 2}
+    lines = [json.loads(line) for line in Path("tasks.jsonl").read_text().splitlines()]
+    assert lines[0]["benchmark"] == "tasks" and len(lines) == 14
+
+
+def test_help_names_both_benchmarks(run: Any) -> None:
+    result = run("eval", "--help")
+    assert result.code == 0 and "bfcl" in result.out and "tasks" in result.out
+    assert "eval" in run("--help").out

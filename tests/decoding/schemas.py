@@ -1,0 +1,198 @@
+"""Random tools with random calls that fit them, and backends that write them, or rubbish."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from mlx_tools.backends.base import Chunk, CompletionRequest, TokenScore
+from mlx_tools.spec import ToolSpec
+
+Values = SearchStrategy[Any]
+Typed = tuple[dict[str, Any], Values]
+
+NAMES = st.sampled_from(["a", "b", "city", "days", "naïve", 'quo"te', "x_y", "größe", "a b"])
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@st.composite
+def texts(draw: DrawFn) -> Typed:
+    least = draw(st.integers(0, 2))
+    most = draw(st.none() | st.integers(least + 1, least + 12))
+    schema: dict[str, Any] = {"type": "string"}
+    if least:
+        schema["minLength"] = least
+    if most is not None:
+        schema["maxLength"] = most
+    values = st.text(st.characters(exclude_categories=["Cs"]), min_size=least, max_size=most or 12)
+    return schema, values
+
+
+@st.composite
+def numbers(draw: DrawFn) -> Typed:
+    low = draw(st.integers(-1000, 1000))
+    high = low + draw(st.integers(0, 1000))
+    bounds = draw(st.sampled_from([{}, {"minimum": low}, {"minimum": low, "maximum": high}]))
+    if draw(st.booleans()):
+        most = high if "maximum" in bounds else 10**12
+        values: Values = st.integers(low if bounds else -(10**12), most)
+        return {"type": "integer", **bounds}, values
+    top = float(high) if "maximum" in bounds else 1e12
+    return {"type": "number", **bounds}, st.floats(float(low) if bounds else -1e12, top)
+
+
+@st.composite
+def choices(draw: DrawFn) -> Typed:
+    kind = draw(st.sampled_from(["enum", "const", "boolean", "null"]))
+    if kind == "enum":
+        some = st.lists(
+            TEXTS | st.integers(-20, 20) | st.none() | st.booleans(),
+            min_size=1,
+            max_size=5,
+            unique_by=json.dumps,
+        )
+        values = draw(some)
+        return {"enum": values}, st.sampled_from(values)
+    if kind == "const":
+        value = draw(TEXTS | st.integers(-20, 20))
+        return {"const": value}, st.just(value)
+    return {"type": kind}, st.booleans() if kind == "boolean" else st.none()
+
+
+@st.composite
+def arrays(draw: DrawFn, depth: int) -> Typed:
+    schema, values = draw(typed(depth - 1))
+    least = draw(st.integers(0, 2))
+    most = draw(st.none() | st.integers(max(least, 1), least + 3))
+    made: dict[str, Any] = {"type": "array", "items": schema}
+    if least:
+        made["minItems"] = least
+    if most is not None:
+        made["maxItems"] = most
+    top = most if most is not None else least + 3
+    return made, st.lists(values, min_size=max(least, 1), max_size=top)
+
+
+@st.composite
+def objects(draw: DrawFn, depth: int) -> Typed:
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    members = {name: draw(typed(depth - 1)) for name in names}
+    needed = [name for name in names if draw(st.booleans())]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: member for name, (member, _) in members.items()},
+    }
+    if needed:
+        schema["required"] = needed
+    if draw(st.booleans()):
+        schema["additionalProperties"] = False
+
+    @st.composite
+    def values(draw: DrawFn) -> dict[str, Any]:
+        optional = [name for name in names if name not in needed and draw(st.booleans())]
+        order = [name for name in names if name in needed] + optional
+        return {name: draw(members[name][1]) for name in order}
+
+    return schema, values()
+
+
+def typed(depth: int = 3) -> SearchStrategy[Typed]:
+    """A schema, and a strategy for values that fit it."""
+    if depth <= 0:
+        return texts() | numbers() | choices()
+    return texts() | numbers() | choices() | arrays(depth) | objects(depth)
+
+
+@st.composite
+def tools(draw: DrawFn) -> tuple[ToolSpec, dict[str, Any]]:
+    """A tool and arguments that fit it, their keys in the order in which they are written."""
+    schema, values = draw(objects(3))
+    if draw(st.booleans()):  # behind a reference, merged with what stands beside it
+        schema = {
+            "type": "object",
+            "$defs": {"all": schema},
+            "allOf": [{"$ref": "#/$defs/all"}, {"description": "beside"}],
+        }
+    name = draw(st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,20}", fullmatch=True))
+    return ToolSpec(name, "", schema), draw(values)
+
+
+class Oracle:
+    """Writes one text, whatever of it stands there already."""
+
+    model = None
+
+    def __init__(self, prompt: str, text: str, *, scores: bool, seed: int) -> None:
+        self.requests = 0
+        self._prompt = prompt
+        self._text = text
+        self._scores = scores
+        self._random = random.Random(seed)
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        self.requests += 1
+        written = request.prompt.removeprefix(self._prompt)
+        assert self._text.startswith(written), (written, self._text)
+        rest = self._text[len(written) :]
+        tokens = self._tokens(rest, request.max_tokens)
+        if request.top_logprobs and self._scores:
+            others = (TokenScore("zz", -4.0), TokenScore("}", -5.0), TokenScore('"', -6.0))
+            scores = tuple((TokenScore(token, -0.1), *others) for token in tokens)
+            yield Chunk("".join(tokens), "length", scores=scores)
+            return
+        for token in tokens:
+            yield Chunk(token)
+        yield Chunk("", "stop" if len("".join(tokens)) == len(rest) else "length")
+
+    def _tokens(self, text: str, most: int) -> list[str]:
+        tokens = []
+        while text and len(tokens) < most:
+            size = self._random.randint(1, 4)
+            tokens.append(text[:size])
+            text = text[size:]
+        return tokens
+
+
+class Rubbish:
+    """Writes random text, and random likelihoods, some of them of tokens that might well fit."""
+
+    model = None
+    PIECES = (*'"{}[],:1-\\\n', '"}', "0.", "e9", "\\u", "tr")
+
+    def __init__(self, seed: int, *, scores: bool) -> None:
+        self.requests = 0
+        self._random = random.Random(seed)
+        self._scores = scores
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        self.requests += 1
+        draw = self._random
+        tokens = [self._token() for _ in range(draw.randint(0, min(request.max_tokens, 40)))]
+        if request.top_logprobs and self._scores:
+            scores = tuple(
+                tuple(
+                    sorted(
+                        (TokenScore(self._token(), -draw.expovariate(0.3)) for _ in range(11)),
+                        key=lambda score: -score.logprob,
+                    )
+                )
+                for _ in range(min(request.max_tokens, 3))
+            )
+            yield Chunk("".join(tokens), "length", scores=scores)
+            return
+        for token in tokens:
+            yield Chunk(token)
+        yield Chunk("", draw.choice(["stop", "length"]))
+
+    def _token(self) -> str:
+        draw = self._random
+        if draw.random() < 0.5:
+            return draw.choice(self.PIECES)
+        return bytes(draw.randrange(256) for _ in range(draw.randint(1, 5))).decode(
+            "utf-8", "replace"
+        )

@@ -1,0 +1,257 @@
+"""BFCL's rules, one by one. That they are its own, `benchmarks/bfcl_official/agree.py` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.errors import UsageError
+from mlx_tools.evaluate.bfcl_score import Verdict, score
+from mlx_tools.messages import ToolCall
+from tests.evaluate.questions import AREA, AREA_ANSWER, JAVA, PLAY, PLAY_ANSWER, SCRIPT
+
+RIGHT = {"width": 2.5, "height": 4}
+
+
+def area(**arguments: Any) -> ToolCall:
+    return ToolCall("shapes.area", {**RIGHT, **arguments})
+
+
+def play(*songs: Any, **arguments: Any) -> ToolCall:
+    return ToolCall("play", {"songs": list(songs), **arguments})
+
+
+def fault(*calls: ToolCall, category: str = "simple_python") -> str:
+    return score(category, [AREA], calls, [AREA_ANSWER]).fault
+
+
+def value_fault(kind: str, value: Any, allowed: list[Any], **schema: Any) -> str:
+    """What is wrong with the value of one parameter."""
+    properties = {"p": {"type": kind, **schema}}
+    function = {"name": "f", "parameters": {"properties": properties, "required": []}}
+    category = "simple_python"
+    return score(category, [function], [ToolCall("f", {"p": value})], [{"f": {"p": allowed}}]).fault
+
+
+def test_a_right_call_is_right() -> None:
+    assert score("simple_python", [AREA], [area()], [AREA_ANSWER]) == Verdict(True)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ((), "not_called"),
+        ((area(), area()), "wrong_count"),
+        ((ToolCall("shapes_area", RIGHT),), "wrong_name"),
+        ((ToolCall("shapes.area", {"width": 2.5}),), "missing"),
+        ((area(depth=3),), "unexpected"),
+        ((area(width="2.5"),), "wrong_type"),
+        ((area(width=2),), "wrong_value"),
+        ((area(height=4.0),), "wrong_type"),
+        ((area(height=True),), "wrong_type"),
+        ((area(unit="m"),), "wrong_value"),
+        ((area(unit="C.M"),), ""),
+        ((area(unit=""),), ""),
+        ((area(round=False),), ""),
+        ((area(round=0),), "wrong_type"),
+        ((area(round=None),), "wrong_type"),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_told(calls: tuple[ToolCall, ...], said: str) -> None:
+    assert fault(*calls) == said
+
+
+def test_a_parameter_is_expected_unless_an_empty_text_stands_among_its_values() -> None:
+    answer = {"shapes.area": {"width": [2.5], "height": [4], "unit": ["cm"]}}
+    said = score("simple_python", [AREA], [area()], [answer])
+    assert said == Verdict(False, "missing", "unit")
+    assert score("simple_python", [AREA], [area(round=True)], [answer]).fault == "unexpected"
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed", "said"),
+    [
+        ("April 1, 2024", ["April 1 2024"], ""),
+        ("NEW_york", ["New York"], ""),
+        ("it's", ['it"s'], ""),
+        ("a;b", ["a b"], "wrong_value"),
+        ("", ["", "a"], ""),
+        ("true", [True], "wrong_value"),
+        (True, ["", True], ""),
+        (None, ["", None], ""),
+        ("x", [""], "wrong_value"),
+    ],
+)
+def test_texts_are_compared_without_case_spaces_and_some_punctuation(
+    value: Any, allowed: list[Any], said: str
+) -> None:
+    assert value_fault("string", value, allowed) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "allowed", "said"),
+    [
+        ("float", 3, [3.0], ""),
+        ("float", 3.0, [3], ""),
+        ("float", 10**400, [3.0], "wrong_value"),
+        ("float", True, [1.0], "wrong_type"),
+        ("integer", 3, [3.0], ""),
+        ("boolean", 1, [True], "wrong_type"),
+        ("any", "a B", ["A.b"], ""),
+        ("any", 5, ["5"], "wrong_type"),
+        ("any", 5, [5], ""),
+        ("integer", "n", ["n"], ""),
+        ("integer", "N", ["n"], "wrong_value"),
+        ("array", "data['x']", ["data['x']"], ""),
+        ("unheard of", "x", ["x"], "wrong_type"),
+    ],
+)
+def test_types_are_exact_but_for_whole_numbers_and_names_of_variables(
+    kind: str, value: Any, allowed: list[Any], said: str
+) -> None:
+    assert value_fault(kind, value, allowed, items={"type": "float"}) == said
+
+
+@pytest.mark.parametrize(
+    ("inner", "value", "allowed", "said"),
+    [
+        ("string", ["Blue moon"], [["blue-Moon"]], ""),
+        ("string", ["b", "a"], [["a", "b"]], "wrong_value"),
+        ("string", ["a", 1], [["a", "b"]], "wrong_type"),
+        ("float", [1, 2], [[1.0, 2.0]], "wrong_type"),
+        ("float", [1, 2], [[1, 2]], ""),
+        ("float", [1.0, 2.0], [[1, 2]], ""),
+        ("array", [[1, 2]], [[[1, 2]]], ""),
+        ("array", [["A"]], [[["a"]]], "wrong_value"),
+        ("dict", [{"a": "X"}], [[{"a": ["x"]}]], ""),
+        ("dict", [{"a": "x"}, {"a": "x"}], [[{"a": ["x"]}]], "wrong_value"),
+        ("dict", [{}], [[{"a": ["x", ""]}]], ""),
+        ("string", [], ["", ["a"]], ""),
+        ("dict", [], ["", [{}]], ""),
+    ],
+)
+def test_arrays_are_compared_in_order_and_their_items_types_checked(
+    inner: str, value: Any, allowed: list[Any], said: str
+) -> None:
+    assert value_fault("array", value, allowed, items={"type": inner}) == said
+    assert value_fault("tuple", value, allowed, items={"type": inner}) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"volume": 3}, ""),
+        ({"volume": 3, "mood": "Calm"}, ""),
+        ({"mood": "calm"}, "wrong_value"),
+        ({"volume": 3, "speed": 1}, "wrong_value"),
+        ({"volume": 4}, "wrong_value"),
+        ({}, "wrong_value"),
+        ("", "wrong_type"),
+        ([{"volume": 3}], "wrong_type"),
+    ],
+)
+def test_a_dictionary_has_allowed_values_and_lacks_only_what_it_may(value: Any, said: str) -> None:
+    call = play("Blue Moon", "So What", options=value)
+    assert score("multiple", [AREA, PLAY], [call], [PLAY_ANSWER]).fault == said
+
+
+def test_what_is_nested_in_a_dictionary_is_compared_as_it_stands() -> None:
+    allowed = [{"deep": [{"a": "x"}], "list": [["A"]]}]
+    assert value_fault("dict", {"deep": {"a": "x"}, "list": ["A"]}, allowed) == ""
+    assert value_fault("dict", {"deep": {"a": "X"}, "list": ["A"]}, allowed) == "wrong_value"
+    assert value_fault("dict", {"deep": {"a": "x"}, "list": ["a"]}, allowed) == "wrong_value"
+
+
+def test_parallel_calls_may_come_in_any_order() -> None:
+    calls = [play("Blue Moon", "So What"), area()]
+    answers = [AREA_ANSWER, PLAY_ANSWER]
+    for order in (calls, calls[::-1]):
+        assert score("parallel_multiple", [AREA, PLAY], order, answers).correct
+    said = score("parallel_multiple", [AREA, PLAY], [area(), area()], answers)
+    assert said == Verdict(False, "unmatched", "play")
+    assert score("parallel_multiple", [AREA, PLAY], calls[:1], answers).fault == "wrong_count"
+
+
+def test_each_expected_call_takes_the_first_that_fits() -> None:
+    # By the official rules too: a call that fits both is taken by the first, and none is left.
+    function = {"name": "f", "parameters": {"properties": {"p": {"type": "string"}}}}
+    answers = [{"f": {"p": ["a", "b"]}}, {"f": {"p": ["a"]}}]
+    a, b = ToolCall("f", {"p": "a"}), ToolCall("f", {"p": "b"})
+    assert not score("parallel", [function], [a, b], answers).correct
+    assert score("parallel", [function], [b, a], answers).correct
+
+
+def test_where_no_call_is_due_none_is_right_and_where_one_is_any() -> None:
+    for category in ("irrelevance", "live_irrelevance"):
+        assert score(category, [AREA], [], []).correct
+        assert score(category, [AREA], [area()], []) == Verdict(False, "called", "shapes.area")
+        assert score(category, [], [ToolCall("made.up", {})], []).fault == "called"
+    assert score("live_relevance", [AREA], [ToolCall("made.up", {})], []).correct
+    assert score("live_relevance", [AREA], [], []).fault == "not_called"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))"}, ""),
+        ({"keys": "new ArrayList<Long>() {{ add(1L); add(2L); }}"}, ""),
+        ({"keys": "new ArrayList<Integer>(Arrays.asList(1, 2))"}, "wrong_type"),
+        ({"keys": [1, 2]}, "wrong_type"),
+        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))", "force": "true"}, ""),
+        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))", "force": True}, "wrong_type"),
+        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))", "target": "The.Store"}, ""),
+    ],
+)
+def test_java_values_are_read_from_texts(arguments: dict[str, Any], said: str) -> None:
+    answer = {"Store.put": {"keys": [[1, 2]], "force": ["", True], "target": ["", "thestore"]}}
+    call = ToolCall("Store.put", arguments)
+    assert score("simple_java", [JAVA], [call], [answer]).fault == said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"points": "[1.5, 2]"}, ""),
+        ({"points": "new Array(1.5, 2)"}, ""),
+        ({"points": "1.5, 2"}, "wrong_type"),
+        ({"points": "[1.5, 2]", "pen": "{colour: 'Red'}", "fill": "false"}, ""),
+        ({"points": "[1.5, 2]", "pen": '{"colour": "blue"}'}, "wrong_value"),
+    ],
+)
+def test_javascript_values_are_read_from_texts(arguments: dict[str, Any], said: str) -> None:
+    answer = {"draw": {"points": [[1.5, 2]], "pen": ["", {"colour": ["red"]}], "fill": ["", False]}}
+    call = ToolCall("draw", arguments)
+    assert score("simple_javascript", [SCRIPT], [call], [answer]).fault == said
+
+
+def test_an_answer_that_names_no_function_is_a_fault_of_the_data() -> None:
+    with pytest.raises(UsageError, match="names play"):
+        score("multiple", [AREA], [area()], [PLAY_ANSWER])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+kinds = st.sampled_from(
+    ["string", "integer", "float", "boolean", "array", "tuple", "dict", "any", "?"]
+)
+
+
+@given(kinds, st.none() | kinds, json_values, st.lists(json_values, max_size=3))
+def test_any_value_against_any_answer_gets_a_verdict(
+    kind: str, inner: str | None, value: Any, allowed: list[Any]
+) -> None:
+    schema = {} if inner is None else {"items": {"type": inner}}
+    assert value_fault(kind, value, allowed, **schema) in ("", "wrong_type", "wrong_value")
+
+
+@given(st.text(max_size=20), st.lists(st.sampled_from(" ,./-_*^"), max_size=5))
+def test_ignored_punctuation_never_tells_texts_apart(text: str, marks: list[str]) -> None:
+    assert value_fault("string", "".join((*marks, text.upper(), *marks)), [text.upper()]) == ""
