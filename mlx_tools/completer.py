@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import anyio
 
 from mlx_tools import events
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
-from mlx_tools.decoding import Asker, AskerLimits, Guide, Task, Unfilled, guidance
+from mlx_tools.decoding import Asker, AskerLimits, Guide, Restarted, Task, Unfilled, guidance
 from mlx_tools.due import Complete, Thought
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import ErrorInfo, FinishReason, Usage
@@ -32,6 +32,7 @@ class Written:
     ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost."""
 
     thought: str = ""
+    prefix: str = ""
     text: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
@@ -55,7 +56,7 @@ class Completer:
     async def complete(self, due: Complete, emit: Emit) -> Written:
         """Completes what is due. Raises what the backend raises."""
         self.partial = ""
-        written = Written()
+        written = Written(prefix=due.rules.prefix)
         prompt = due.prompt
         if due.thought is not None:
             written.thought = await self._think(due, due.thought)
@@ -106,6 +107,14 @@ class Completer:
             await Guide(asker, task, guidance(due.question, due.answered), tell).write()
             written.reading = reader.finish()
             written.finish_reason = "stop"
+        except Restarted as error:
+            written.prefix = ""
+            again = Reader(replace(due.rules, prefix=""))
+            self.partial = error.text
+            for delta in again.feed(error.text):
+                emit(_event(due.turn, delta))
+            written.finish_reason = asker.finish or "stop"
+            written.reading = again.finish(written.finish_reason)
         except Unfilled as error:
             text = self._session.words.error("unfilled", name="", reason=str(error))
             written.reading = Reading(error=ErrorInfo("unfilled", text))

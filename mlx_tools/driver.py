@@ -215,6 +215,7 @@ class Driver:
             usage=written.usage,
             duration_ms=round((monotonic() - began) * 1000),
             thought=written.thought,
+            prefix=written.prefix,
             requests=written.requests,
             pieces=written.pieces,
         )

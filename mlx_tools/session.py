@@ -351,13 +351,14 @@ class Session:
         usage: Usage,
         duration_ms: int | None,
         thought: str = "",
+        prefix: str | None = None,
         requests: int = 1,
         pieces: int | None = None,
     ) -> CompletionRecord:
         """The record of a completion that was read as ``reading``."""
         record = CompletionRecord(
             turn=due.turn,
-            prefix=due.rules.prefix,
+            prefix=due.rules.prefix if prefix is None else prefix,
             text=text,
             counted=reading.counted,
             finish_reason=finish_reason,
@@ -371,7 +372,7 @@ class Session:
             strategy=due.strategy,
             requests=requests,
             pieces=pieces,
-            error=reading.error if due.strategy == "guided" else None,
+            error=reading.error if reading.error and reading.error.code == "unfilled" else None,
         )
         self._pending = (record, reading)
         return record

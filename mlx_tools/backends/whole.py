@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.backends.base import CompletionRequest
+from mlx_tools.backends.collect import Collector
 from mlx_tools.backends.edge import refused
 from mlx_tools.backends.wire import read_finish, read_usage
 from mlx_tools.errors import BackendBroken, BackendTimeout
@@ -60,7 +61,17 @@ async def ask_whole(
         raise BackendTimeout(f"{backend.address} did not answer in {request.timeout:g} s")
     if response.status_code != 200:
         raise refused(response.status_code, bytes(answer), str(backend.address))
+    if answer.startswith(b"data:"):  # it streams whatever it is asked for
+        return _streamed(bytes(answer), str(backend.address), request.max_tokens)
     return _read(bytes(answer), str(backend.address))
+
+
+def _streamed(body: bytes, address: str, max_tokens: int) -> Answer:
+    collector = Collector(address, max_tokens)
+    text = collector.feed(body)
+    text += "" if collector.done else collector.end()
+    last = collector.last()
+    return Answer(text + last.text, last.finish_reason, last.usage or Usage(), {})
 
 
 def _read(body: bytes, address: str) -> Answer:

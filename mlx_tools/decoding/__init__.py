@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlx_tools.decoding.asker import Asker, AskerLimits, Unfilled
+from mlx_tools.decoding.asker import Asker, AskerLimits, Restarted, Unfilled
 from mlx_tools.decoding.evidence import RequestEvidence, Weights, guidance
 from mlx_tools.decoding.guided import Guide, Task
 
@@ -11,6 +11,7 @@ __all__ = [
     "AskerLimits",
     "Guide",
     "RequestEvidence",
+    "Restarted",
     "Task",
     "Unfilled",
     "Weights",

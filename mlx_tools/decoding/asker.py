@@ -6,12 +6,14 @@ that would make it ask for ever.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, TokenScore
+from mlx_tools.errors import BackendBroken, BackendRefused
 from mlx_tools.messages import FinishReason, Usage
 
 ALTERNATIVES: Final = 11
@@ -23,6 +25,20 @@ MAX_REQUESTS: Final = 256
 
 class Unfilled(Exception):
     """The model gave nothing that fits a place, within the bounds. Says what was wanted."""
+
+
+class Restarted(Exception):
+    """The model wrote a whole line of its own where it was to go on with the host's: some servers
+    pay no heed to what the model's turn begins with. ``text`` is the line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("the model began its line anew")
+        self.text = text
+
+
+_LINE: Final = re.compile(
+    r"\s*(?:```(?:json)?\s*)?(?:<tool_call>|<final_answer>|\{\s*\"type\"\s*:\s*\")"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +80,32 @@ class Asker:
 
         ``most`` is a number of tokens. A later ``attempt`` draws its text at random, so that it may
         be another. ``finish`` holds the finish reason once it has ended by itself. Raises
-        `Unfilled` where the turn has no token left, and what the backend raises.
+        `Unfilled` where the turn has no token left, `Restarted`, and what the backend raises.
         """
         most = min(most, self.left)
         if most < 1:
             raise Unfilled("no tokens are left for this turn")
         self.finish = None
         usage: Usage | None = None
+        begun: str | None = ""  # what came first, as long as it may be the beginning of a line
         try:
             async with aclosing(self._ask(text, most, attempt)) as chunks:
                 async for chunk in chunks:
                     usage = chunk.usage or usage
-                    if chunk.text:
-                        self.pieces += 1
-                        yield chunk.text
-                    if chunk.finish_reason is not None:
-                        self.finish = chunk.finish_reason
+                    self.finish = chunk.finish_reason or self.finish
+                    self.pieces += bool(chunk.text)
+                    if begun is None:
+                        if chunk.text:
+                            yield chunk.text
+                        continue
+                    begun += chunk.text
+                    if not _may_begin_line(begun):
+                        yield begun
+                        begun = None
+            if begun is not None and _LINE.match(begun):
+                raise Restarted(begun)
+            if begun:
+                yield begun
         finally:
             self._add(usage)
 
@@ -90,14 +116,22 @@ class Asker:
             return ()
         scores: list[tuple[TokenScore, ...]] = []
         usage: Usage | None = None
+        said = ""
         request = self._request(text, min(tokens, max(self.left, 1)), 0, ALTERNATIVES)
-        async with aclosing(cast(Any, self._backend.complete(request))) as chunks:
-            async for chunk in chunks:
-                usage = chunk.usage or usage
-                scores += chunk.scores
+        try:
+            async with aclosing(cast(Any, self._backend.complete(request))) as chunks:
+                async for chunk in chunks:
+                    usage = chunk.usage or usage
+                    scores += chunk.scores
+                    said += chunk.text
+                    self.finish = chunk.finish_reason or self.finish
+        except (BackendBroken, BackendRefused):
+            scores.clear()  # it can do without: the next request for text tells whether it works
         self._add(usage)
         self.pieces += len(scores)
         self._scoring = bool(scores)
+        if not scores and self.finish == "stop" and _LINE.match(said):
+            raise Restarted(said)
         return tuple(scores)
 
     def _ask(self, text: str, most: int, attempt: int) -> AsyncGenerator[Chunk]:
@@ -129,6 +163,17 @@ class Asker:
             _sum(self.usage.cached_tokens, said.cached_tokens),
             _sum(self.usage.completion_tokens, said.completion_tokens),
         )
+
+
+_BEGINNINGS: Final = ('{"type":"', "<tool_call>", "<final_answer>", "```json\n", "```\n")
+
+
+def _may_begin_line(text: str) -> bool:
+    """Whether ``text`` is the beginning of a line of the protocol, or may become one."""
+    bare = re.sub(r"\s", "", text)
+    return bool(_LINE.match(text)) or any(
+        start.replace("\n", "").startswith(bare) or bare.startswith("```") for start in _BEGINNINGS
+    )
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

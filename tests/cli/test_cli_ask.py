@@ -197,6 +197,15 @@ def test_a_run_that_stops_says_why_with_exit_code_1(run: Any) -> None:
     assert result.error.startswith("mlx-tools: stopped: format_errors")
 
 
+def test_a_turn_that_breaks_format_is_asked_again_and_the_run_goes_on(run: Any) -> None:
+    broken = Completion('{"type":"tool_call","name":')
+    whole = call("calculator", expression="6*7"), answer("It is 42.")
+    result, server = ask(run, broken, *whole, options=("Hi", "--json"))
+    assert (result.code, result.json["answer"]) == (0, "It is 42.")
+    assert [one["status"] for one in result.json["calls"]] == ["ok"]
+    assert server.prompts[1] in (server.prompts[0], server.prompts[0] + '{"type":"')
+
+
 def test_a_backend_that_fails_later_stops_the_run_with_exit_code_3(run: Any) -> None:
     result, _ = ask(run, CALCULATION[0], options=("Hi", "--json"))
     assert result.code == 3 and result.json["reason"] == "backend_error"

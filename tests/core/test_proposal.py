@@ -119,7 +119,9 @@ def test_a_backend_that_fails_gives_no_proposal() -> None:
         propose(ScriptedBackend(BackendBroken("gone")))
     broken = '{"type":"tool_call","name":"weather","argu'
     with pytest.raises(BackendError, match="gone"):
-        propose(ScriptedBackend(broken, BackendBroken("gone")), strategy="auto")
+        # without likelihoods it can do, without text it cannot
+        gone = BackendBroken("gone"), BackendBroken("gone")
+        propose(ScriptedBackend(broken, *gone), strategy="auto")
 
 
 def test_a_turn_that_takes_too_long_says_so() -> None:
