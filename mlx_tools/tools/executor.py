@@ -28,10 +28,6 @@ MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
-PATIENCE: Final = 0.0005
-"""Seconds that the event loop may stand still for a function in a thread, where its last call took
-less: to be woken by a thread costs a loop several times what such a call does."""
-
 _GRACE: Final = 1.0
 """Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
 
@@ -114,7 +110,8 @@ async def _attempt(
     token = set_context(context)
     try:
         if isinstance(tool, Tool) and not tool.is_async:
-            outcome = _in_thread(tool, arguments, seconds)
+            work = tool.blocking(arguments)
+            outcome = submit(lambda: to_text(work()))
         else:
             outcome = loop.create_future()
             running = _guarded(tool, arguments, outcome)
@@ -123,10 +120,6 @@ async def _attempt(
         return None, error
     finally:
         reset_context(token)
-    if outcome.done():
-        context.cancel()
-        await asyncio.sleep(0)  # the loop turns: it hears what the tool reported, and who cancels
-        return outcome.result()
     timer = loop.call_later(seconds, settle, outcome, None)
     try:
         ended = await outcome
@@ -139,22 +132,6 @@ async def _attempt(
         if ended is None and leave is not None:
             leave()
     return ended
-
-
-def _in_thread(
-    tool: Tool, arguments: Mapping[str, Any], seconds: float
-) -> asyncio.Future[Outcome | None]:
-    """A call in a thread, waited for on the spot if the tool's last call was a quick one."""
-    work = tool.blocking(arguments)
-
-    def call() -> str:
-        began = perf_counter()
-        try:
-            return to_text(work())
-        finally:
-            tool.is_quick = perf_counter() - began < PATIENCE
-
-    return submit(call, patience=min(PATIENCE, seconds) if tool.is_quick else 0.0)
 
 
 async def _guarded(

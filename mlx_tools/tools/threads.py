@@ -15,8 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 MAX_THREADS: Final = 64
 """Calls at one time, those included that were given up and still run."""
@@ -30,76 +29,56 @@ class TooManyThreads(Exception):
     """So many calls were given up and still run that no further one is started."""
 
 
-class _Job:
-    """A call, and how its outcome finds the loop.
-
-    Where somebody waits in `wait` the outcome is handed over there, which takes a fraction of what
-    waking an event loop takes. Whoever takes the one claim first decides: the worker that it is
-    handed over, the waiting loop that it must be woken.
-    """
-
-    __slots__ = ("_claim", "_context", "_future", "_loop", "_outcome", "_work")
-
-    def __init__(
-        self, work: Callable[[], Any], future: asyncio.Future[Outcome | None], *, awaited: bool
-    ) -> None:
-        self._work = work
-        self._future = future
-        self._loop = future.get_loop()
-        self._context = contextvars.copy_context()
-        self._outcome: SimpleQueue[Outcome] = SimpleQueue()
-        self._claim = [None] if awaited else []
-
-    def run(self) -> Outcome:
-        """Does the work. Raises nothing."""
-        try:
-            return self._context.run(self._work), None
-        except BaseException as error:  # carried over to whoever waits
-            return None, error
-
-    def end(self, outcome: Outcome) -> None:
-        """Hands over the outcome; called in the thread."""
-        if self._take_claim():
-            self._outcome.put(outcome)
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(settle, self._future, outcome)
-
-    def wait(self, seconds: float) -> None:
-        """Waits so long for the outcome, in the loop's own thread; call it once, if ``awaited``."""
-        try:
-            outcome = self._outcome.get(timeout=seconds)
-        except Empty:
-            if self._take_claim():
-                return
-            outcome = self._outcome.get()  # which is there, or will be in an instant
-        self._future.set_result(outcome)
-
-    def _take_claim(self) -> bool:
-        try:
-            self._claim.pop()
-        except IndexError:
-            return False
-        return True
+class _Job(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Outcome | None]
+    context: contextvars.Context
+    work: Callable[[], Any]
 
 
 class _Worker(threading.Thread):
+    """A thread that does one job at a time, for whoever took it out of `_idle`.
+
+    It waits for a byte in a pipe. The system wakes the reader of a pipe on the processor of the
+    writer, who is about to wait; whoever waits for a lock or a queue may be woken on another one
+    that sleeps, which takes several times as long as most calls.
+    """
+
     def __init__(self, number: int) -> None:
         super().__init__(name=f"mlx-tools-{number}", daemon=True)
-        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._job: _Job
+        self._read, self._write = os.pipe()
+
+    def give(self, job: _Job) -> None:
+        """Has it do a job."""
+        self._job = job
+        os.write(self._write, b"j")
 
     def run(self) -> None:
-        while self._serve(self.jobs.get()):
+        while self._serve():
             pass
         _alive.discard(self)
+        self.close()
 
-    def _serve(self, job: _Job) -> bool:
-        """Does one job. Returns whether the thread stays for another."""
-        outcome = job.run()
+    def close(self) -> None:
+        """Closes the pipe."""
+        os.close(self._read)
+        os.close(self._write)
+
+    def _serve(self) -> bool:
+        """Waits for a job and does it. Returns whether the thread stays for another."""
+        os.read(self._read, 1)
+        job = self._job
+        outcome: Outcome
+        try:
+            outcome = (job.context.run(job.work), None)
+        except BaseException as error:  # carried over to whoever waits
+            outcome = (None, error)
         stays = len(_idle) < MAX_IDLE
         if stays:
             _idle.append(self)
-        job.end(outcome)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            job.loop.call_soon_threadsafe(settle, job.future, outcome)
         return stays
 
 
@@ -110,6 +89,8 @@ _numbers = itertools.count(1)
 
 def _forget() -> None:
     """After a fork the child has none of its parent's threads."""
+    for worker in _alive:
+        worker.close()
     _idle.clear()
     _alive.clear()
 
@@ -118,33 +99,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def submit(work: Callable[[], Any], *, patience: float = 0.0) -> asyncio.Future[Outcome | None]:
+def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
     """Starts ``work`` in a thread, in a copy of the current context.
 
     The future never holds an exception: it gives what was returned and what was raised. Who waits
-    may settle it with None, or cancel it; the function then runs on. With ``patience`` the loop
-    stands still for up to so many seconds, so that of a quick function the future is done at once;
-    the caller must then see to it that the loop turns. Raises TooManyThreads.
+    may settle it with None, or cancel it; the function then runs on. Raises TooManyThreads.
     """
-    future: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome | None] = loop.create_future()
     try:
         worker = _idle.pop()
     except IndexError:
         if len(_alive) >= MAX_THREADS:
             raise TooManyThreads(f"{MAX_THREADS} calls are still running") from None
         worker = _started()
-    job = _Job(work, future, awaited=patience > 0)
-    worker.jobs.put(job)
-    if patience > 0:
-        job.wait(patience)
+    worker.give(_Job(loop, future, contextvars.copy_context(), work))
     return future
 
 
 def _started() -> _Worker:
-    worker = _Worker(next(_numbers))
+    try:
+        worker = _Worker(next(_numbers))
+    except OSError as error:  # there are no more files
+        raise TooManyThreads(f"no thread can be started: {error.strerror}") from None
     try:
         worker.start()
-    except RuntimeError as error:  # the system has no more
+    except RuntimeError as error:  # there are no more threads
+        worker.close()
         raise TooManyThreads(str(error)) from None
     _alive.add(worker)
     return worker

@@ -73,8 +73,7 @@ class Tool:
     ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
     ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
     that was made of a plain function can still be called as that function. ``__name__`` is the
-    tool's name, known before its spec is made. ``is_quick`` says that the last call took no time
-    to speak of.
+    tool's name, known before its spec is made.
     """
 
     __name__: str
@@ -89,7 +88,6 @@ class Tool:
         self._spec = spec
         self._run = run
         self._function = function
-        self.is_quick = True
         self.is_async = is_async(function if function is not None else run)
         if function is not None:
             functools.update_wrapper(cast("Any", self), function, updated=())

@@ -175,6 +175,16 @@ def test_no_repetition_is_longer_than_llama_cpp_takes() -> None:
     assert max(counts) < 1000
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_what_is_repeated_is_never_a_group_which_llama_cpp_would_count_in_full(
+    style: Style,
+) -> None:
+    pairs = {"type": "array", "items": {"type": "object", "minProperties": 2}, "minItems": 3}
+    made = grammar_for(tools(t=pairs), style=style, max_calls=5)
+    assert "){" not in made.gbnf
+    matcher(made.lark)
+
+
 def test_a_string_without_a_bound_gets_one() -> None:
     made = grammar_for(tools(t={"type": "string"}), max_chars=5)
     assert takes(made, write_call("t", {"v": "12345"}))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from mlx_tools.tools import (
     execute,
     tool,
 )
-from mlx_tools.tools.threads import MAX_THREADS, submit
+from mlx_tools.tools.threads import MAX_IDLE, MAX_THREADS
 
 SOON = 0.05
 """Seconds that a call which never ends is waited for."""
@@ -445,111 +446,6 @@ def test_it_works_under_anyio() -> None:
     assert anyio.run(work).content == "1"
 
 
-# --- quick functions, which the loop waits for ----------------------------------------------------
-
-
-def test_a_function_that_ends_at_once_is_waited_for_and_no_other() -> None:
-    gate = threading.Event()
-
-    async def main() -> None:
-        quick = submit(lambda: 1, patience=LONG)
-        assert quick.done()
-        assert quick.result() == (1, None)
-        raising_at_once = submit(raising(ValueError("x")), patience=LONG)
-        assert isinstance((raising_at_once.result() or (None, None))[1], ValueError)
-        slow = submit(gate.wait, patience=0.001)
-        assert not slow.done()
-        gate.set()
-        assert await slow == (True, None)
-        later = submit(lambda: 2)
-        assert not later.done()
-        assert await later == (2, None)
-
-    asyncio.run(main())
-
-
-def test_many_calls_with_little_patience_each_get_their_own_outcome() -> None:
-    async def main() -> None:
-        for number in range(300):
-            patience = (0.0, 1e-9, 1e-6, 1e-5, 1e-4)[number % 5]
-            waiting = [submit(returning((number, n)), patience=patience) for n in range(3)]
-            assert await asyncio.gather(*waiting) == [((number, n), None) for n in range(3)]
-
-    asyncio.run(main())
-
-
-def test_a_tool_is_quick_until_a_call_takes_its_time_and_again_after_a_quick_one() -> None:
-    gate = threading.Event()
-
-    @tool
-    def wait(long: bool) -> str:
-        return str(gate.wait(SOON) if long else 0)
-
-    assert wait.is_quick
-    run(wait, long=True)
-    assert not wait.is_quick
-    for _ in range(100):  # a busy machine may hold up even a quick one
-        run(wait, long=False)
-        if wait.is_quick:
-            break
-    assert wait.is_quick
-
-
-def test_the_loop_turns_between_quick_calls_and_hears_what_they_report() -> None:
-    turns: list[int] = []
-    seen: list[str] = []
-
-    @tool
-    def report(number: int, context: ToolContext) -> int:
-        context.progress(str(number))
-        return number
-
-    async def turn() -> None:
-        while True:
-            turns.append(len(seen))
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        task = asyncio.create_task(turn())
-        for number in range(20):
-            result = await execute(
-                report,
-                {"number": number},
-                timeout=LONG,
-                on_progress=lambda progress: seen.append(progress.message),
-            )
-            assert result.content == str(number)
-            assert seen[-1] == str(number)
-        task.cancel()
-
-    asyncio.run(main())
-    assert len(turns) >= 20
-
-
-def test_a_quick_call_can_be_cancelled() -> None:
-    @tool
-    def nothing() -> None:
-        return None
-
-    async def main() -> int:
-        made = 0
-
-        async def call() -> None:
-            nonlocal made
-            while True:
-                await execute(nothing, {}, timeout=LONG)
-                made += 1
-                if made == 5:
-                    task.cancel()
-
-        task = asyncio.create_task(call())
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return made
-
-    assert asyncio.run(main()) == 5
-
-
 def test_what_a_tool_does_to_its_arguments_stays_with_it() -> None:
     given = {"a": [1, {"b": 2}], "c": {"d": None}}
 
@@ -561,3 +457,45 @@ def test_what_a_tool_does_to_its_arguments_stays_with_it() -> None:
 
     assert run(spoil, **given).content == "done"
     assert given == {"a": [1, {"b": 2}], "c": {"d": None}}
+
+
+def open_files() -> int:
+    return len([*Path("/dev/fd").iterdir()])
+
+
+def test_threads_that_are_not_kept_leave_no_file_open() -> None:
+    gate = threading.Event()
+
+    @tool
+    def wait() -> str:
+        return str(gate.wait(LONG))
+
+    async def main() -> None:
+        calls = [asyncio.create_task(execute(wait, {}, timeout=LONG)) for _ in range(20)]
+        await asyncio.sleep(0)
+        most = open_files()
+        gate.set()
+        for result in await asyncio.gather(*calls):
+            assert result.content == "True"
+        while open_files() > most - 2 * (20 - MAX_IDLE):
+            await asyncio.sleep(0.01)  # the last ones are about to end
+
+    asyncio.run(asyncio.wait_for(main(), LONG))
+
+
+def test_where_no_file_can_be_opened_the_call_ends_with_an_error() -> None:
+    code = """
+import asyncio, os, resource
+from mlx_tools.tools import execute, tool
+
+async def main():
+    made = tool(os.getpid, name="getpid", parameters={"type": "object"})
+    highest = max(map(int, os.listdir("/dev/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+    result = await execute(made, {}, timeout=60)
+    print(result.error.code, result.error.message)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "tool_error no thread can be started: Too many open files\n", done.stderr

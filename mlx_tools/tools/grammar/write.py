@@ -22,7 +22,8 @@ from mlx_tools.tools.grammar.nodes import (
 )
 
 MAX_REPEAT: Final = 900
-"""llama.cpp refuses repetitions of 2000 and more, and counts some twice."""
+"""llama.cpp refuses repetitions of 2000 and more, and counts some twice. It also refuses those of
+something that is long itself, unless that is a rule of its own."""
 
 ROOT: Final = "root"
 
@@ -67,10 +68,17 @@ def _used(rules: Rules, *, into_terminals: bool = True) -> list[str]:
 
 
 def _with_short_repeats(rules: Rules) -> Rules:
-    """The same rules without a repetition of more than `MAX_REPEAT`."""
+    """The same rules, as `MAX_REPEAT` has it."""
     result = Rules()
     result.bodies, result.terminals = dict(rules.bodies), set(rules.terminals)
     blocks: dict[Node, Ref] = {}
+    pieces: dict[Node, Ref] = {}
+
+    def single(part: Node) -> Node:
+        if isinstance(part, Ref | Text | Chars):
+            return part
+        pieces[part] = pieces.get(part) or result.add("part", part)
+        return pieces[part]
 
     def many(part: Node, least: int, most: int | None) -> Node:
         def exactly(count: int) -> Node:
@@ -96,6 +104,8 @@ def _with_short_repeats(rules: Rules) -> Rules:
                 return alt(map(short, options))
             case Repeat(part, least, most):
                 inner = short(part)
+                if max(least, most or 0) > 1:
+                    inner = single(inner)
                 if max(least, most or 0) > MAX_REPEAT:
                     return many(inner, least, most)
                 return Repeat(inner, least, most)
