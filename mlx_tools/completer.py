@@ -10,8 +10,9 @@ from typing import Any, Final, cast
 import anyio
 
 from mlx_tools import events
-from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
+from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, GrammarText
 from mlx_tools.decoding import Asker, AskerLimits, Guide, Restarted, Task, Unfilled, guidance
+from mlx_tools.decoding.grammar import grammar_for
 from mlx_tools.due import Complete, Thought
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import ErrorInfo, FinishReason, Usage
@@ -128,7 +129,8 @@ class Completer:
     ) -> None:
         most = due.max_tokens * CHARS_PER_TOKEN
         written.requests += 1
-        async with aclosing(self._ask(prompt, due.max_tokens)) as chunks:
+        grammar = self._grammar(due) if due.strategy == "grammar" else None
+        async with aclosing(self._ask(prompt, due.max_tokens, grammar)) as chunks:
             async for chunk in chunks:
                 self.partial += chunk.text
                 written.pieces += bool(chunk.text)
@@ -169,7 +171,17 @@ class Completer:
                     break
         return self._session.neutralise(text.partition(thought.marker)[0].strip())
 
-    def _ask(self, prompt: str, max_tokens: int) -> Any:
+    def _grammar(self, due: Complete) -> GrammarText:
+        """What the completion may be: the calls and the answer that are open to the model now."""
+        return grammar_for(
+            due.tools,
+            style=due.rules.style,
+            tool_choice=due.rules.tool_choice,
+            max_calls=due.rules.max_calls or 1,
+            prefix=due.rules.prefix,
+        )
+
+    def _ask(self, prompt: str, max_tokens: int, grammar: GrammarText | None = None) -> Any:
         sampling, limits = self._session.header.sampling, self._session.limits
         request = CompletionRequest(
             prompt=prompt,
@@ -178,6 +190,7 @@ class Completer:
             seed=sampling.get("seed"),
             timeout=limits.completion_timeout,
             idle_timeout=limits.idle_timeout,
+            grammar=grammar,
         )
         return cast(Any, self._backend.complete(request))
 

@@ -46,7 +46,7 @@ class Store(Protocol):
     def create(self) -> SessionFiles: ...
 
 
-_STRATEGIES: Final = ("auto", "free", "guided")
+_STRATEGIES: Final = ("auto", "free", "guided", "grammar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ class RunSettings:
     """How a run speaks with its model. All of it stands in the transcript's header.
 
     ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
-    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free`` or ``guided``.
+    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free``, ``guided`` or
+    ``grammar`` (for a backend that can hold a model to one).
     ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
     ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
     the model is asked anything.

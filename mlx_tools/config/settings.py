@@ -148,7 +148,7 @@ class Model(Section):
             "never",
             flag="--strategy",
             metavar="STRATEGY",
-            available=("auto", "free", "guided"),
+            available=("auto", "free", "guided", "grammar"),
         ),
     ]
     temperature: Annotated[

@@ -276,7 +276,6 @@ def test_no_tools_at_all(run: Any) -> None:
         (("--require-tools", "run_command"), "run_command"),
         (("--require-tools", "clock,file_access"), "file_access"),
         (("--tool-choice", "run_command"), "run_command"),
-        (("--strategy", "grammar"), "available: auto, free, guided"),
         (("--backend", "native"), "available: auto, completions, server, local"),
         (("--backend", "remote"), "--backend"),
         (("--max-iterations", "0"), "an integer from 1 to 1000"),
