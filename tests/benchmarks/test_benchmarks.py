@@ -118,7 +118,7 @@ def test_every_peer_does_the_same_work(tmp_path: Path) -> None:
     run("run.py", "--quick", "--results", str(figures))
     found = json.loads(figures.read_text())
     for count, cells in found["steps"].items():
-        assert len(cells) == 9
+        assert len(cells) == 10
         assert {cell["outcome"] for cell in cells.values()} == {f"{count} calls"}
 
 
