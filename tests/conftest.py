@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,12 @@ import pytest
 
 ENVIRON = dict(os.environ)
 """As the tests were started with; a test that sets variables of its own does not reach it."""
+
+for heard in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    # `nohup` and a shell's `&` have them ignored, and what the tests start would inherit that.
+    if signal.getsignal(heard) is signal.SIG_IGN:
+        usual = signal.default_int_handler if heard is signal.SIGINT else signal.SIG_DFL
+        signal.signal(heard, usual)
 
 
 @pytest.fixture(scope="session")

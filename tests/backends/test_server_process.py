@@ -244,8 +244,10 @@ def parent(model: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], int]
         env=environ,
     ) as process:
         assert process.stdout is not None
-        yield process, int(process.stdout.readline())
-        process.kill()
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
