@@ -105,7 +105,8 @@ class Completer:
             max_calls=due.rules.max_calls or 1,
         )
         try:
-            await Guide(asker, task, guidance(due.question, due.answered), tell).write()
+            evidence = guidance(due.question, due.answered, tuple(due.tools.values()))
+            await Guide(asker, task, evidence, tell).write()
             written.reading = reader.finish()
             written.finish_reason = "stop"
         except Restarted as error:

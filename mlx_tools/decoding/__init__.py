@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mlx_tools.decoding.asker import Asker, AskerLimits, Restarted, Unfilled
-from mlx_tools.decoding.evidence import RequestEvidence, Weights, guidance
+from mlx_tools.decoding.evidence import RequestEvidence, guidance
 from mlx_tools.decoding.guided import Guide, Task
+from mlx_tools.decoding.weights import Weights, fitted_weights
 
 __all__ = [
     "Asker",
@@ -15,5 +16,6 @@ __all__ = [
     "Task",
     "Unfilled",
     "Weights",
+    "fitted_weights",
     "guidance",
 ]
