@@ -90,7 +90,7 @@ class Driver:
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
-            if self.session.turn == 0 and not self._completer.partial:
+            if self.session.turn == 0 and not self._completer.heard:
                 raise
         except BaseException as error:
             # What is wrong may be the transcript itself: the first error is the one to be told.
