@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
-from mlx_tools import data
+from mlx_tools import data, given
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.controller import Controller
 from mlx_tools.due import Complete
 from mlx_tools.errors import BackendError, BackendTimeout
 from mlx_tools.messages import (
@@ -26,6 +26,7 @@ from mlx_tools.messages import (
 from mlx_tools.outcome import Stopped, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
@@ -88,6 +89,8 @@ class Proposer:
         model besides the settings' project context. Raises `BackendError` where no turn came of it;
         `BackendTimeout` where there was no time for one.
         """
+        if not isinstance(tools, Mapping):
+            raise given.wrong("tools", tools, "give specs by name")
         settings, store = self._settings, _Kept()
         if context:
             parts = filter(None, (settings.project_context, context))

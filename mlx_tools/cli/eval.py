@@ -16,7 +16,6 @@ from mlx_tools.cli import options, version
 from mlx_tools.cli.output import complain, print_json, print_text
 from mlx_tools.cli.progress import counting
 from mlx_tools.cli.wiring import RunOptions, choose, refuse_where_off, run_settings
-from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,
@@ -35,6 +34,7 @@ from mlx_tools.evaluate.summary import Result, summarise, table
 from mlx_tools.evaluate.tasks import load_tasks, run_tasks
 from mlx_tools.models.fetch import file_sha256
 from mlx_tools.proposal import Proposer
+from mlx_tools.run_settings import RunSettings
 
 app = typer.Typer(help="Measure how well a model calls tools.", add_completion=False)
 

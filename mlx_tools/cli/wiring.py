@@ -14,13 +14,14 @@ from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, cho
 from mlx_tools.backends.address import parse_address
 from mlx_tools.cli.output import complain
 from mlx_tools.config import Configuration
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.controller import Controller
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.policy import check_presets
 from mlx_tools.policy.patterns import PLUGIN, is_glob
 from mlx_tools.router import find_served_format
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
 

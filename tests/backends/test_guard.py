@@ -11,7 +11,6 @@ import pytest
 
 from mlx_tools import Chunk, CompletionRequest, Controller, Policy, Stopped, tool
 from mlx_tools.backends.guard import Guarded
-from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,
@@ -20,6 +19,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.outcome import Answered
+from mlx_tools.run_settings import RunSettings
 
 REQUEST = CompletionRequest(prompt="Say hi.")
 CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
