@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -18,6 +19,7 @@ from mlx_tools import data, events, given
 from mlx_tools.approval import Approver, NobodyThere
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
+from mlx_tools.backends.limits import found_within
 from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header
@@ -144,12 +146,21 @@ class Controller:
             async for event in happens:
                 yield event
 
-    async def conversation(self, *, history: Sequence[Mapping[str, str]] = ()) -> Conversation:
-        """Opens a session for any number of questions. Close it, or use it with ``async with``."""
+    async def conversation(
+        self, *, history: Sequence[Mapping[str, str]] = (), spent: float = 0.0
+    ) -> Conversation:
+        """Opens a session for any number of questions. Close it, or use it with ``async with``.
+
+        ``spent`` is how many seconds of the first question's total time are gone already; what it
+        takes to find out what the server serves is added. Raises `BackendTimeout` where that takes
+        all of it, and what `run` raises.
+        """
+        began = monotonic() - spent
         self._check_tools()
         files = self._store.create()
         try:
-            header = await self._header(files.session, history)
+            with found_within(self.limits.total_timeout - spent):
+                header = await self._header(files.session, history)
             files.transcript.append(header)
             session = Session(
                 [header],
@@ -167,6 +178,7 @@ class Controller:
             registry=self.registry,
             approver=self._approver,
             secret=self._store.secret,
+            spent=monotonic() - began,
         )
         return Conversation(driver)
 
