@@ -67,12 +67,13 @@ class Completer:
 
     @property
     def heard(self) -> bool:
-        """Whether anything has come from the backend so far."""
+        """Whether anything has come from the backend for the completion under way."""
         return self._backend.heard
 
     async def complete(self, due: Complete, emit: Emit) -> Written:
-        """Completes what is due. Raises `BackendError`, whatever the backend raised."""
-        self.partial = ""
+        """Completes what is due. Raises `BackendError`, whatever the backend raised, and
+        `UsageError` for a request that cannot be sent."""
+        self.partial, self._backend.heard = "", False
         written = Written(prefix=due.rules.prefix)
         prompt = due.prompt
         if due.thought is not None:

@@ -17,7 +17,7 @@ class Guarded:
     Its errors of the `MlxToolsError` tree pass as they are, and so does what is no `Exception`
     (cancellation, Ctrl-C). Everything else that it raises, and everything that is no `Chunk`,
     becomes a `BackendError` that names the backend. Once a completion is closed, how the backend
-    takes that is of no matter. ``heard`` says whether any text, or any likelihood, has come yet.
+    takes that is of no matter. ``heard`` is set once any text, or any likelihood, has come.
     """
 
     def __init__(self, backend: Backend) -> None:
