@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import anyio
 
-from mlx_tools import data, events
+from mlx_tools import data, events, given
 from mlx_tools.approval import Approver, NobodyThere
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
+from mlx_tools.backends.limits import found_within
 from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header
@@ -31,11 +33,14 @@ from mlx_tools.prompt import (
     build_system,
 )
 from mlx_tools.protocol import Style, write_answer
-from mlx_tools.router import format_of
+from mlx_tools.router import format_of, model_of
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -46,62 +51,20 @@ class Store(Protocol):
     def create(self) -> SessionFiles: ...
 
 
-_STRATEGIES: Final = ("auto", "free", "guided", "grammar")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """How a run speaks with its model. All of it stands in the transcript's header.
-
-    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
-    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free``, ``guided`` or
-    ``grammar`` (for a backend that can hold a model to one).
-    ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
-    ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
-    the model is asked anything.
-    """
-
-    style: Style = "jsonl"
-    strategy: str = "auto"
-    chat_format: ChatFormat | None = None
-    reasoning: str | int = "off"
-    response_mode: str = "answer-first"
-    persona: str | None = None
-    project_context: str = ""
-    tool_choice: str = "auto"
-    require_tools: tuple[str, ...] = ()
-    temperature: float = 0.0
-    seed: int | None = None
-    model: str | None = None
-    backend: Mapping[str, Any] = field(default_factory=dict)
-    roots: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        thought = self.reasoning
-        whole = isinstance(thought, int) and not isinstance(thought, bool) and thought > 0
-        number = isinstance(self.temperature, int | float) and self.temperature >= 0
-        for name, value, right, allowed in (
-            ("strategy", self.strategy, self.strategy in _STRATEGIES, ", ".join(_STRATEGIES)),
-            ("reasoning", thought, whole or thought in ("off", "auto"), "off, auto, tokens"),
-            ("temperature", self.temperature, number, "a number from 0"),
-        ):
-            if not right:
-                raise UsageError(f"{name} cannot be {value!r}", hint=f"allowed: {allowed}")
-
-
 class Controller:
     """Answers questions with a model that only completes text, and with tools.
 
     ``backend`` completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
     ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
     ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
-    about calls that need an approval; without one such a run ends `Paused`.
+    about calls that need an approval; without one such a run ends `Paused`. Raises `UsageError` for
+    anything that is not what it should be.
     """
 
     def __init__(
         self,
         backend: Backend | CompleteFunction,
-        tools: Sequence[Tool] | Registry = (),
+        tools: Iterable[Tool] | Registry | None = (),
         policy: Policy | None = None,
         *,
         limits: Limits | None = None,
@@ -111,12 +74,22 @@ class Controller:
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
-        self.policy = policy or Policy()
-        self.limits = limits or Limits()
-        self.settings = settings or RunSettings()
+        self.policy = _given("policy", policy, Policy, "write Policy(allow=[…])")
+        self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
+        self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
         self._opening: _Opening | None = None
-        self._store = store or MemoryStore()
-        self._approver = approver or NobodyThere()
+        self._store = given.having(
+            "store",
+            MemoryStore() if store is None else store,
+            "create",
+            "write TranscriptStore(folder)",
+        )
+        self._approver = given.having(
+            "approver",
+            NobodyThere() if approver is None else approver,
+            "decide",
+            "give an Approver",
+        )
 
     async def run(
         self,
@@ -173,12 +146,21 @@ class Controller:
             async for event in happens:
                 yield event
 
-    async def conversation(self, *, history: Sequence[Mapping[str, str]] = ()) -> Conversation:
-        """Opens a session for any number of questions. Close it, or use it with ``async with``."""
+    async def conversation(
+        self, *, history: Sequence[Mapping[str, str]] = (), spent: float = 0.0
+    ) -> Conversation:
+        """Opens a session for any number of questions. Close it, or use it with ``async with``.
+
+        ``spent`` is how many seconds of the first question's total time are gone already; what it
+        takes to find out what the server serves is added. Raises `BackendTimeout` where that takes
+        all of it, and what `run` raises.
+        """
+        began = monotonic() - spent
         self._check_tools()
         files = self._store.create()
         try:
-            header = await self._header(files.session, history)
+            with found_within(self.limits.total_timeout - spent):
+                header = await self._header(files.session, history)
             files.transcript.append(header)
             session = Session(
                 [header],
@@ -196,6 +178,7 @@ class Controller:
             registry=self.registry,
             approver=self._approver,
             secret=self._store.secret,
+            spent=monotonic() - began,
         )
         return Conversation(driver)
 
@@ -224,11 +207,14 @@ class Controller:
         if self._opening is None or self._opening.key != key:
             self._opening = _opening(*key, neutraliser)
         opening = self._opening
-        earlier = (_earlier(message, settings.style, neutraliser) for message in history)
+        earlier = (
+            _earlier(message, settings.style, neutraliser)
+            for message in given.items("history", history, _HISTORY)
+        )
         return Header(
             session=session,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            model=settings.model or getattr(self.backend, "model", None),
+            model=settings.model or model_of(self.backend),
             backend=settings.backend,
             chat_format=chat_format.to_json(),
             style=settings.style,
@@ -380,13 +366,19 @@ def _described(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
+_HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
+
+
 def _earlier(message: Mapping[str, str], style: Style, neutraliser: Neutraliser) -> dict[str, str]:
     """An earlier message as a turn of the prompt."""
-    role, content = message.get("role"), message.get("content")
+    known = isinstance(message, Mapping)
+    role, content = (message.get("role"), message.get("content")) if known else (None, None)
     if role not in ("user", "assistant") or not isinstance(content, str):
-        raise UsageError(
-            "an earlier message is not usable",
-            hint='each is {"role": "user" or "assistant", "content": text}',
-        )
+        raise UsageError("an earlier message is not usable", hint=_HISTORY)
     text = content if role == "user" else write_answer(content, style)
     return {"role": role, "content": neutraliser.plain(text)}
+
+
+def _given(name: str, value: T | None, kind: type[T], hint: str) -> T:
+    """What was given, or the default of its kind."""
+    return kind() if value is None else given.instance(name, value, kind, hint)

@@ -49,6 +49,7 @@ class Driver:
     """Drives one session, question after question.
 
     ``outputs`` collects the whole outputs by call, for an outcome that is to include them.
+    ``spent`` is how many seconds of the first question's total time are gone already.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Driver:
         registry: Registry,
         approver: Approver,
         secret: bytes,
+        spent: float = 0.0,
     ) -> None:
         self.session = session
         self.files = files
@@ -68,6 +70,7 @@ class Driver:
         self._registry = registry
         self._approver = approver
         self._secret = secret
+        self._spent = spent
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
@@ -81,7 +84,8 @@ class Driver:
         self._emit = emit
         self._append(UserRecord(content=question, at=_now(), tool_choice=tool_choice))
         try:
-            with anyio.move_on_after(self.session.limits.total_timeout) as scope:
+            left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
+            with anyio.move_on_after(left) as scope:
                 await self._loop(scope)
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
@@ -90,7 +94,7 @@ class Driver:
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
-            if self.session.turn == 0 and not self._completer.partial:
+            if self.session.turn == 0 and not self._completer.heard:
                 raise
         except BaseException as error:
             # What is wrong may be the transcript itself: the first error is the one to be told.

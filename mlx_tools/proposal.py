@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
-from mlx_tools import data
+from mlx_tools import data, given
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.backends.guard import Guarded
+from mlx_tools.controller import Controller
 from mlx_tools.due import Complete
 from mlx_tools.errors import BackendError, BackendTimeout
 from mlx_tools.messages import (
@@ -26,6 +27,7 @@ from mlx_tools.messages import (
 from mlx_tools.outcome import Stopped, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
@@ -85,9 +87,11 @@ class Proposer:
         """What the model would write.
 
         ``history`` are earlier messages as `Controller.run` takes them; ``context`` is told to the
-        model besides the settings' project context. Raises `BackendError` where no turn came of it;
-        `BackendTimeout` where there was no time for one.
+        model besides the settings' project context. Raises the `BackendError` that left no turn to
+        be had; `BackendTimeout` where there was no time for one.
         """
+        if not isinstance(tools, Mapping):
+            raise given.wrong("tools", tools, "give specs by name")
         settings, store = self._settings, _Kept()
         if context:
             parts = filter(None, (settings.project_context, context))
@@ -105,6 +109,8 @@ class Proposer:
         outcome = await controller.run(question, history=history)
         seconds = monotonic() - began
         if not store.turn_is_over():
+            if backend.failure is not None:
+                raise backend.failure
             message = outcome.message if isinstance(outcome, Stopped) else "there was no completion"
             timed_out = isinstance(outcome, Stopped) and outcome.reason.endswith("_timeout")
             raise (BackendTimeout if timed_out else BackendError)(message)
@@ -197,23 +203,33 @@ class _Kept(MemoryStore):
 
 
 class _OneTurn:
-    """Lets the requests of one turn through: the run is over then, whatever the model wrote."""
+    """Lets the requests of one turn through: the run is over then, whatever the model wrote.
+
+    ``failure`` is what the last request failed with, None where it did not.
+    """
 
     def __init__(self, backend: Backend, store: _Kept) -> None:
-        self._backend = backend
+        self._backend = Guarded(backend)
+        self._asked = backend
         self._store = store
         self.requests = 0
+        self.failure: BackendError | None = None
 
     def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
-        return getattr(self._backend, name)
+        return getattr(self._asked, name)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         if self._store.turn_is_over():
             raise BackendError("one turn was asked for")
         self.requests += 1
-        async with aclosing(self._backend.complete(request)) as chunks:  # type: ignore[type-var]
-            async for chunk in chunks:
-                yield chunk
+        self.failure = None
+        try:
+            async with aclosing(self._backend.complete(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except BackendError as error:
+            self.failure = error
+            raise
 
 
 def _never(arguments: Mapping[str, Any]) -> Any:

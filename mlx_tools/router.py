@@ -87,7 +87,7 @@ async def format_of(backend: Backend) -> ChatFormat:
     from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.server import ServerBackend
 
-    model: str | None = getattr(backend, "model", None)
+    model = model_of(backend)
     files: ModelFiles | None = None
     if isinstance(backend, ServerBackend | LocalBackend):
         model, files = str(backend.model), read_model_files(backend.model)
@@ -95,6 +95,12 @@ async def format_of(backend: Backend) -> ChatFormat:
         chosen = await look_at(backend)
         model, files = chosen.model, chosen.files
     return (await find_served_format(backend, files=files, model=model)).chat_format
+
+
+def model_of(backend: Backend) -> str | None:
+    """The name of the model behind ``backend``, where the backend says one."""
+    model = getattr(backend, "model", None)
+    return model if isinstance(model, str) else None
 
 
 def _doubt(model: str | None) -> str:

@@ -23,10 +23,10 @@ FACE: Final = "__init__"
 
 FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("errors",),
-    ("messages", "spec"),
+    ("given", "messages", "spec"),
     ("lexical",),
     ("policy", "prompt", "protocol"),
-    ("due", "outcome", "transcript", "turn"),
+    ("due", "outcome", "run_settings", "transcript", "turn"),
     ("events", "session"),
     ("approval", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),

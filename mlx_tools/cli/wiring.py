@@ -7,20 +7,23 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from mlx_tools.approval import AlwaysApprove, Approver, NobodyThere
 from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, choose_backend
 from mlx_tools.backends.address import parse_address
+from mlx_tools.backends.limits import found_within
 from mlx_tools.cli.output import complain
 from mlx_tools.config import Configuration
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.controller import Controller
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.policy import check_presets
 from mlx_tools.policy.patterns import PLUGIN, is_glob
 from mlx_tools.router import find_served_format
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
 
@@ -187,17 +190,31 @@ async def opened(
     """
     configuration = options.configuration
     registry = registry_of(configuration)
-    chosen = await choose(options, note)
-    try:
+    async with found(options, note) as (chosen, settings):
         yield Controller(
             wrap(chosen.backend),
             registry,
             configuration.policy(),
             limits=configuration.limits(),
-            settings=await run_settings(options, chosen, note),
+            settings=settings,
             store=session_store(configuration),
             approver=approver,
         )
+
+
+@asynccontextmanager
+async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, RunSettings]]:
+    """The backend that the settings ask for, closed at the end, and how a run speaks with it.
+
+    Raises `BackendTimeout` where finding that out takes the whole time that a run may take.
+    """
+    end = monotonic() + options.configuration.limits().total_timeout
+    with found_within(end - monotonic()):
+        chosen = await choose(options, note)
+    try:
+        with found_within(end - monotonic()):
+            settings = await run_settings(options, chosen, note)
+        yield chosen, settings
     finally:
         await chosen.backend.aclose()
 

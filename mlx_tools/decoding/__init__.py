@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlx_tools.decoding.anew import Opening
 from mlx_tools.decoding.asker import Asker, AskerLimits, Restarted, Unfilled
 from mlx_tools.decoding.evidence import RequestEvidence, guidance
 from mlx_tools.decoding.guided import Guide, Task
@@ -11,6 +12,7 @@ __all__ = [
     "Asker",
     "AskerLimits",
     "Guide",
+    "Opening",
     "RequestEvidence",
     "Restarted",
     "Task",

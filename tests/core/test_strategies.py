@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, tool
-from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import CompletionRecord
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.testing import ScriptedBackend
 
 BROKEN = '{"type":"tool_call","nonsense":'

@@ -1,0 +1,79 @@
+"""How a run speaks with its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mlx_tools import given
+from mlx_tools.prompt import ChatFormat
+from mlx_tools.protocol import Style
+
+_STRATEGIES: Final = ("auto", "free", "guided", "grammar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How a run speaks with its model. All of it stands in the transcript's header.
+
+    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
+    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free``, ``guided`` or
+    ``grammar`` (for a backend that can hold a model to one).
+    ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
+    ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
+    the model is asked anything.
+
+    Raises `UsageError`, naming the setting, for a value that cannot be.
+    """
+
+    style: Style = "jsonl"
+    strategy: str = "auto"
+    chat_format: ChatFormat | None = None
+    reasoning: str | int = "off"
+    response_mode: str = "answer-first"
+    persona: str | None = None
+    project_context: str = ""
+    tool_choice: str = "auto"
+    require_tools: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int | None = None
+    model: str | None = None
+    backend: Mapping[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        budget = _whole(self.reasoning) and int(self.reasoning) > 0
+        for name, right, allowed in (
+            ("style", isinstance(self.style, str), "a style's name"),
+            ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
+            ("strategy", self.strategy in _STRATEGIES, ", ".join(_STRATEGIES)),
+            ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
+            ("temperature", _temperature(self.temperature), "a number from 0"),
+            ("seed", self.seed is None or _whole(self.seed), "a whole number, or None"),
+            ("chat_format", _is(self.chat_format, ChatFormat), "a ChatFormat, or None"),
+            ("persona", _is(self.persona, str), "a text, or None"),
+            ("model", _is(self.model, str), "a name, or None"),
+            ("project_context", isinstance(self.project_context, str), "a text"),
+            ("tool_choice", isinstance(self.tool_choice, str), "auto, none, required, a tool"),
+            ("backend", isinstance(self.backend, Mapping), "a mapping"),
+        ):
+            if not right:
+                raise given.wrong(name, getattr(self, name), f"allowed: {allowed}")
+        for name in ("require_tools", "roots"):
+            value = given.texts(name, getattr(self, name), "allowed: a list of names")
+            object.__setattr__(self, name, value)
+
+
+def _is(value: object, kind: type) -> bool:
+    return value is None or isinstance(value, kind)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _temperature(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]
