@@ -121,7 +121,7 @@ async def _propose_all(
 
 def _as_json(item: Item, proposal: Proposal, tool_choice: str) -> dict[str, Any]:
     """The proposal as it is printed."""
-    read = reading.as_json(proposal.reading, item.tools, tool_choice)
+    read = reading.as_json(proposal.reading, proposal.tools, tool_choice)
     return (
         {"id": item.id}
         | read

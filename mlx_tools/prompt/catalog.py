@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.prompt.schema import branches, follow, properties, required, resolve, types
-from mlx_tools.spec import ToolSpec
+from mlx_tools.spec import TOOL_NAME, ToolSpec
 
 MAX_LINE_CHARS: Final = 600
 MAX_DESCRIPTION_CHARS: Final = 240
@@ -25,6 +25,7 @@ MAX_ITEMS: Final = 16
 MAX_VALUE_CHARS: Final = 60
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_HEAD: Final = re.compile(rf"^({TOOL_NAME.pattern})\(", re.ASCII | re.MULTILINE)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
@@ -46,15 +47,26 @@ _DETAILS: Final = (
     _Detail(depth=0, description=60, hints=False, optional=False),
     _Detail(depth=0, description=0, hints=False, optional=False),
 )
+_USABLE: Final = _DETAILS[:4]
+"""What still tells all arguments of a tool and what it does; the rest is for single tools whose
+line would be too long."""
+
+LEAST_SHOWN: Final = 10
+"""So many tools are shown in less detail rather than fewer in more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The lines of the tools that fit the budget, and the names of those shown and hidden."""
+    """The lines of the tools that are shown, and the names of those shown and hidden.
+
+    ``shown`` and ``lines`` go together. ``search`` says whether the last of them is the tool that
+    finds the hidden ones.
+    """
 
     lines: tuple[str, ...]
     shown: tuple[str, ...]
     hidden: tuple[str, ...]
+    search: bool = False
 
 
 def count_tokens(text: str) -> int:
@@ -63,31 +75,66 @@ def count_tokens(text: str) -> int:
 
 
 def build_catalog(
-    tools: Sequence[ToolSpec], budget: int, count: Callable[[str], int] = count_tokens
+    tools: Sequence[ToolSpec],
+    budget: int,
+    count: Callable[[str], int] = count_tokens,
+    *,
+    best: Callable[[], Sequence[ToolSpec]] | None = None,
+    search: ToolSpec | None = None,
 ) -> Catalog:
-    """The catalog of ``tools`` within ``budget`` tokens.
+    """The catalog of ``tools`` within ``budget`` tokens, line ends included.
 
-    All tools are told of in the same detail, the most that fits; where the least is still too
-    much, the tools are taken in their order, each if it still fits. One is always shown.
+    All tools are told of in the same detail, the most that fits, in their own order. Where the
+    least that makes a tool usable (its arguments, and what it does) is too much, a shortlist is
+    shown: the first of ``best()``, which orders the tools (without it they stay as they are), each
+    if it still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
+    among the tools, then stands last. One line is always shown.
     """
-    lines: list[str] = []
-    for detail in _DETAILS:
+    lines: Sequence[str] = ()
+    for detail in _USABLE:
         lines = [_line(tool, detail) for tool in tools]
-        if sum(map(count, lines)) <= budget:
+        if sum(count(f"{line}\n") for line in lines) <= budget:
+            return Catalog(tuple(lines), tuple(tool.name for tool in tools), ())
+    if not tools:
+        return Catalog((), (), ())
+    last = [] if search is None else [signature(search)]
+    left = budget - sum(count(f"{line}\n") for line in last)
+    ordered = tools if best is None else best()
+    kept: list[tuple[ToolSpec, str]] = []
+    for detail in _USABLE:
+        kept = _fitting(ordered, detail, left, count)
+        if len(kept) >= min(LEAST_SHOWN, len(tools)):
             break
-    left = budget
-    shown: list[int] = []
-    for number, line in enumerate(lines):
-        cost = count(line)
-        if cost <= left or not shown:
-            shown.append(number)
-            left -= cost
-    kept = set(shown)
+    if not kept and search is None:
+        kept = [(ordered[0], _line(ordered[0], _USABLE[-1]))]
+    shown = {tool.name for tool, _ in kept}
     return Catalog(
-        lines=tuple(lines[number] for number in shown),
-        shown=tuple(tools[number].name for number in shown),
-        hidden=tuple(tool.name for number, tool in enumerate(tools) if number not in kept),
+        lines=(*(line for _, line in kept), *last),
+        shown=(*(tool.name for tool, _ in kept), *([] if search is None else [search.name])),
+        hidden=tuple(tool.name for tool in tools if tool.name not in shown),
+        search=search is not None,
     )
+
+
+def _fitting(
+    tools: Sequence[ToolSpec], detail: _Detail, budget: int, count: Callable[[str], int]
+) -> list[tuple[ToolSpec, str]]:
+    """The tools that fit, each if it still does, with their lines."""
+    kept, left = [], budget
+    for tool in tools:
+        if left <= 0:
+            break
+        line = _line(tool, detail)
+        cost = count(f"{line}\n")
+        if cost <= left:
+            kept.append((tool, line))
+            left -= cost
+    return kept
+
+
+def names_in(text: str) -> list[str]:
+    """The names of the tools whose lines stand in ``text``, as `build_catalog` wrote them."""
+    return _HEAD.findall(text)
 
 
 def signature(spec: ToolSpec) -> str:

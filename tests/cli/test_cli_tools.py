@@ -28,6 +28,7 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
         "calculator": (True, False),
         "clock": (False, False),
         "file_access": (True, False),
+        "tool_search": (True, False),
     }
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
 
@@ -39,13 +40,14 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
         "calculator": (True, True),
         "clock": (False, False),
         "file_access": (True, True),
+        "tool_search": (True, True),
     }
 
 
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access")
+        *("calculator", "clock", "file_access", "tool_search")
     ]
 
 
