@@ -243,11 +243,11 @@ class Controller:
     def _openings(self, chat_format: ChatFormat) -> Openings:
         """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, data.load_words()
-        key = (words, settings, chat_format, self._offered())
+        key = (words, settings, chat_format, self._permitted())
         if self._kept is None or self._kept[0] != key:
             frame = Frame(
                 words=words,
-                tools=tuple(key[-1]),
+                tools=tuple(self._offered()),
                 neutraliser=Neutraliser(chat_format.control_tokens),
                 style=settings.style,
                 response_mode=settings.response_mode,
@@ -255,7 +255,8 @@ class Controller:
                 persona=settings.persona,
                 catalog_budget=settings.catalog_budget,
             )
-            self._kept = key, Openings(frame, self._find_search)
+            openings = Openings(frame, self._find_search)  # which may add that tool
+            self._kept = (words, settings, chat_format, self._permitted()), openings
         return self._kept[1]
 
     def _header(

@@ -49,7 +49,11 @@ def build_system(
     is not the project's own text (tools, project context, a persona) is neutralised. Raises
     `ConfigError` for a response mode or style that is unknown.
     """
-    catalog = build_catalog(tools, catalog_budget, count, best=best, search=search)
+
+    def cost(line: str) -> int:
+        return count(neutraliser.plain(line))  # as it stands in the prompt
+
+    catalog = build_catalog(tools, catalog_budget, cost, best=best, search=search)
     writer = _Writer(neutraliser)
     if persona is None:
         writer.section(words.persona)

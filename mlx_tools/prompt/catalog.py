@@ -74,6 +74,10 @@ def count_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
+_Lines = list[tuple[ToolSpec, str]]
+"""Tools with their lines."""
+
+
 def build_catalog(
     tools: Sequence[ToolSpec],
     budget: int,
@@ -90,45 +94,55 @@ def build_catalog(
     if it still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
     among the tools, then stands last. One line is always shown.
     """
-    lines: Sequence[str] = ()
     for detail in _USABLE:
-        lines = [_line(tool, detail) for tool in tools]
-        if sum(count(f"{line}\n") for line in lines) <= budget:
-            return Catalog(tuple(lines), tuple(tool.name for tool in tools), ())
-    if not tools:
-        return Catalog((), (), ())
-    last = [] if search is None else [signature(search)]
-    left = budget - sum(count(f"{line}\n") for line in last)
+        fitting = _fitting(tools, detail, budget, count, whole=True)
+        if len(fitting) == len(tools):
+            return _catalog(fitting, tools)
+    left = budget if search is None else budget - count(f"{signature(search)}\n")
     ordered = tools if best is None else best()
-    kept: list[tuple[ToolSpec, str]] = []
+    kept: _Lines = []
     for detail in _USABLE:
         kept = _fitting(ordered, detail, left, count)
         if len(kept) >= min(LEAST_SHOWN, len(tools)):
             break
     if not kept and search is None:
         kept = [(ordered[0], _line(ordered[0], _USABLE[-1]))]
+    return _catalog(kept, tools, search)
+
+
+def _catalog(kept: _Lines, tools: Sequence[ToolSpec], search: ToolSpec | None = None) -> Catalog:
     shown = {tool.name for tool, _ in kept}
+    hidden = tuple(tool.name for tool in tools if tool.name not in shown)
+    if search is not None:
+        kept = [*kept, (search, signature(search))]
     return Catalog(
-        lines=(*(line for _, line in kept), *last),
-        shown=(*(tool.name for tool, _ in kept), *([] if search is None else [search.name])),
-        hidden=tuple(tool.name for tool in tools if tool.name not in shown),
+        lines=tuple(line for _, line in kept),
+        shown=tuple(tool.name for tool, _ in kept),
+        hidden=hidden,
         search=search is not None,
     )
 
 
 def _fitting(
-    tools: Sequence[ToolSpec], detail: _Detail, budget: int, count: Callable[[str], int]
-) -> list[tuple[ToolSpec, str]]:
-    """The tools that fit, each if it still does, with their lines."""
-    kept, left = [], budget
+    tools: Sequence[ToolSpec],
+    detail: _Detail,
+    budget: int,
+    count: Callable[[str], int],
+    *,
+    whole: bool = False,
+) -> _Lines:
+    """The tools that fit, each if it still does, with their lines. ``whole``: ends at the first
+    that does not."""
+    kept: _Lines = []
+    left = budget
     for tool in tools:
-        if left <= 0:
-            break
         line = _line(tool, detail)
         cost = count(f"{line}\n")
         if cost <= left:
             kept.append((tool, line))
             left -= cost
+        elif whole or left <= 0:
+            break
     return kept
 
 
