@@ -92,34 +92,43 @@ def build_catalog(
     least that makes a tool usable (its arguments, and what it does) is too much, a shortlist is
     shown: the first of ``best()``, which orders the tools (without it they stay as they are), each
     if it still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
-    among the tools, then stands last. One line is always shown.
+    among the tools, then stands last, in a quarter of the budget if it can. One tool is always
+    shown.
     """
     for detail in _USABLE:
         fitting = _fitting(tools, detail, budget, count, whole=True)
         if len(fitting) == len(tools):
             return _catalog(fitting, tools)
-    left = budget if search is None else budget - count(f"{signature(search)}\n")
+    last = _last(search, budget // 4, count)
+    left = budget - sum(count(f"{line}\n") for _, line in last)
     ordered = tools if best is None else best()
     kept: _Lines = []
     for detail in _USABLE:
         kept = _fitting(ordered, detail, left, count)
         if len(kept) >= min(LEAST_SHOWN, len(tools)):
             break
-    if not kept and search is None:
+    if not kept:
         kept = [(ordered[0], _line(ordered[0], _USABLE[-1]))]
-    return _catalog(kept, tools, search)
+    return _catalog(kept, tools, last)
 
 
-def _catalog(kept: _Lines, tools: Sequence[ToolSpec], search: ToolSpec | None = None) -> Catalog:
+def _last(search: ToolSpec | None, budget: int, count: Callable[[str], int]) -> _Lines:
+    """The search with its line, in the most detail that fits, or the least."""
+    if search is None:
+        return []
+    lines = [_line(search, detail) for detail in _USABLE]
+    fitting = (line for line in lines if count(f"{line}\n") <= budget)
+    return [(search, next(fitting, lines[-1]))]
+
+
+def _catalog(kept: _Lines, tools: Sequence[ToolSpec], last: _Lines | None = None) -> Catalog:
     shown = {tool.name for tool, _ in kept}
-    hidden = tuple(tool.name for tool in tools if tool.name not in shown)
-    if search is not None:
-        kept = [*kept, (search, signature(search))]
+    told = [*kept, *(last or ())]
     return Catalog(
-        lines=tuple(line for _, line in kept),
-        shown=tuple(tool.name for tool, _ in kept),
-        hidden=hidden,
-        search=search is not None,
+        lines=tuple(line for _, line in told),
+        shown=tuple(tool.name for tool, _ in told),
+        hidden=tuple(tool.name for tool in tools if tool.name not in shown),
+        search=bool(last),
     )
 
 
