@@ -68,8 +68,9 @@ def candidates(item: BfclItem, others: Mapping[str, ToolSpec], count: int) -> li
 
 def measured(item: BfclItem, tools: Sequence[ToolSpec], search: ToolSpec, budget: int) -> Row:
     finder, wanted = Finder(tools), right(item)
-    ranked = [tool.name for tool in finder.ranked(item.question)]
-    catalog = build_catalog(tools, budget, best=lambda: finder.ranked(item.question), search=search)
+    ranked = [tool.name for tool, _ in finder.matches(item.question)]
+    best = finder.shortlist(item.question)
+    catalog = build_catalog(tools, budget, best=lambda: best, search=search)
     place = max(ranked.index(name) + 1 for name in wanted)
     return Row(item.category, place, wanted <= set(catalog.shown), len(catalog.shown) - 1)
 

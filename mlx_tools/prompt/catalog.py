@@ -90,8 +90,8 @@ def build_catalog(
 
     All tools are told of in the same detail, the most that fits, in their own order. Where the
     least that makes a tool usable (its arguments, and what it does) is too much, a shortlist is
-    shown: the first of ``best()``, which orders the tools (without it they stay as they are), each
-    if it still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
+    shown: those of ``best()``, the best first (without it the tools as they come), each if it
+    still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
     among the tools, then stands last, in a quarter of the budget if it can. One tool is always
     shown.
     """
@@ -105,7 +105,7 @@ def build_catalog(
     kept: _Lines = []
     for detail in _USABLE:
         kept = _fitting(ordered, detail, left, count)
-        if len(kept) >= min(LEAST_SHOWN, len(tools)):
+        if len(kept) >= min(LEAST_SHOWN, len(ordered)):
             break
     if not kept:
         kept = [(ordered[0], _line(ordered[0], _USABLE[-1]))]

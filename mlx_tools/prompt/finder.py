@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from mlx_tools.lexical import Ranking
-from mlx_tools.prompt.catalog import build_catalog, count_tokens
+from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, count_tokens
 from mlx_tools.spec import ToolSpec
 
 SEARCH: Final = "tool_search"
@@ -49,11 +49,17 @@ class Finder:
         pairs = zip(self.tools, scores, strict=True)
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0].name))
 
-    def ranked(self, request: str, first: Sequence[str] = ()) -> list[ToolSpec]:
-        """All tools: those named in ``first``, then the best matches of ``request``."""
+    def shortlist(self, request: str, first: Sequence[str] = ()) -> list[ToolSpec]:
+        """The tools that a shortlist is filled with, in its order: those named in ``first``, those
+        that match, and where these are few, others up to `LEAST_SHOWN`.
+
+        More of what has no word in common with the request would cost time and mislead.
+        """
         places = {name: place for place, name in enumerate(first)}
-        ranked = [tool for tool, _ in self.matches(request)]
-        return sorted(ranked, key=lambda tool: places.get(tool.name, len(places)))
+        matches = self.matches(request)
+        wanted = sum(1 for tool, score in matches if score > 0 or tool.name in places)
+        ranked = sorted(matches, key=lambda pair: places.get(pair[0].name, len(places)))
+        return [tool for tool, _ in ranked[: max(wanted, LEAST_SHOWN)]]
 
     def hits(self, request: str) -> list[ToolSpec]:
         """The tools that have a word in common with ``request``, the best match first."""

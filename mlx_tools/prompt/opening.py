@@ -98,7 +98,7 @@ class Openings:
             earlier = [self._turn(role, content) for role, content in history]
             return Opening(self._whole.text, (*self._examples, *earlier))
         request = next((content for role, content in history if role == "user"), question)
-        system = self._system(lambda: self._finder.ranked(request, first), self.search)
+        system = self._system(lambda: self._finder.shortlist(request, first), self.search)
         told, earlier = list(system.shown), []
         for role, content in history:
             lines: tuple[str, ...] = ()
