@@ -209,7 +209,7 @@ class Session:
             self.history.add(record.name, record.arguments, self.specs.get(record.name))
         elif isinstance(record, ObservationRecord):
             search = self.told.observe(record)
-            self.history.observe(record, search=search)
+            self.history.observe(record, search=search and record.name != self.tool_choice)
             if record.error is None and not search:
                 call = self.current.call(record.call)
                 self.answered.append(ToolCall(call.name, call.arguments))

@@ -190,6 +190,13 @@ def test_a_search_is_not_the_call_that_was_required() -> None:
     assert not backend.prompts[2].endswith('"name":"')
 
 
+def test_a_search_that_must_be_made_is_made_once() -> None:
+    backend = ScriptedBackend('"query":"weigh a satellite"}}', answer())
+    run = {"strategy": "free", "tool_choice": "tool_search"}
+    outcome = controller(backend, Registry.builtin(), settings=run).run_sync("Which tools?")
+    assert isinstance(outcome, Answered) and [c.status for c in outcome.calls] == ["ok"]
+
+
 def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
     registry = Registry.builtin(switched_off={"c*": "off"})
     backend = ScriptedBackend(answer())
