@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from types import TracebackType
@@ -27,15 +24,16 @@ from mlx_tools.outcome import Outcome, outcome_of
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
     ChatFormat,
+    Frame,
     Neutraliser,
-    PromptWords,
-    build_examples,
-    build_system,
+    Opening,
+    Openings,
+    is_search,
+    read_history,
 )
-from mlx_tools.protocol import Style, write_answer
 from mlx_tools.router import format_of, model_of
 from mlx_tools.run_settings import RunSettings
-from mlx_tools.session import Session
+from mlx_tools.session import Session, State
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
@@ -77,7 +75,7 @@ class Controller:
         self.policy = _given("policy", policy, Policy, "write Policy(allow=[…])")
         self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
-        self._opening: _Opening | None = None
+        self._kept: tuple[Any, Openings] | None = None
         self._store = given.having(
             "store",
             MemoryStore() if store is None else store,
@@ -151,36 +149,44 @@ class Controller:
     ) -> Conversation:
         """Opens a session for any number of questions. Close it, or use it with ``async with``.
 
+        Its header is written with its first question, by which a shortlist of tools is chosen.
         ``spent`` is how many seconds of the first question's total time are gone already; what it
         takes to find out what the server serves is added. Raises `BackendTimeout` where that takes
         all of it, and what `run` raises.
         """
         began = monotonic() - spent
         self._check_tools()
+        messages = read_history(given.items("history", history, _HISTORY))
+        with found_within(self.limits.total_timeout - spent):
+            chat_format = self.settings.chat_format or await format_of(self.backend)
+        openings = self._openings(chat_format)
         files = self._store.create()
         try:
-            with found_within(self.limits.total_timeout - spent):
-                header = await self._header(files.session, history)
-            files.transcript.append(header)
             session = Session(
-                [header],
+                [],
                 specs=self.registry.specs(),
                 words=data.load_words(),
                 disabled=self.registry.disabled,
             )
+            driver = Driver(
+                session,
+                files,
+                backend=self.backend,
+                registry=self.registry,
+                approver=self._approver,
+                secret=self._store.secret,
+                spent=monotonic() - began,
+            )
         except BaseException:
             files.transcript.close()
             raise
-        driver = Driver(
-            session,
-            files,
-            backend=self.backend,
-            registry=self.registry,
-            approver=self._approver,
-            secret=self._store.secret,
-            spent=monotonic() - began,
-        )
-        return Conversation(driver)
+
+        def begin(question: str, choice: str | None) -> Header:
+            first = (choice or self.settings.tool_choice, *self.settings.require_tools)
+            opening = openings.opening(question, history=messages, first=first)
+            return self._header(files.session, chat_format, openings, opening)
+
+        return Conversation(driver, self.policy, begin)
 
     def _check_tools(self) -> None:
         choice = self.settings.tool_choice
@@ -193,24 +199,44 @@ class Controller:
                 f"this run lacks the required tool {', '.join(missing)}",
                 hint=f"it may call {', '.join(sorted(allowed)) or 'nothing'}",
             )
-        if choice == "required" and not allowed:
+        if choice == "required" and not self._offered():
             raise UsageError("a tool call is required, but no tool may be called")
 
     def _permitted(self) -> list[ToolSpec]:
         return [s for s in self.registry.specs().values() if permitted(self.policy, s)]
 
-    async def _header(self, session: str, history: Sequence[Mapping[str, str]]) -> Header:
+    def _offered(self) -> list[ToolSpec]:
+        """The tools that may be called, but for the one that only looks through the others."""
+        return [spec for spec in self._permitted() if not is_search(spec)]
+
+    def _find_search(self) -> ToolSpec | None:
+        """The tool that looks through the tools, where it may be called."""
+        self.registry.add_search()
+        return next((spec for spec in self._permitted() if is_search(spec)), None)
+
+    def _openings(self, chat_format: ChatFormat) -> Openings:
+        """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, data.load_words()
-        chat_format = settings.chat_format or await format_of(self.backend)
-        neutraliser = Neutraliser(chat_format.control_tokens)
         key = (words, settings, chat_format, self._permitted())
-        if self._opening is None or self._opening.key != key:
-            self._opening = _opening(*key, neutraliser)
-        opening = self._opening
-        earlier = (
-            _earlier(message, settings.style, neutraliser)
-            for message in given.items("history", history, _HISTORY)
-        )
+        if self._kept is None or self._kept[0] != key:
+            frame = Frame(
+                words=words,
+                tools=tuple(self._offered()),
+                neutraliser=Neutraliser(chat_format.control_tokens),
+                style=settings.style,
+                response_mode=settings.response_mode,
+                project_context=settings.project_context,
+                persona=settings.persona,
+                catalog_budget=settings.catalog_budget,
+            )
+            openings = Openings(frame, self._find_search)  # which may add that tool
+            self._kept = (words, settings, chat_format, self._permitted()), openings
+        return self._kept[1]
+
+    def _header(
+        self, session: str, chat_format: ChatFormat, openings: Openings, opening: Opening
+    ) -> Header:
+        settings = self.settings
         return Header(
             session=session,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -223,10 +249,12 @@ class Controller:
             sampling={"temperature": settings.temperature, "seed": settings.seed},
             response_mode=settings.response_mode,
             system=opening.system,
-            examples=(*opening.examples, *earlier),
-            tools=opening.tools,
+            examples=opening.examples,
+            tools=openings.tools,
             roots=settings.roots,
-            catalog_hash=opening.catalog_hash,
+            catalog_hash=openings.catalog_hash,
+            shortlist=opening.shortlist,
+            shortlist_request=opening.request,
             policy=self.policy.to_json(),
             policy_hash=self.policy.digest(),
             limits=self.limits.to_json(),
@@ -234,49 +262,18 @@ class Controller:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """What all sessions of a controller begin with, as long as nothing of ``key`` changes."""
-
-    key: tuple[PromptWords, RunSettings, ChatFormat, list[ToolSpec]]
-    system: str
-    examples: tuple[Mapping[str, str], ...]
-    tools: tuple[Mapping[str, Any], ...]
-    catalog_hash: str
-
-
-def _opening(
-    words: PromptWords,
-    settings: RunSettings,
-    chat_format: ChatFormat,
-    specs: list[ToolSpec],
-    neutraliser: Neutraliser,
-) -> _Opening:
-    system = build_system(
-        words,
-        response_mode=settings.response_mode,
-        style=settings.style,
-        tools=specs,
-        project_context=settings.project_context,
-        persona=settings.persona,
-        neutraliser=neutraliser,
-    )
-    turns = build_examples(words, specs, settings.style)
-    catalog = json.dumps([_described(spec) for spec in specs], sort_keys=True)
-    return _Opening(
-        key=(words, settings, chat_format, specs),
-        system=system.text,
-        examples=tuple({"role": turn.role, "content": turn.content} for turn in turns),
-        tools=tuple(json.loads(catalog)),
-        catalog_hash=hashlib.sha256(catalog.encode()).hexdigest(),
-    )
-
-
 class Conversation:
-    """One open session: questions that see each other, in one transcript."""
+    """One open session: questions that see each other, in one transcript.
 
-    def __init__(self, driver: Driver) -> None:
+    ``begin`` makes the header, of the first question and its tool choice.
+    """
+
+    def __init__(
+        self, driver: Driver, policy: Policy, begin: Callable[[str, str | None], Header]
+    ) -> None:
         self._driver = driver
+        self._policy = policy
+        self._begin = begin
 
     @property
     def session(self) -> str:
@@ -322,6 +319,8 @@ class Conversation:
             raise UsageError("the question is no text, or empty")
         self._check_choice(tool_choice)
         driver = self._driver
+        if driver.session.state is State.EMPTY:
+            driver.open(self._begin(question, tool_choice))
         await driver.run(question, tool_choice, emit)
         return outcome_of(
             driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
@@ -331,9 +330,10 @@ class Conversation:
         """Raises `UsageError` for a choice that is neither a word nor a tool that may be called."""
         if tool_choice in (None, "auto", "none"):
             return
-        session = self._driver.session
-        allowed = [n for n, spec in session.specs.items() if permitted(session.policy, spec)]
-        if tool_choice not in allowed and (tool_choice != "required" or not allowed):
+        specs = self._driver.session.specs
+        allowed = [name for name, spec in specs.items() if permitted(self._policy, spec)]
+        some = any(not is_search(specs[name]) for name in allowed)
+        if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(
                 f"tool_choice: {tool_choice!r} is not allowed",
                 hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
@@ -355,28 +355,7 @@ class Conversation:
         self.close()
 
 
-def _described(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as the header keeps it: what the model was shown, and what it could do at most."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": dict(spec.parameters),
-        "effects": sorted(spec.possible_effects),
-        "plugin": spec.plugin,
-    }
-
-
 _HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
-
-
-def _earlier(message: Mapping[str, str], style: Style, neutraliser: Neutraliser) -> dict[str, str]:
-    """An earlier message as a turn of the prompt."""
-    known = isinstance(message, Mapping)
-    role, content = (message.get("role"), message.get("content")) if known else (None, None)
-    if role not in ("user", "assistant") or not isinstance(content, str):
-        raise UsageError("an earlier message is not usable", hint=_HISTORY)
-    text = content if role == "user" else write_answer(content, style)
-    return {"role": role, "content": neutraliser.plain(text)}
 
 
 def _given(name: str, value: T | None, kind: type[T], hint: str) -> T:

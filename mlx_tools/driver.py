@@ -28,12 +28,12 @@ from mlx_tools.messages import (
     DecisionRecord,
     ErrorInfo,
     ExecutionRecord,
+    Header,
     ObservationRecord,
     PauseRecord,
     Record,
     RepairRecord,
     StoppedRecord,
-    UserRecord,
 )
 from mlx_tools.observation import shorten
 from mlx_tools.policy.approval import approval_digest
@@ -74,6 +74,10 @@ class Driver:
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
+    def open(self, header: Header) -> None:
+        """Begins the session. Raises `TranscriptError` where the header cannot be written."""
+        self._append(header)
+
     async def run(self, question: str, tool_choice: str | None, emit: Emit) -> None:
         """Puts a question and drives the session until it rests.
 
@@ -82,7 +86,7 @@ class Driver:
         cancels finds the run stopped as ``interrupted``.
         """
         self._emit = emit
-        self._append(UserRecord(content=question, at=_now(), tool_choice=tool_choice))
+        self._append(self.session.asking(question, tool_choice, _now()))
         try:
             left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
             with anyio.move_on_after(left) as scope:
@@ -255,6 +259,7 @@ class Driver:
             tool,
             call.arguments,
             timeout=limits.tool_timeout,
+            policy=self.session.policy,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
         unkept: list[TranscriptError] = []

@@ -46,7 +46,8 @@ class Proposal:
     call names a known tool and fits its schema. ``error`` is the code of the first fault.
     ``strategy`` is how the turn was written at last. ``requests``, ``usage``, ``pieces`` (of text,
     with a stock server as many as tokens) and ``seconds`` are of the whole turn, a first try
-    included; ``completion`` is its text, the host's part included.
+    included; ``completion`` is its text, the host's part included. ``tools`` are those it was held
+    to: the given ones, and `tool_search` where they do not all fit into the catalog.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -61,6 +62,7 @@ class Proposal:
     completion: str = ""
     reasoning: str = ""
     reading: Reading = field(default_factory=Reading)
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict)
 
 
 class Proposer:
@@ -97,9 +99,10 @@ class Proposer:
             parts = filter(None, (settings.project_context, context))
             settings = replace(settings, project_context="\n\n".join(parts))
         backend = _OneTurn(self._backend, store)
+        registry = Registry([Tool(spec, _never) for spec in tools.values()])
         controller = Controller(
             backend,
-            Registry([Tool(spec, _never) for spec in tools.values()]),
+            registry,
             Policy(allow=["*"], ask=["*"]),
             limits=self._limits,
             settings=settings,
@@ -114,7 +117,8 @@ class Proposer:
             message = outcome.message if isinstance(outcome, Stopped) else "there was no completion"
             timed_out = isinstance(outcome, Stopped) and outcome.reason.endswith("_timeout")
             raise (BackendTimeout if timed_out else BackendError)(message)
-        return _proposal(store, tools, settings, requests=backend.requests, seconds=seconds)
+        known = registry.specs()
+        return _proposal(store, known, settings, requests=backend.requests, seconds=seconds)
 
 
 def _proposal(
@@ -146,6 +150,7 @@ def _proposal(
         completion=last.prefix + last.text,
         reasoning=last.reasoning,
         reading=reading,
+        tools=tools,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mlx_tools import given
-from mlx_tools.prompt import ChatFormat
+from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat
 from mlx_tools.protocol import Style
 
 _STRATEGIES: Final = ("auto", "free", "guided", "grammar")
@@ -21,9 +21,10 @@ class RunSettings:
     ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
     ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free``, ``guided`` or
     ``grammar`` (for a backend that can hold a model to one).
-    ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
-    ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
-    the model is asked anything.
+    ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``catalog_budget`` is how many tokens
+    the tools may take in the prompt; past it a shortlist is shown. ``tool_choice`` is ``auto``,
+    ``none``, ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails
+    before the model is asked anything.
 
     Raises `UsageError`, naming the setting, for a value that cannot be.
     """
@@ -35,6 +36,7 @@ class RunSettings:
     response_mode: str = "answer-first"
     persona: str | None = None
     project_context: str = ""
+    catalog_budget: int = CATALOG_BUDGET
     tool_choice: str = "auto"
     require_tools: tuple[str, ...] = ()
     temperature: float = 0.0
@@ -50,6 +52,7 @@ class RunSettings:
             ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
             ("strategy", self.strategy in _STRATEGIES, ", ".join(_STRATEGIES)),
             ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
+            ("catalog_budget", _from_zero(self.catalog_budget), "tokens, a whole number from 0"),
             ("temperature", _temperature(self.temperature), "a number from 0"),
             ("seed", self.seed is None or _whole(self.seed), "a whole number, or None"),
             ("chat_format", _is(self.chat_format, ChatFormat), "a ChatFormat, or None"),
@@ -72,6 +75,10 @@ def _is(value: object, kind: type) -> bool:
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _from_zero(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _temperature(value: object) -> bool:

@@ -168,7 +168,7 @@ def _failed(item: Item, error: MlxToolsError, tool_choice: str) -> dict[str, Any
 
 def _as_json(item: Item, proposal: Proposal, tool_choice: str) -> dict[str, Any]:
     """The proposal as it is printed."""
-    read = reading.as_json(proposal.reading, item.tools, tool_choice)
+    read = reading.as_json(proposal.reading, proposal.tools, tool_choice)
     return (
         {"id": item.id}
         | read

@@ -20,8 +20,9 @@ from mlx_tools.controller import Controller
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.paths import private_dir, state_dir
-from mlx_tools.policy import check_presets
+from mlx_tools.policy import check_presets, permitted
 from mlx_tools.policy.patterns import PLUGIN, is_glob
+from mlx_tools.prompt import SEARCH, build_catalog, is_search
 from mlx_tools.router import find_served_format
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
@@ -190,6 +191,7 @@ async def opened(
     """
     configuration = options.configuration
     registry = registry_of(configuration)
+    _note_unfindable(configuration, registry, note)
     async with found(options, note) as (chosen, settings):
         yield Controller(
             wrap(chosen.backend),
@@ -219,6 +221,20 @@ async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, 
         await chosen.backend.aclose()
 
 
+def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
+    """Tells that some tools are neither in the catalog nor found by the model, where that is so."""
+    policy, budget = configuration.policy(), configuration.settings.prompt.catalog_tokens
+    specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
+    if any(map(is_search, specs)):
+        return
+    if hidden := len(build_catalog(specs, budget).hidden):
+        note(
+            f"{hidden} of {len(specs)} tools do not fit into the catalog, and {SEARCH}, with which "
+            "the model would find them, is not allowed: allow it too, or raise "
+            "prompt.catalog_tokens"
+        )
+
+
 def _tell(line: str) -> None:
     complain(line, kind="note")
 
@@ -244,6 +260,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
         response_mode=settings.model.response_mode,
         persona=settings.prompt.persona,
         project_context=settings.prompt.project_context,
+        catalog_budget=settings.prompt.catalog_tokens,
         tool_choice=options.tool_choice,
         require_tools=options.require_tools,
         temperature=settings.model.temperature,

@@ -84,6 +84,24 @@ def test_a_backend_that_fails_at_the_second_try_is_an_error_and_no_proposal(
     assert (result.code, result.out) == (3, "")
 
 
+def test_of_many_tools_a_shortlist_is_shown_and_each_may_be_proposed(run: Any, write: Any) -> None:
+    kinds = ("city", "river", "lake", "hill", "road", "farm", "wood", "moor", "port", "park")
+    deeds = ("paint", "measure", "rename", "flood", "visit", "sell", "map", "fence", "name", "buy")
+    many = [
+        {"name": f"{deed}_{kind}", "description": f"To {deed} a {kind} of that number, " * 3}
+        for deed in deeds
+        for kind in kinds
+    ]
+    tools = write("tools.json", many)
+    for name, arguments in (("tool_search", {"query": "visit a wood"}), ("visit_wood", {})):
+        options = ("Please paint the lake.", "--tools", tools)
+        result, server = propose(run, call(name, **arguments), options=options)
+        assert result.code == 0 and result.json["messages"][0]["name"] == name
+        (prompt,) = server.prompts
+        assert "\nTools:\npaint_lake(" in prompt and "\ntool_search(" in prompt
+        assert "visit_wood(" not in prompt and "more tools are not listed here" in prompt
+
+
 def test_a_call_that_could_run_freely_does_not_run(run: Any, write: Any) -> None:
     tools = write("tools.json", [{"name": "calculator", "effects": ["read"]}])
     result, server = propose(
