@@ -4,11 +4,12 @@
     python benchmarks/fit_evidence.py --check    fit on three quarters, score on the fourth, no file
 
 No model is asked. The questions are of the tune half of BFCL (``mlx-tools eval bfcl --half``), so
-the report half stays unseen. Two conditional logit models are fitted by gradient ascent with an L2
-penalty: which candidate an argument has (each against the others and against none of them), and
-which tool is called besides the calls made already (each against no more). A question's right
-choices share their probability. Candidates come in the order of BFCL's answers, each with what the
-calls before it have; the calls besides are those that guided decoding makes with no model.
+the report half stays unseen. Three conditional logit models are fitted by gradient ascent, with an
+L2 penalty: which candidate an argument has (each against the others and against none of them),
+which tool is called first (each against an answer), and which besides the calls made already (each
+against no more). A question's right choices share their probability. Candidates come in the order
+of BFCL's answers, each with what the calls before it have; the calls besides are those that guided
+decoding makes with no model.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mlx_tools.decoding import (
     guided,
 )
 from mlx_tools.decoding.features import Features, none_features
-from mlx_tools.decoding.further import call_features
+from mlx_tools.decoding.further import call_features, opening_features
 from mlx_tools.decoding.offers import Offers, Use, overlapping
 from mlx_tools.decoding.outline import beside, outline
 from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, sample, wheel_path
@@ -57,6 +58,8 @@ ARGUMENTS = (
     "simple_javascript",
     "live_simple",
     "live_multiple",
+    "irrelevance",
+    "live_irrelevance",
 )
 CALLS = ARGUMENTS[:6]
 MAX_CALLS = 8
@@ -64,7 +67,9 @@ SMALLEST = 0.05
 """A weight below this is left out."""
 
 BY_HAND = {"free": -4.0}
-"""Weights of `Weights` that are chosen here, with the model, and not fitted."""
+FEATURES_BY_HAND = {"answer again": 3.0, "first computes": 5.0}
+"""Weights that are chosen here and not fitted: BFCL has no runs of several turns, and no tool that
+computes what a formula says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,18 @@ def argument_examples(item: BfclItem) -> Iterator[Example]:
             if any(right) and len(right) > 1:
                 yield Example(item.category, one.kind, placed, right)
         earlier += used
+
+
+def opening_example(item: BfclItem, weights: Weights) -> Example | None:
+    """Which tool is called first, or none."""
+    tools = tuple(item.tools.values())
+    if not tools:
+        return None
+    evidence = RequestEvidence(item.question, weights, (), tools)
+    calling, answer = opening_features(evidence, tools)
+    wanted = {spec.name for spec, _ in right_calls(item)}
+    right = [tool.name in wanted for tool in tools]
+    return Example(item.category, "first", [*calling, answer], [*right, not wanted])
 
 
 class Mute:
@@ -232,7 +249,7 @@ def shares(examples: Sequence[Example], weights: Mapping[str, float]) -> dict[st
         ]
         best = max(range(len(scores)), key=scores.__getitem__)
         group = "live" if example.category.startswith("live") else "non-live"
-        if example.kind == "calls":
+        if example.kind in ("calls", "first"):
             group = example.category
         tally = found[f"{group} {example.kind}"]
         tally[0] += bool(example.right[best])
@@ -260,12 +277,15 @@ def main() -> int:
     weights = replace(fitted_weights(), features=arguments, **BY_HAND)
     for_calls = [item for item in learned if item.category in CALLS]
     features = arguments | fit(call_examples(for_calls, weights), 0.3)
+    openings = [e for item in learned if (e := opening_example(item, weights))]
+    features |= fit(openings, 0.3) | FEATURES_BY_HAND
     if not options.check:
         write(features)
         print(f"{TARGET.relative_to(ROOT)}: {len(features)} features of {len(learned)} questions")
         return 0
     weights = replace(weights, features=features)
     unseen = [e for item in held for e in argument_examples(item)]
+    unseen += [e for item in held if (e := opening_example(item, weights))]
     unseen += call_examples([item for item in held if item.category in CALLS], weights)
     for name, (right, count) in shares(unseen, features).items():
         print(f"{name:28} {right:5} of {count:5}  {right / count:.1%}")

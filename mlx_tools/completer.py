@@ -19,6 +19,7 @@ from mlx_tools.decoding import (
     Opening,
     Restarted,
     Task,
+    Unclosed,
     Unfilled,
     guidance,
 )
@@ -119,9 +120,10 @@ class Completer:
             tool_choice=due.rules.tool_choice,
             max_calls=due.rules.max_calls or 1,
         )
+        evidence = guidance(due.question, due.answered, tuple(due.tools.values()))
+        guide = Guide(asker, task, evidence, tell)
         try:
-            evidence = guidance(due.question, due.answered, tuple(due.tools.values()))
-            await Guide(asker, task, evidence, tell).write()
+            await guide.write()
             written.reading = reader.finish()
             written.finish_reason = "stop"
         except Restarted as error:
@@ -132,8 +134,11 @@ class Completer:
                 emit(_event(due.turn, delta))
             written.finish_reason = asker.finish or "stop"
             written.reading = again.finish(written.finish_reason)
+        except Unclosed:
+            written.finish_reason, written.closed_early = "length", True
+            written.reading = reader.finish("length")
         except Unfilled as error:
-            text = self._session.words.error("unfilled", name="", reason=str(error))
+            text = self._session.words.error("unfilled", name=guide.tool, reason=str(error))
             written.reading = Reading(error=ErrorInfo("unfilled", text))
             written.finish_reason, written.closed_early = "length", True
         written.usage = asker.usage

@@ -13,7 +13,7 @@ from mlx_tools.decoding.features import Beside, Candidate, Features, none_featur
 from mlx_tools.decoding.mentions import Mention
 from mlx_tools.decoding.offers import Kind, Offers, Use, Wanted, dump, overlapping
 from mlx_tools.decoding.weights import Weights, fitted_weights
-from mlx_tools.lexical import Ranking, relevance, stems
+from mlx_tools.lexical import stems, tool_stems
 from mlx_tools.messages import ToolCall
 from mlx_tools.spec import ToolSpec
 
@@ -64,27 +64,39 @@ class RequestEvidence:
         self._known: dict[object, list[tuple[float, Candidate]]] = {}
         self._used: list[Use] = []
         self._earlier: list[Use] = []
+        self._answered = bool(answered)
+        self._had = {text.casefold() for call in answered for text in _leaves(call.arguments)}
+        specs = {spec.name: spec for spec in tools}
         self._covered = {
             stem
             for call in answered
-            for stem in (*stems(call.name), *stems(" ".join(_strings(call.arguments))))
+            for stem in (
+                *stems(call.name),
+                *(tool_stems(specs[call.name]) if call.name in specs else ()),
+                *stems(" ".join(_strings(call.arguments))),
+            )
         }
 
     # --- the call ---
 
-    def call(self, tools: Sequence[ToolSpec]) -> float:
-        """The odds, by its words, that the request asks for one of the tools."""
-        left = self._offers.context.stems - self._covered
-        return max((relevance(left, tool) for tool in tools), default=-9.0)
+    @property
+    def left(self) -> frozenset[str]:
+        """The stems of the request less those of the calls already answered."""
+        return self._offers.context.stems - self._covered
 
-    def names(self, tools: Sequence[ToolSpec]) -> list[float]:
-        """For each tool, how much the words speak for it: 0 for the best, less for the others."""
-        left = [word for word in stems(self.request) if word not in self._covered]
-        scores = Ranking(tools).scores(" ".join(left) if left else self.request)
-        best = max(scores, default=0.0)
-        if best <= 0:
-            return [0.0 for _ in scores]
-        return [self.weights.name * (score / best - 1) for score in scores]
+    @property
+    def rest(self) -> str:
+        """The words of the request that are left, as one text."""
+        return " ".join(stem for stem in stems(self.request) if stem not in self._covered)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether calls of this request are answered already."""
+        return self._answered
+
+    def is_news(self, candidate: Candidate) -> bool:
+        """Whether no call already answered had all of a candidate."""
+        return not all(mention.text.casefold() in self._had for mention in candidate.mentions)
 
     @property
     def words(self) -> frozenset[str]:
@@ -285,6 +297,14 @@ class RequestEvidence:
 
     def _taken(self, mention: Mention) -> bool:
         return bool(overlapping(self._used, mention))
+
+
+def _leaves(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _leaves(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in _leaves(item)]
+    return [value if isinstance(value, str) else dump(value)]
 
 
 def _strings(value: Any) -> list[str]:

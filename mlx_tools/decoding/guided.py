@@ -15,7 +15,7 @@ from mlx_tools.decoding.asker import Asker, Unfilled
 from mlx_tools.decoding.choice import Option, choose, likelihoods
 from mlx_tools.decoding.evidence import Plan, RequestEvidence
 from mlx_tools.decoding.fill import Filler
-from mlx_tools.decoding.further import next_tool
+from mlx_tools.decoding.further import call_odds, next_tool
 from mlx_tools.decoding.holes import StringHole, TextHole
 from mlx_tools.decoding.leaves import Place
 from mlx_tools.decoding.outline import beside, fitting, outline
@@ -38,6 +38,10 @@ class Task:
     max_calls: int = 1
 
 
+class Unclosed(Unfilled):
+    """The tokens of the turn did not suffice for its answer."""
+
+
 Made = tuple[ToolSpec, Any]
 """A call of this turn: the tool and its arguments."""
 
@@ -53,10 +57,13 @@ class Guide:
         tell: Callable[[str], None] = lambda piece: None,
     ) -> None:
         self.text = ""
+        self.tool = ""
+        """The name of the tool that is called at last; empty for none."""
         self._asker = asker
         self._task = task
         self._evidence = evidence
         self._tell = tell
+        self._called = call_odds(evidence, tuple(task.tools.values()))
 
     async def write(self) -> str:
         """Writes the turn and gives it. Raises `Unfilled`, and what the asker raises."""
@@ -84,8 +91,8 @@ class Guide:
         openings = [forcing_prefix(task.style, choice) for choice in ("required", "none")]
         common = _common(*openings)
         odds = await self._odds(common, [text[len(common) :] for text in openings])
-        words = self._evidence.call(tuple(task.tools.values()))
         weights = self._evidence.weights
+        words = max(self._called, default=0.0)
         return words + weights.call * odds + weights.call_bias > 0
 
     async def _odds(self, before: str, texts: Sequence[str]) -> float:
@@ -98,6 +105,7 @@ class Guide:
     async def _call(self, spec: ToolSpec, made: list[Made]) -> bool:
         """Writes a call. One besides others is told of when it is whole, and dropped where nothing
         is new in it: False."""
+        self.tool = spec.name
         opening = forcing_prefix(self._task.style, "required") + spec.name + OPEN_ARGUMENTS
         own: Plan | None = None
         if not made:
@@ -125,8 +133,8 @@ class Guide:
             return task.tools[task.tool_choice]
         tools = tuple(task.tools.values())
         options = [
-            Option(tool.name + '"', self._evidence.bias(odds))
-            for tool, odds in zip(tools, self._evidence.names(tools), strict=True)
+            Option(tool.name + '"', self._evidence.bias(odds - max(self._called)))
+            for tool, odds in zip(tools, self._called, strict=True)
         ]
         before = forcing_prefix(task.style, "required")
         return tools[await choose(self._asker, before, options)]
@@ -155,7 +163,7 @@ class Guide:
         if not hole.done:
             self._say(hole.finish())
             if not hole.text or self._asker.finish != "stop":
-                raise Unfilled("the answer was not closed")
+                raise Unclosed("the output was cut off")
         self._say(end)
 
 

@@ -19,12 +19,10 @@ class Weights:
     """Of the features of candidates: see `mlx_tools.decoding.features`."""
     model: float = 0.5
     """What the model's own likelihoods count against the request's words."""
-    call: float = 0.3
+    call: float = 0.2
     """What the model's own odds of a call against an answer count; the words' count 1."""
-    call_bias: float = 0.75
+    call_bias: float = 0.0
     """Added to the odds of a call."""
-    name: float = 4.0
-    """What the best match of a tool's words counts against no match at all."""
     free: float = 0.0
     """What the model's own words count where a required value is to be given."""
     planned: float = 2.0
