@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Protocol, Self
 
 import anyio
 
@@ -31,11 +31,19 @@ from mlx_tools.prompt import (
     build_system,
 )
 from mlx_tools.protocol import Style, write_answer
-from mlx_tools.router import format_of
+from mlx_tools.router import decide_for, format_of
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
+from mlx_tools.verdicts import (
+    STRATEGIES,
+    STYLES,
+    Decided,
+    FoundVerdict,
+    StrategyChoice,
+    StyleChoice,
+)
 
 
 class Store(Protocol):
@@ -46,23 +54,23 @@ class Store(Protocol):
     def create(self) -> SessionFiles: ...
 
 
-_STRATEGIES: Final = ("auto", "free", "guided", "grammar")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """How a run speaks with its model. All of it stands in the transcript's header.
 
-    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
-    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free``, ``guided`` or
-    ``grammar`` (for a backend that can hold a model to one).
+    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`), and so is
+    ``verdict`` None: what was measured of that model. It decides a ``style`` and a ``strategy``
+    that are ``auto``; where nothing was, they are ``jsonl``, and freely, guided where that breaks
+    format. ``strategy`` may also be ``free``, ``guided`` or ``grammar`` (for a backend that can
+    hold a model to one).
     ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
     ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
     the model is asked anything.
     """
 
-    style: Style = "jsonl"
-    strategy: str = "auto"
+    style: StyleChoice = "auto"
+    strategy: StrategyChoice = "auto"
+    verdict: FoundVerdict | None = None
     chat_format: ChatFormat | None = None
     reasoning: str | int = "off"
     response_mode: str = "answer-first"
@@ -81,7 +89,8 @@ class RunSettings:
         whole = isinstance(thought, int) and not isinstance(thought, bool) and thought > 0
         number = isinstance(self.temperature, int | float) and self.temperature >= 0
         for name, value, right, allowed in (
-            ("strategy", self.strategy, self.strategy in _STRATEGIES, ", ".join(_STRATEGIES)),
+            ("style", self.style, self.style in STYLES, ", ".join(STYLES)),
+            ("strategy", self.strategy, self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
             ("reasoning", thought, whole or thought in ("off", "auto"), "off, auto, tokens"),
             ("temperature", self.temperature, number, "a number from 0"),
         ):
@@ -115,6 +124,7 @@ class Controller:
         self.limits = limits or Limits()
         self.settings = settings or RunSettings()
         self._opening: _Opening | None = None
+        self._decided: Decided | None = None
         self._store = store or MemoryStore()
         self._approver = approver or NobodyThere()
 
@@ -218,21 +228,24 @@ class Controller:
 
     async def _header(self, session: str, history: Sequence[Mapping[str, str]]) -> Header:
         settings, words = self.settings, data.load_words()
-        chat_format = settings.chat_format or await format_of(self.backend)
+        decided = self._decided or await decide_for(self.backend, settings)
+        self._decided = decided
+        chat_format = settings.chat_format or await format_of(self.backend, decided.style)
         neutraliser = Neutraliser(chat_format.control_tokens)
-        key = (words, settings, chat_format, self._permitted())
+        key = (words, settings, decided.style, chat_format, self._permitted())
         if self._opening is None or self._opening.key != key:
             self._opening = _opening(*key, neutraliser)
         opening = self._opening
-        earlier = (_earlier(message, settings.style, neutraliser) for message in history)
+        earlier = (_earlier(message, decided.style, neutraliser) for message in history)
         return Header(
             session=session,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             model=settings.model or getattr(self.backend, "model", None),
             backend=settings.backend,
             chat_format=chat_format.to_json(),
-            style=settings.style,
-            strategy=settings.strategy,
+            style=decided.style,
+            strategy=decided.strategy,
+            verdict=decided.why,
             reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
             response_mode=settings.response_mode,
@@ -252,7 +265,7 @@ class Controller:
 class _Opening:
     """What all sessions of a controller begin with, as long as nothing of ``key`` changes."""
 
-    key: tuple[PromptWords, RunSettings, ChatFormat, list[ToolSpec]]
+    key: tuple[PromptWords, RunSettings, Style, ChatFormat, list[ToolSpec]]
     system: str
     examples: tuple[Mapping[str, str], ...]
     tools: tuple[Mapping[str, Any], ...]
@@ -262,6 +275,7 @@ class _Opening:
 def _opening(
     words: PromptWords,
     settings: RunSettings,
+    style: Style,
     chat_format: ChatFormat,
     specs: list[ToolSpec],
     neutraliser: Neutraliser,
@@ -269,16 +283,16 @@ def _opening(
     system = build_system(
         words,
         response_mode=settings.response_mode,
-        style=settings.style,
+        style=style,
         tools=specs,
         project_context=settings.project_context,
         persona=settings.persona,
         neutraliser=neutraliser,
     )
-    turns = build_examples(words, specs, settings.style)
-    catalog = json.dumps([_described(spec) for spec in specs], sort_keys=True)
+    turns = build_examples(words, specs, style)
+    catalog = json.dumps([spec.to_json() for spec in specs], sort_keys=True)
     return _Opening(
-        key=(words, settings, chat_format, specs),
+        key=(words, settings, style, chat_format, specs),
         system=system.text,
         examples=tuple({"role": turn.role, "content": turn.content} for turn in turns),
         tools=tuple(json.loads(catalog)),
@@ -367,17 +381,6 @@ class Conversation:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _described(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as the header keeps it: what the model was shown, and what it could do at most."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": dict(spec.parameters),
-        "effects": sorted(spec.possible_effects),
-        "plugin": spec.plugin,
-    }
 
 
 def _earlier(message: Mapping[str, str], style: Style, neutraliser: Neutraliser) -> dict[str, str]:

@@ -82,7 +82,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The first record of a transcript: all that resuming and replaying need."""
+    """The first record of a transcript: all that resuming and replaying need.
+
+    ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
+    model; it is empty where they were named, or nothing was known.
+    """
 
     type: ClassVar[str] = "header"
     session: str
@@ -105,6 +109,7 @@ class Header:
     policy_hash: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
+    verdict: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

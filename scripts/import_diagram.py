@@ -30,7 +30,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("events", "session"),
     ("approval", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),
-    ("backends", "store"),
+    ("backends", "store", "verdicts"),
     ("decoding", "router", "testing"),
     ("completer",),
     ("driver",),
