@@ -172,8 +172,11 @@ def check_verdict(
     if verdict is None:
         if found.problem:
             return Check("verdict", "warn", found.problem)
+        detail = f"none: style {DEFAULT_STYLE}, strategy auto{over}"
+        if found.model is None:
+            detail, again = f"{detail}; nothing tells which model it is", f"{again} --model NAME"
         hint = f"{again} measures which style and strategy the model follows best"
-        return Check("verdict", "ok", f"none: style {DEFAULT_STYLE}, strategy auto{over}", hint)
+        return Check("verdict", "ok", detail, hint)
     where = f"kept in {found.place}" if found.source == "stored" else "comes with mlx-tools"
     detail = (
         f"style {verdict.style}, strategy {verdict.strategy}, as measured on "

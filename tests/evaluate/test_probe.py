@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Limits, RunSettings
+from mlx_tools import CompletionsBackend, Limits, RunSettings
 from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,
@@ -21,8 +22,10 @@ from mlx_tools.evaluate.probe import STYLES, Cell, Measured, Trial, measure
 from mlx_tools.evaluate.probe_questions import Expected, fits, load_questions, same
 from mlx_tools.evaluate.verdict import is_better, judge, make_verdict
 from mlx_tools.messages import ToolCall
+from mlx_tools.models import read_model_files
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.proposal import Proposal
+from mlx_tools.router import find_chat_format
 from mlx_tools.verdicts import Verdict
 from tests.evaluate.oracle import Oracle, some_questions
 
@@ -142,6 +145,27 @@ def test_a_server_that_refuses_everything_ends_the_probe() -> None:
     measured = probe(Oracle(ASKED.questions, disturb=refuses))
     assert not measured.complete and isinstance(measured.failure, BackendRefused)
     assert sum(cell.asked for cell in measured.cells) == 2
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_real_model_is_measured_every_way(real_server: str, real_model: Path) -> None:
+    found = find_chat_format(files=read_model_files(real_model))
+
+    async def main() -> Measured:
+        return await measure(
+            CompletionsBackend(real_server),
+            load_questions().questions[:2],
+            settings=RunSettings(chat_format=found.chat_format),
+            limits=Limits(),
+            seconds=600,
+        )
+
+    measured = anyio.run(main)
+    assert measured.complete and measured.failure is None
+    assert [cell.asked for cell in measured.cells] == [2] * 6
+    guided = [cell for cell in measured.cells if cell.strategy == "guided"]
+    assert all(len(cell.valid) == 2 and cell.total("pieces") for cell in guided)
 
 
 # --- judging ----------------------------------------------------------------------------------
