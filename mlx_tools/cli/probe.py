@@ -22,8 +22,7 @@ from mlx_tools.router import native_markers, takes_grammar
 from mlx_tools.verdicts import Verdict, VerdictStore
 
 WITHIN: Final = 1800.0
-"""Seconds that a probe may take, unless it is told: one of the embedded model on two cores of a CPU
-takes less than half of it."""
+"""Seconds that a probe may take, unless it is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,7 @@ async def probe(
     if not measured.complete:
         return found
     model = identity_of(chosen, chosen.model or run.model_name)
-    verdict = make_verdict(model or "", measured, asked, settings, await _versions(chosen))
+    verdict = make_verdict(model or "", measured, asked, settings, _versions(chosen))
     if model is None:
         problem = "nothing tells which model this is; name it with --model"
         return replace(found, verdict=verdict, problem=problem)
@@ -117,7 +116,7 @@ def _prepare(chosen: Chosen, forbidden: tuple[int, ...]) -> Callable[[Style], No
     return prepare
 
 
-async def _versions(chosen: Chosen) -> dict[str, Any]:
+def _versions(chosen: Chosen) -> dict[str, Any]:
     """What the model was measured on."""
     found: dict[str, Any] = {"mlx_tools": version()}
     if isinstance(chosen.backend, LocalBackend | ServerBackend):

@@ -108,7 +108,7 @@ def _used(ways: Mapping[str, Cell], strategy: StrategyChoice) -> Cell:
 
 def _figures(cell: Cell, *, style: bool = True) -> str:
     name = f"{cell.style} {cell.strategy}" if style else cell.strategy
-    return f"{name} {len(cell.right)} of {cell.asked}"
+    return f"{name} {len(cell.right)} of {cell.asked} ({len(cell.valid)} valid)"
 
 
 def is_better(one: Cell, other: Cell) -> bool:
