@@ -39,13 +39,16 @@ REFUSALS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One question, asked one way. ``error`` is the code of the first fault, or what failed."""
+    """One question, asked one way. ``error`` is the code of the first fault, or what failed;
+    ``broken`` says that no message came of it, so that ``auto`` would ask again, guided."""
 
     question: str
     style: Style
     strategy: Strategy
+    group: str = ""
     valid: bool = False
     right: bool = False
+    broken: bool = False
     error: str | None = None
     requests: int = 0
     prompt_tokens: int | None = None
@@ -79,6 +82,14 @@ class Cell:
         return frozenset(one.question for one in self.trials if one.right)
 
     @property
+    def groups(self) -> dict[str, int]:
+        """How many questions of each group were answered rightly."""
+        found = dict.fromkeys((one.group for one in self.trials), 0)
+        for one in self.trials:
+            found[one.group] += one.right
+        return found
+
+    @property
     def seconds(self) -> float:
         """The time of all questions."""
         return sum(one.seconds for one in self.trials)
@@ -99,6 +110,7 @@ class Cell:
             "valid_interval": [round(end, 3) for end in valid.interval],
             "correct": right.hits,
             "correct_interval": [round(end, 3) for end in right.interval],
+            "correct_by_group": self.groups,
             "seconds": round(self.seconds, 1),
             "requests": self.total("requests"),
             "prompt_tokens": self.total("prompt_tokens"),
@@ -194,7 +206,8 @@ async def _try(
         if run.failures >= REFUSALS and isinstance(error, BackendError):
             raise
         name = "timeout" if isinstance(error, BackendTimeout) else "refused"
-        return Trial(question.id, style, strategy, error=name, seconds=monotonic() - began)
+        seconds = monotonic() - began
+        return Trial(question.id, style, strategy, question.group, error=name, seconds=seconds)
     run.failures = 0
     return _trial(question, style, strategy, proposal)
 
@@ -204,8 +217,10 @@ def _trial(question: Question, style: Style, strategy: Strategy, proposal: Propo
         question.id,
         style,
         strategy,
+        question.group,
         valid=question.is_valid(proposal),
         right=question.is_right(proposal),
+        broken=proposal.error is not None and not proposal.reading.messages,
         error=proposal.error,
         requests=proposal.requests,
         prompt_tokens=proposal.usage.prompt_tokens,

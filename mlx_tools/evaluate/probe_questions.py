@@ -14,6 +14,7 @@ from mlx_tools.errors import ConfigError, MlxToolsError
 from mlx_tools.messages import ToolCall
 from mlx_tools.proposal import Proposal
 from mlx_tools.spec import Effects, ToolSpec
+from mlx_tools.tools import Registry
 
 FILE: Final = "prompts/evaluate/probe.toml"
 _EFFECTS: Final[Effects] = frozenset(("read",))
@@ -31,9 +32,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, with the tools it is asked with. ``call`` None: it needs an answer."""
+    """One question, with the tools it is asked with; all of a ``group`` have the same. ``call``
+    None: it needs an answer."""
 
     id: str
+    group: str
     question: str
     tools: Mapping[str, ToolSpec]
     call: Expected | None = None
@@ -69,9 +72,7 @@ def load_questions(text: str | None = None) -> ProbeQuestions:
     text = data.read_data(FILE) if text is None else text
     try:
         questions = [
-            one
-            for catalog in tomllib.loads(text)["catalogs"]
-            for one in _catalog(catalog["tools"], catalog["questions"])
+            one for catalog in tomllib.loads(text)["catalogs"] for one in _catalog(catalog)
         ]
     except (ValueError, KeyError, TypeError, AttributeError, MlxToolsError) as error:
         raise ConfigError(f"{FILE} holds no questions: {error}") from None
@@ -80,21 +81,26 @@ def load_questions(text: str | None = None) -> ProbeQuestions:
     return ProbeQuestions(tuple(questions), hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-def _catalog(
-    tools: Sequence[Mapping[str, Any]], questions: Sequence[Mapping[str, Any]]
-) -> list[Question]:
-    specs = [
-        ToolSpec(one["name"], one["description"], json.loads(one["parameters"]), _EFFECTS)
-        for one in tools
-    ]
-    known = {spec.name: spec for spec in specs}
+def _catalog(catalog: Mapping[str, Any]) -> list[Question]:
+    known = _tools(catalog)
     found = []
-    for one in questions:
+    for one in catalog["questions"]:
         call = Expected(**one["call"]) if "call" in one else None
         if call is not None and call.name not in known:
             raise ConfigError(f"{one['id']}: there is no tool {call.name}")
-        found.append(Question(one["id"], one["question"], known, call))
+        found.append(Question(one["id"], catalog["name"], one["question"], known, call))
     return found
+
+
+def _tools(catalog: Mapping[str, Any]) -> dict[str, ToolSpec]:
+    if "builtin" in catalog:
+        builtin = Registry.builtin().all_specs()
+        return {name: builtin[name] for name in catalog["builtin"]}
+    specs = [
+        ToolSpec(one["name"], one["description"], json.loads(one["parameters"]), _EFFECTS)
+        for one in catalog["tools"]
+    ]
+    return {spec.name: spec for spec in specs}
 
 
 def fits(call: ToolCall, expected: Expected) -> bool:

@@ -32,9 +32,10 @@ class Judged:
 def judge(cells: Sequence[Cell]) -> Judged:
     """What follows from the cells of a whole probe, which must hold ``free`` for every style.
 
-    In each style ``guided`` where it is better than ``free``, ``free`` where that is clearly right
-    more often, ``grammar`` where it is better than both, else ``auto``. Of the styles ``jsonl``,
-    unless another is better, each with the strategy it would be used with.
+    In each style ``guided`` where it is better than ``free`` and in no group of questions right
+    less often, ``free`` where that is clearly right more often, ``grammar`` where it is better than
+    both, else ``auto``, which writes freely what it can, and the rest guided. Of the styles
+    ``jsonl``, unless another is better, each with the strategy it would be used with.
     """
     by_style: dict[Style, dict[str, Cell]] = {}
     for cell in cells:
@@ -44,10 +45,9 @@ def judge(cells: Sequence[Cell]) -> Judged:
     usual = used[DEFAULT_STYLE]
     better = [cell for cell in used.values() if is_better(cell, usual)]
     best = max(better, key=lambda cell: (len(cell.right), len(cell.valid)), default=usual)
-    others = [_figures(cell) for cell in used.values() if cell is not best]
-    said = f"right: {_figures(best)}, {', '.join(others)}" if others else ""
-    if best is usual:
-        said = f"none is clearly better than {DEFAULT_STYLE}; {said}" if others else said
+    figures = (_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items())
+    why = "better than" if best is not usual else "none is clearly better than"
+    said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
     return Judged(best.style, said, styles)
 
 
@@ -89,11 +89,15 @@ def make_verdict(
 
 def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
     free, guided, grammar = ways["free"], ways.get("guided"), ways.get("grammar")
-    said = "right: " + ", ".join(_figures(cell, style=False) for cell in ways.values())
+    said = "right: " + ", ".join(_figures(name, cell) for name, cell in ways.items())
     otherwise: StrategyChoice = "auto"
     reason = f"no clear difference; {said}"
     if guided is not None and is_better(guided, free):
-        otherwise, reason = "guided", f"guided is better than free; {said}"
+        worse = [name for name, right in guided.groups.items() if right < free.groups[name]]
+        if worse:
+            reason = f"guided is better than free, but not in the group {', '.join(worse)}; {said}"
+        else:
+            otherwise, reason = "guided", f"guided is better than free; {said}"
     elif guided is not None and _clearly_more(free.right, guided.right):
         otherwise, reason = "free", f"free is better than guided; {said}"
     rivals = [cell for cell in (free, guided) if cell is not None]
@@ -103,11 +107,17 @@ def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
 
 
 def _used(ways: Mapping[str, Cell], strategy: StrategyChoice) -> Cell:
-    return ways["free" if strategy == "auto" else strategy]
+    """How the model does by a strategy: ``auto`` is what was written freely, and what was written
+    guided where that broke format."""
+    free, guided = ways["free"], ways.get("guided")
+    if strategy != "auto":
+        return ways[strategy]
+    again = {one.question: one for one in guided.trials} if guided is not None else {}
+    trials = (again.get(one.question, one) if one.broken else one for one in free.trials)
+    return Cell(free.style, free.strategy, tuple(trials))
 
 
-def _figures(cell: Cell, *, style: bool = True) -> str:
-    name = f"{cell.style} {cell.strategy}" if style else cell.strategy
+def _figures(name: str, cell: Cell) -> str:
     return f"{name} {len(cell.right)} of {cell.asked} ({len(cell.valid)} valid)"
 
 

@@ -39,7 +39,7 @@ def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
     assert result.code == 0, result.err
     value = result.json
     probe = value["probe"]
-    assert value["ok"] and probe["complete"] and probe["questions"] == 24
+    assert value["ok"] and probe["complete"] and probe["questions"] == 25
     assert (probe["verdict"]["style"], probe["verdict"]["strategy"]) == ("xml", "free")
     assert len(probe["measured"]) == 6
     kept = json.loads(Path(probe["stored"]).read_text())

@@ -17,7 +17,7 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 def some_questions(calls: int = 8) -> ProbeQuestions:
     """So many questions that need a call, and two that need an answer."""
     tool = f"name = 'count'\ndescription = 'Counts.'\nparameters = '''{json.dumps(NUMBER)}'''\n"
-    text = f"[[catalogs]]\n[[catalogs.tools]]\n{tool}"
+    text = f"[[catalogs]]\nname = 'all'\n[[catalogs.tools]]\n{tool}"
     for n in range(calls):
         call = f"{{ name = 'count', arguments = {{ n = [{n}] }} }}"
         text += f"[[catalogs.questions]]\nid = 'c{n}'\nquestion = 'Count to {n}.'\ncall = {call}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import CompletionsBackend, Limits, RunSettings
+from mlx_tools import CompletionsBackend, Limits, RunSettings, data
 from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,
@@ -232,6 +233,44 @@ def test_as_often_right_and_more_often_valid_is_better() -> None:
     assert judge(cells).styles["jsonl"].strategy == "guided"
 
 
+def test_guided_is_not_begun_with_where_a_group_of_questions_goes_better_freely() -> None:
+    def trials(strategy: Any, right: range, group: str) -> list[Trial]:
+        names = [f"{group}{n}" for n in range(8)]
+        return [
+            Trial(name, "jsonl", strategy, group, right=n in right) for n, name in enumerate(names)
+        ]
+
+    for known, expected in ((range(1), "auto"), (range(0), "guided")):
+        cells = []
+        for strategy, one, other in (("free", known, range(0)), ("guided", range(0), range(8))):
+            found = trials(strategy, one, "known") + trials(strategy, other, "new")
+            cells.append(Cell("jsonl", strategy, tuple(found)))  # type: ignore[arg-type]
+        assert judge(cells).styles["jsonl"].strategy == expected
+    assert cells[1].to_json()["correct_by_group"] == {"known": 0, "new": 8}
+
+
+def test_a_style_is_judged_by_what_auto_would_make_of_it() -> None:
+    def trials(style: Any, strategy: Any, right: bool, broken: bool) -> Cell:
+        known = [Trial("k", style, strategy, "known", right=strategy == "free", valid=True)]
+        new = [
+            Trial(f"n{n}", style, strategy, "new", right=right, valid=right, broken=broken)
+            for n in range(9)
+        ]
+        return Cell(style, strategy, (*known, *new))
+
+    cells = [
+        trials(style, strategy, right=strategy == "guided", broken=strategy == "free")
+        for style in ("jsonl", "xml")
+        for strategy in ("free", "guided")
+    ]
+    # In xml nothing is known: there guided is the strategy, and right where auto in jsonl is too.
+    cells[2] = replace(cells[2], trials=cells[2].trials[1:])
+    cells[3] = replace(cells[3], trials=cells[3].trials[1:])
+    judged = judge(cells)
+    assert (judged.styles["jsonl"].strategy, judged.styles["xml"].strategy) == ("auto", "guided")
+    assert judged.style == "jsonl" and "jsonl auto 10 of 10" in judged.reason
+
+
 def test_a_grammar_is_begun_with_where_it_is_better_than_all_else() -> None:
     good, bad = (True, True), (False, False)
     cells = [
@@ -266,12 +305,12 @@ def test_the_questions_that_come_along_can_be_answered() -> None:
         assert judged.error is None and not judged.call.repairs
 
 
-def test_no_tool_of_the_examples_is_asked_for() -> None:
-    from mlx_tools import data
-
+def test_no_question_is_one_of_the_examples() -> None:
     shown = data.load_words().examples
-    names = {*shown.tools, *(name for name, _ in shown.foreign)}
-    assert names.isdisjoint(name for one in load_questions().questions for name in one.tools)
+    examples = [one for ones in shown.tools.values() for one in ones]
+    examples += [one for _, one in shown.foreign]
+    said = {one.question for one in examples} | {question for question, _ in shown.direct}
+    assert said.isdisjoint(one.question for one in load_questions().questions)
 
 
 EXPECTED = Expected("f", {"city": ["York"], "n": [2]}, {"unit": ["kg"]})
@@ -326,11 +365,11 @@ def test_an_answer_is_right_only_where_one_is_due() -> None:
     [
         "",
         "catalogs = 3",
-        "[[catalogs]]\ntools = []\nquestions = []\n",
-        "[[catalogs]]\ntools = []\nquestions = [{ id = 'a' }]\n",
-        "[[catalogs]]\ntools = []\n"
+        "[[catalogs]]\nname = 'n'\ntools = []\nquestions = []\n",
+        "[[catalogs]]\nname = 'n'\ntools = []\nquestions = [{ id = 'a' }]\n",
+        "[[catalogs]]\nname = 'n'\ntools = []\n"
         "questions = [{ id = 'a', question = 'b', call = { name = 'x', arguments = {} } }]\n",
-        "[[catalogs]]\ntools = []\n"
+        "[[catalogs]]\nname = 'n'\ntools = []\n"
         "questions = [{ id = 'a', question = 'b' }, { id = 'a', question = 'c' }]\n",
     ],
 )
