@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mlx_tools.backends import ServerBackend as ServerBackend
     from mlx_tools.controller import Controller as Controller
     from mlx_tools.controller import Conversation as Conversation
-    from mlx_tools.controller import RunSettings as RunSettings
     from mlx_tools.errors import BackendError as BackendError
     from mlx_tools.errors import MlxToolsError as MlxToolsError
     from mlx_tools.errors import UsageError as UsageError
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from mlx_tools.policy import Limits as Limits
     from mlx_tools.policy import Policy as Policy
     from mlx_tools.prompt import ChatFormat as ChatFormat
+    from mlx_tools.run_settings import RunSettings as RunSettings
     from mlx_tools.spec import ToolSpec as ToolSpec
     from mlx_tools.store import TranscriptStore as TranscriptStore
     from mlx_tools.tools import Registry as Registry
@@ -70,7 +70,7 @@ _HOMES: Final = {
     "Paused": "outcome",
     "Policy": "policy",
     "Registry": "tools",
-    "RunSettings": "controller",
+    "RunSettings": "run_settings",
     "ServerBackend": "backends",
     "Stopped": "outcome",
     "Tool": "tools",

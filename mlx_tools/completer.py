@@ -11,7 +11,17 @@ import anyio
 
 from mlx_tools import events
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, GrammarText
-from mlx_tools.decoding import Asker, AskerLimits, Guide, Restarted, Task, Unfilled, guidance
+from mlx_tools.backends.guard import Guarded
+from mlx_tools.decoding import (
+    Asker,
+    AskerLimits,
+    Guide,
+    Opening,
+    Restarted,
+    Task,
+    Unfilled,
+    guidance,
+)
 from mlx_tools.decoding.grammar import grammar_for
 from mlx_tools.due import Complete, Thought
 from mlx_tools.errors import BackendError
@@ -47,16 +57,23 @@ class Completer:
     """Asks a backend for the completions of a session.
 
     ``partial`` is the text of the completion under way: what is left of it if the backend fails.
+    What the host wrote of it is in there too; ``heard`` says whether the backend gave anything.
     """
 
     def __init__(self, backend: Backend, session: Session) -> None:
         self.partial = ""
-        self._backend = backend
+        self._backend = Guarded(backend)
         self._session = session
 
+    @property
+    def heard(self) -> bool:
+        """Whether anything has come from the backend for the completion under way."""
+        return self._backend.heard
+
     async def complete(self, due: Complete, emit: Emit) -> Written:
-        """Completes what is due. Raises what the backend raises."""
-        self.partial = ""
+        """Completes what is due. Raises `BackendError`, whatever the backend raised, and
+        `UsageError` for a request that cannot be sent."""
+        self.partial, self._backend.heard = "", False
         written = Written(prefix=due.rules.prefix)
         prompt = due.prompt
         if due.thought is not None:
@@ -66,9 +83,7 @@ class Completer:
         if due.strategy == "guided":
             await self._guide(prompt, due, written, emit)
         else:
-            reader = Reader(due.rules)
-            await self._stream(prompt, due, reader, written, emit)
-            written.reading = reader.finish(written.finish_reason or "stop")
+            await self._stream(prompt, due, written, emit)
         written.text = self.partial
         self.partial = ""
         return written
@@ -105,7 +120,8 @@ class Completer:
             max_calls=due.rules.max_calls or 1,
         )
         try:
-            await Guide(asker, task, guidance(due.question, due.answered), tell).write()
+            evidence = guidance(due.question, due.answered, tuple(due.tools.values()))
+            await Guide(asker, task, evidence, tell).write()
             written.reading = reader.finish()
             written.finish_reason = "stop"
         except Restarted as error:
@@ -124,9 +140,20 @@ class Completer:
         written.requests += asker.requests
         written.pieces += asker.pieces
 
-    async def _stream(
-        self, prompt: str, due: Complete, reader: Reader, written: Written, emit: Emit
-    ) -> None:
+    async def _stream(self, prompt: str, due: Complete, written: Written, emit: Emit) -> None:
+        """Lets the model write, and reads along."""
+        reader = Reader(due.rules)
+        opening = Opening(due.rules.prefix)
+
+        def take(text: str, *, last: bool) -> None:
+            nonlocal reader
+            text = opening.feed(text, last=last)
+            if opening.anew and written.prefix:
+                written.prefix = ""
+                reader = Reader(replace(due.rules, prefix=""))
+            for delta in reader.feed(text):
+                emit(_event(due.turn, delta))
+
         most = due.max_tokens * CHARS_PER_TOKEN
         written.requests += 1
         grammar = self._grammar(due) if due.strategy == "grammar" else None
@@ -134,16 +161,17 @@ class Completer:
             async for chunk in chunks:
                 self.partial += chunk.text
                 written.pieces += bool(chunk.text)
-                for delta in reader.feed(chunk.text):
-                    emit(_event(due.turn, delta))
+                take(chunk.text, last=False)
                 written.finish_reason = chunk.finish_reason
                 written.usage = chunk.usage or written.usage
                 if chunk.finish_reason is None and reader.done:
                     await self._see_end(chunks, written)
-                    return
+                    break
                 if len(self.partial) > most:
                     written.finish_reason, written.closed_early = "length", True
-                    return
+                    break
+        take("", last=True)
+        written.reading = reader.finish(written.finish_reason or "stop")
 
     async def _see_end(self, chunks: AsyncIterator[Chunk], written: Written) -> None:
         """Waits a moment for a server that ends by itself: only then does it say its usage.

@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from time import monotonic
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import anyio
 
-from mlx_tools import data, events
+from mlx_tools import data, events, given
 from mlx_tools.approval import Approver, NobodyThere
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
+from mlx_tools.backends.limits import found_within
 from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import Header
+from mlx_tools.messages import Header, Style
 from mlx_tools.outcome import Outcome, outcome_of
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
     ChatFormat,
+    Frame,
     Neutraliser,
-    PromptWords,
-    build_examples,
-    build_system,
+    Opening,
+    Openings,
+    is_search,
+    read_history,
 )
-from mlx_tools.protocol import Style, write_answer
-from mlx_tools.router import decide_for, format_of
-from mlx_tools.session import Session
+from mlx_tools.router import decide_for, format_of, model_of
+from mlx_tools.run_settings import RunSettings
+from mlx_tools.session import Session, State
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
-from mlx_tools.verdicts import (
-    STRATEGIES,
-    STYLES,
-    Decided,
-    FoundVerdict,
-    StrategyChoice,
-    StyleChoice,
-)
+from mlx_tools.verdicts import Decided
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -54,63 +50,20 @@ class Store(Protocol):
     def create(self) -> SessionFiles: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """How a run speaks with its model. All of it stands in the transcript's header.
-
-    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`), and so is
-    ``verdict`` None: what was measured of that model. It decides a ``style`` and a ``strategy``
-    that are ``auto``; where nothing was, they are ``jsonl``, and freely, guided where that breaks
-    format. ``strategy`` may also be ``free``, ``guided`` or ``grammar`` (for a backend that can
-    hold a model to one).
-    ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``tool_choice`` is ``auto``, ``none``,
-    ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails before
-    the model is asked anything.
-    """
-
-    style: StyleChoice = "auto"
-    strategy: StrategyChoice = "auto"
-    verdict: FoundVerdict | None = None
-    chat_format: ChatFormat | None = None
-    reasoning: str | int = "off"
-    response_mode: str = "answer-first"
-    persona: str | None = None
-    project_context: str = ""
-    tool_choice: str = "auto"
-    require_tools: tuple[str, ...] = ()
-    temperature: float = 0.0
-    seed: int | None = None
-    model: str | None = None
-    backend: Mapping[str, Any] = field(default_factory=dict)
-    roots: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        thought = self.reasoning
-        whole = isinstance(thought, int) and not isinstance(thought, bool) and thought > 0
-        number = isinstance(self.temperature, int | float) and self.temperature >= 0
-        for name, value, right, allowed in (
-            ("style", self.style, self.style in STYLES, ", ".join(STYLES)),
-            ("strategy", self.strategy, self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
-            ("reasoning", thought, whole or thought in ("off", "auto"), "off, auto, tokens"),
-            ("temperature", self.temperature, number, "a number from 0"),
-        ):
-            if not right:
-                raise UsageError(f"{name} cannot be {value!r}", hint=f"allowed: {allowed}")
-
-
 class Controller:
     """Answers questions with a model that only completes text, and with tools.
 
     ``backend`` completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
     ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
     ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
-    about calls that need an approval; without one such a run ends `Paused`.
+    about calls that need an approval; without one such a run ends `Paused`. Raises `UsageError` for
+    anything that is not what it should be.
     """
 
     def __init__(
         self,
         backend: Backend | CompleteFunction,
-        tools: Sequence[Tool] | Registry = (),
+        tools: Iterable[Tool] | Registry | None = (),
         policy: Policy | None = None,
         *,
         limits: Limits | None = None,
@@ -120,13 +73,23 @@ class Controller:
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
-        self.policy = policy or Policy()
-        self.limits = limits or Limits()
-        self.settings = settings or RunSettings()
-        self._opening: _Opening | None = None
-        self._decided: Decided | None = None
-        self._store = store or MemoryStore()
-        self._approver = approver or NobodyThere()
+        self.policy = _given("policy", policy, Policy, "write Policy(allow=[…])")
+        self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
+        self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
+        self._decided: tuple[RunSettings, Decided] | None = None
+        self._kept: tuple[Any, Openings] | None = None
+        self._store = given.having(
+            "store",
+            MemoryStore() if store is None else store,
+            "create",
+            "write TranscriptStore(folder)",
+        )
+        self._approver = given.having(
+            "approver",
+            NobodyThere() if approver is None else approver,
+            "decide",
+            "give an Approver",
+        )
 
     async def run(
         self,
@@ -183,31 +146,50 @@ class Controller:
             async for event in happens:
                 yield event
 
-    async def conversation(self, *, history: Sequence[Mapping[str, str]] = ()) -> Conversation:
-        """Opens a session for any number of questions. Close it, or use it with ``async with``."""
+    async def conversation(
+        self, *, history: Sequence[Mapping[str, str]] = (), spent: float = 0.0
+    ) -> Conversation:
+        """Opens a session for any number of questions. Close it, or use it with ``async with``.
+
+        Its header is written with its first question, by which a shortlist of tools is chosen.
+        ``spent`` is how many seconds of the first question's total time are gone already; what it
+        takes to find out what the server serves is added. Raises `BackendTimeout` where that takes
+        all of it, and what `run` raises.
+        """
+        began = monotonic() - spent
         self._check_tools()
+        messages = read_history(given.items("history", history, _HISTORY))
+        with found_within(self.limits.total_timeout - spent):
+            decided = await self._decide()
+            chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
+        openings = self._openings(decided.style, chat_format)
         files = self._store.create()
         try:
-            header = await self._header(files.session, history)
-            files.transcript.append(header)
             session = Session(
-                [header],
+                [],
                 specs=self.registry.specs(),
                 words=data.load_words(),
                 disabled=self.registry.disabled,
             )
+            driver = Driver(
+                session,
+                files,
+                backend=self.backend,
+                registry=self.registry,
+                approver=self._approver,
+                secret=self._store.secret,
+                spent=monotonic() - began,
+            )
         except BaseException:
             files.transcript.close()
             raise
-        driver = Driver(
-            session,
-            files,
-            backend=self.backend,
-            registry=self.registry,
-            approver=self._approver,
-            secret=self._store.secret,
-        )
-        return Conversation(driver)
+
+        def begin(question: str, choice: str | None) -> Header:
+            first = (choice or self.settings.tool_choice, *self.settings.require_tools)
+            opening = openings.opening(question, history=messages, first=first)
+            return self._header(files.session, decided, chat_format, openings, opening)
+
+        return Conversation(driver, self.policy, begin)
 
     def _check_tools(self) -> None:
         choice = self.settings.tool_choice
@@ -220,27 +202,59 @@ class Controller:
                 f"this run lacks the required tool {', '.join(missing)}",
                 hint=f"it may call {', '.join(sorted(allowed)) or 'nothing'}",
             )
-        if choice == "required" and not allowed:
+        if choice == "required" and not self._offered():
             raise UsageError("a tool call is required, but no tool may be called")
 
     def _permitted(self) -> list[ToolSpec]:
         return [s for s in self.registry.specs().values() if permitted(self.policy, s)]
 
-    async def _header(self, session: str, history: Sequence[Mapping[str, str]]) -> Header:
+    def _offered(self) -> list[ToolSpec]:
+        """The tools that may be called, but for the one that only looks through the others."""
+        return [spec for spec in self._permitted() if not is_search(spec)]
+
+    def _find_search(self) -> ToolSpec | None:
+        """The tool that looks through the tools, where it may be called."""
+        self.registry.add_search()
+        return next((spec for spec in self._permitted() if is_search(spec)), None)
+
+    async def _decide(self) -> Decided:
+        """The style and strategy of these settings: looked up once."""
+        if self._decided is None or self._decided[0] != self.settings:
+            self._decided = self.settings, await decide_for(self.backend, self.settings)
+        return self._decided[1]
+
+    def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
+        """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, data.load_words()
-        decided = self._decided or await decide_for(self.backend, settings)
-        self._decided = decided
-        chat_format = settings.chat_format or await format_of(self.backend, decided.style)
-        neutraliser = Neutraliser(chat_format.control_tokens)
-        key = (words, settings, decided.style, chat_format, self._permitted())
-        if self._opening is None or self._opening.key != key:
-            self._opening = _opening(*key, neutraliser)
-        opening = self._opening
-        earlier = (_earlier(message, decided.style, neutraliser) for message in history)
+        key = (words, settings, style, chat_format, self._permitted())
+        if self._kept is None or self._kept[0] != key:
+            frame = Frame(
+                words=words,
+                tools=tuple(self._offered()),
+                neutraliser=Neutraliser(chat_format.control_tokens),
+                style=style,
+                response_mode=settings.response_mode,
+                project_context=settings.project_context,
+                persona=settings.persona,
+                catalog_budget=settings.catalog_budget,
+            )
+            openings = Openings(frame, self._find_search)  # which may add that tool
+            self._kept = (words, settings, style, chat_format, self._permitted()), openings
+        return self._kept[1]
+
+    def _header(
+        self,
+        session: str,
+        decided: Decided,
+        chat_format: ChatFormat,
+        openings: Openings,
+        opening: Opening,
+    ) -> Header:
+        settings = self.settings
         return Header(
             session=session,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            model=settings.model or getattr(self.backend, "model", None),
+            model=settings.model or model_of(self.backend),
             backend=settings.backend,
             chat_format=chat_format.to_json(),
             style=decided.style,
@@ -250,10 +264,12 @@ class Controller:
             sampling={"temperature": settings.temperature, "seed": settings.seed},
             response_mode=settings.response_mode,
             system=opening.system,
-            examples=(*opening.examples, *earlier),
-            tools=opening.tools,
+            examples=opening.examples,
+            tools=openings.tools,
             roots=settings.roots,
-            catalog_hash=opening.catalog_hash,
+            catalog_hash=openings.catalog_hash,
+            shortlist=opening.shortlist,
+            shortlist_request=opening.request,
             policy=self.policy.to_json(),
             policy_hash=self.policy.digest(),
             limits=self.limits.to_json(),
@@ -261,50 +277,18 @@ class Controller:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """What all sessions of a controller begin with, as long as nothing of ``key`` changes."""
-
-    key: tuple[PromptWords, RunSettings, Style, ChatFormat, list[ToolSpec]]
-    system: str
-    examples: tuple[Mapping[str, str], ...]
-    tools: tuple[Mapping[str, Any], ...]
-    catalog_hash: str
-
-
-def _opening(
-    words: PromptWords,
-    settings: RunSettings,
-    style: Style,
-    chat_format: ChatFormat,
-    specs: list[ToolSpec],
-    neutraliser: Neutraliser,
-) -> _Opening:
-    system = build_system(
-        words,
-        response_mode=settings.response_mode,
-        style=style,
-        tools=specs,
-        project_context=settings.project_context,
-        persona=settings.persona,
-        neutraliser=neutraliser,
-    )
-    turns = build_examples(words, specs, style)
-    catalog = json.dumps([spec.to_json() for spec in specs], sort_keys=True)
-    return _Opening(
-        key=(words, settings, style, chat_format, specs),
-        system=system.text,
-        examples=tuple({"role": turn.role, "content": turn.content} for turn in turns),
-        tools=tuple(json.loads(catalog)),
-        catalog_hash=hashlib.sha256(catalog.encode()).hexdigest(),
-    )
-
-
 class Conversation:
-    """One open session: questions that see each other, in one transcript."""
+    """One open session: questions that see each other, in one transcript.
 
-    def __init__(self, driver: Driver) -> None:
+    ``begin`` makes the header, of the first question and its tool choice.
+    """
+
+    def __init__(
+        self, driver: Driver, policy: Policy, begin: Callable[[str, str | None], Header]
+    ) -> None:
         self._driver = driver
+        self._policy = policy
+        self._begin = begin
 
     @property
     def session(self) -> str:
@@ -350,6 +334,8 @@ class Conversation:
             raise UsageError("the question is no text, or empty")
         self._check_choice(tool_choice)
         driver = self._driver
+        if driver.session.state is State.EMPTY:
+            driver.open(self._begin(question, tool_choice))
         await driver.run(question, tool_choice, emit)
         return outcome_of(
             driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
@@ -359,9 +345,10 @@ class Conversation:
         """Raises `UsageError` for a choice that is neither a word nor a tool that may be called."""
         if tool_choice in (None, "auto", "none"):
             return
-        session = self._driver.session
-        allowed = [n for n, spec in session.specs.items() if permitted(session.policy, spec)]
-        if tool_choice not in allowed and (tool_choice != "required" or not allowed):
+        specs = self._driver.session.specs
+        allowed = [name for name, spec in specs.items() if permitted(self._policy, spec)]
+        some = any(not is_search(specs[name]) for name in allowed)
+        if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(
                 f"tool_choice: {tool_choice!r} is not allowed",
                 hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
@@ -383,13 +370,9 @@ class Conversation:
         self.close()
 
 
-def _earlier(message: Mapping[str, str], style: Style, neutraliser: Neutraliser) -> dict[str, str]:
-    """An earlier message as a turn of the prompt."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant") or not isinstance(content, str):
-        raise UsageError(
-            "an earlier message is not usable",
-            hint='each is {"role": "user" or "assistant", "content": text}',
-        )
-    text = content if role == "user" else write_answer(content, style)
-    return {"role": role, "content": neutraliser.plain(text)}
+_HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
+
+
+def _given(name: str, value: T | None, kind: type[T], hint: str) -> T:
+    """What was given, or the default of its kind."""
+    return kind() if value is None else given.instance(name, value, kind, hint)

@@ -28,12 +28,12 @@ from mlx_tools.messages import (
     DecisionRecord,
     ErrorInfo,
     ExecutionRecord,
+    Header,
     ObservationRecord,
     PauseRecord,
     Record,
     RepairRecord,
     StoppedRecord,
-    UserRecord,
 )
 from mlx_tools.observation import shorten
 from mlx_tools.policy.approval import approval_digest
@@ -49,6 +49,7 @@ class Driver:
     """Drives one session, question after question.
 
     ``outputs`` collects the whole outputs by call, for an outcome that is to include them.
+    ``spent`` is how many seconds of the first question's total time are gone already.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Driver:
         registry: Registry,
         approver: Approver,
         secret: bytes,
+        spent: float = 0.0,
     ) -> None:
         self.session = session
         self.files = files
@@ -68,8 +70,13 @@ class Driver:
         self._registry = registry
         self._approver = approver
         self._secret = secret
+        self._spent = spent
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
+
+    def open(self, header: Header) -> None:
+        """Begins the session. Raises `TranscriptError` where the header cannot be written."""
+        self._append(header)
 
     async def run(self, question: str, tool_choice: str | None, emit: Emit) -> None:
         """Puts a question and drives the session until it rests.
@@ -79,9 +86,10 @@ class Driver:
         cancels finds the run stopped as ``interrupted``.
         """
         self._emit = emit
-        self._append(UserRecord(content=question, at=_now(), tool_choice=tool_choice))
+        self._append(self.session.asking(question, tool_choice, _now()))
         try:
-            with anyio.move_on_after(self.session.limits.total_timeout) as scope:
+            left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
+            with anyio.move_on_after(left) as scope:
                 await self._loop(scope)
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
@@ -90,7 +98,7 @@ class Driver:
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
-            if self.session.turn == 0 and not self._completer.partial:
+            if self.session.turn == 0 and not self._completer.heard:
                 raise
         except BaseException as error:
             # What is wrong may be the transcript itself: the first error is the one to be told.
@@ -251,6 +259,7 @@ class Driver:
             tool,
             call.arguments,
             timeout=limits.tool_timeout,
+            policy=self.session.policy,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
         unkept: list[TranscriptError] = []

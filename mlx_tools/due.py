@@ -27,8 +27,9 @@ class Thought:
 class Complete:
     """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``).
 
-    ``strategy`` says how. ``tools`` are those that may be called, ``question`` what was asked last
-    and ``answered`` the calls that have been answered since: what guided decoding goes by.
+    ``strategy`` says how. ``tools`` are those that the model was told of, ``question`` what was
+    asked last and ``answered`` the calls that have been answered since: what guided decoding goes
+    by.
     """
 
     turn: int

@@ -7,6 +7,7 @@ finds ``triangle_area``.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import unicodedata
@@ -63,6 +64,17 @@ def stems(text: str) -> list[str]:
     return [_stem(word) for word in words if word not in _COMMON]
 
 
+def is_common(word: str) -> bool:
+    """Whether a word says nothing of what is asked for: *the*, *find*, *please*."""
+    return word.casefold() in _COMMON
+
+
+def stem(word: str) -> str:
+    """A word's stem, in small letters: see `stems`."""
+    return _stem(word.casefold())
+
+
+@functools.lru_cache(maxsize=16_384)
 def _stem(word: str) -> str:
     """A word without the commonest English endings: enough to make two forms of it meet."""
     if len(word) <= 3 or not word.isascii():

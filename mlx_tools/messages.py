@@ -85,7 +85,9 @@ class Header:
     """The first record of a transcript: all that resuming and replaying need.
 
     ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
-    model; it is empty where they were named, or nothing was known.
+    model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
+    that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
+    is what they were chosen by.
     """
 
     type: ClassVar[str] = "header"
@@ -105,6 +107,8 @@ class Header:
     tools: tuple[Mapping[str, Any], ...] = ()
     roots: tuple[str, ...] = ()
     catalog_hash: str = ""
+    shortlist: tuple[str, ...] = ()
+    shortlist_request: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     policy_hash: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -114,12 +118,16 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRecord:
-    """A question. ``at`` is the wall clock (ISO 8601, UTC); it never reaches the prompt."""
+    """A question. ``at`` is the wall clock (ISO 8601, UTC); it never reaches the prompt.
+
+    ``tools`` are the lines of the tools that match it and that the model had not been told of.
+    """
 
     type: ClassVar[str] = "user"
     content: str
     at: str = ""
     tool_choice: str | None = None
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

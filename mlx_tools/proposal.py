@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
-from mlx_tools import data
+from mlx_tools import data, given
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.backends.guard import Guarded
+from mlx_tools.controller import Controller
 from mlx_tools.due import Complete
 from mlx_tools.errors import BackendError, BackendTimeout
 from mlx_tools.messages import (
@@ -26,6 +27,7 @@ from mlx_tools.messages import (
 from mlx_tools.outcome import Stopped, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
@@ -44,7 +46,8 @@ class Proposal:
     call names a known tool and fits its schema. ``error`` is the code of the first fault.
     ``strategy`` is how the turn was written at last. ``requests``, ``usage``, ``pieces`` (of text,
     with a stock server as many as tokens) and ``seconds`` are of the whole turn, a first try
-    included; ``completion`` is its text, the host's part included.
+    included; ``completion`` is its text, the host's part included. ``tools`` are those it was held
+    to: the given ones, and `tool_search` where they do not all fit into the catalog.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -59,6 +62,7 @@ class Proposal:
     completion: str = ""
     reasoning: str = ""
     reading: Reading = field(default_factory=Reading)
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict)
 
 
 class Proposer:
@@ -85,17 +89,20 @@ class Proposer:
         """What the model would write.
 
         ``history`` are earlier messages as `Controller.run` takes them; ``context`` is told to the
-        model besides the settings' project context. Raises `BackendError` where no turn came of it;
-        `BackendTimeout` where there was no time for one.
+        model besides the settings' project context. Raises the `BackendError` that left no turn to
+        be had; `BackendTimeout` where there was no time for one.
         """
+        if not isinstance(tools, Mapping):
+            raise given.wrong("tools", tools, "give specs by name")
         settings, store = self._settings, _Kept()
         if context:
             parts = filter(None, (settings.project_context, context))
             settings = replace(settings, project_context="\n\n".join(parts))
         backend = _OneTurn(self._backend, store)
+        registry = Registry([Tool(spec, _never) for spec in tools.values()])
         controller = Controller(
             backend,
-            Registry([Tool(spec, _never) for spec in tools.values()]),
+            registry,
             Policy(allow=["*"], ask=["*"]),
             limits=self._limits,
             settings=settings,
@@ -105,10 +112,13 @@ class Proposer:
         outcome = await controller.run(question, history=history)
         seconds = monotonic() - began
         if not store.turn_is_over():
+            if backend.failure is not None:
+                raise backend.failure
             message = outcome.message if isinstance(outcome, Stopped) else "there was no completion"
             timed_out = isinstance(outcome, Stopped) and outcome.reason.endswith("_timeout")
             raise (BackendTimeout if timed_out else BackendError)(message)
-        return _proposal(store, tools, settings, requests=backend.requests, seconds=seconds)
+        known = registry.specs()
+        return _proposal(store, known, settings, requests=backend.requests, seconds=seconds)
 
 
 def _proposal(
@@ -140,6 +150,7 @@ def _proposal(
         completion=last.prefix + last.text,
         reasoning=last.reasoning,
         reading=reading,
+        tools=tools,
     )
 
 
@@ -197,23 +208,33 @@ class _Kept(MemoryStore):
 
 
 class _OneTurn:
-    """Lets the requests of one turn through: the run is over then, whatever the model wrote."""
+    """Lets the requests of one turn through: the run is over then, whatever the model wrote.
+
+    ``failure`` is what the last request failed with, None where it did not.
+    """
 
     def __init__(self, backend: Backend, store: _Kept) -> None:
-        self._backend = backend
+        self._backend = Guarded(backend)
+        self._asked = backend
         self._store = store
         self.requests = 0
+        self.failure: BackendError | None = None
 
     def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
-        return getattr(self._backend, name)
+        return getattr(self._asked, name)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         if self._store.turn_is_over():
             raise BackendError("one turn was asked for")
         self.requests += 1
-        async with aclosing(self._backend.complete(request)) as chunks:  # type: ignore[type-var]
-            async for chunk in chunks:
-                yield chunk
+        self.failure = None
+        try:
+            async with aclosing(self._backend.complete(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except BackendError as error:
+            self.failure = error
+            raise
 
 
 def _never(arguments: Mapping[str, Any]) -> Any:

@@ -113,7 +113,7 @@ async def _served(backend: Backend, style: Style = "jsonl") -> tuple[str | None,
     if isinstance(backend, CompletionsBackend):
         chosen = await look_at(backend, forbid=native_markers(style))
         return chosen.model, chosen.files
-    return getattr(backend, "model", None), None
+    return model_of(backend), None
 
 
 def native_markers(style: Style) -> frozenset[Native]:
@@ -125,7 +125,7 @@ def native_markers(style: Style) -> frozenset[Native]:
 
 
 class Wishes(Protocol):
-    """What a caller says of style and strategy: a part of `mlx_tools.controller.RunSettings`."""
+    """What a caller says of style and strategy: a part of `mlx_tools.run_settings.RunSettings`."""
 
     @property
     def style(self) -> StyleChoice: ...
@@ -179,8 +179,7 @@ async def _identity(backend: Backend, model: str | None, *, look: bool) -> str |
 
     if isinstance(backend, ServerBackend | LocalBackend):
         return model_identity(model, backend.model)
-    own = getattr(backend, "model", None)
-    name = model or (own if isinstance(own, str) else None)
+    name = model or model_of(backend)
     if not isinstance(backend, CompletionsBackend):
         return name
     if name is None:
@@ -190,6 +189,12 @@ async def _identity(backend: Backend, model: str | None, *, look: bool) -> str |
         return model_identity(name, files.path if files is not None else None)
     here = backend.address.loopback or not Path(name).is_absolute()
     return model_identity(name, find_model(name) if here else None)
+
+
+def model_of(backend: Backend) -> str | None:
+    """The name of the model behind ``backend``, where the backend says one."""
+    model = getattr(backend, "model", None)
+    return model if isinstance(model, str) else None
 
 
 def _doubt(model: str | None) -> str:

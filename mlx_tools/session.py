@@ -35,7 +35,7 @@ from mlx_tools.messages import (
     UserRecord,
 )
 from mlx_tools.policy import Limits, Policy, permitted
-from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords
+from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords, Told
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     Reading,
@@ -157,13 +157,12 @@ class Session:
         )
         self.observations: list[str] = []  # those in which calls stand, which might be echoed
         self.current = Turn(())
-        self.tools = {
-            name: spec for name, spec in self.specs.items() if permitted(self.policy, spec)
-        }
+        self.told = Told(header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)})
         self.state = State.IDLE
 
     def _ask(self, record: UserRecord) -> None:
         self.tool_choice = record.tool_choice or self.header.tool_choice
+        self.told.ask(record, self.tool_choice)
         self.iterations = 0
         self.format_errors = 0
         self.told_to_finish = False
@@ -209,8 +208,9 @@ class Session:
             self.calls_made += 1
             self.history.add(record.name, record.arguments, self.specs.get(record.name))
         elif isinstance(record, ObservationRecord):
-            self.history.observe(record)
-            if record.error is None:
+            search = self.told.observe(record)
+            self.history.observe(record, search=search and record.name != self.tool_choice)
+            if record.error is None and not search:
                 call = self.current.call(record.call)
                 self.answered.append(ToolCall(call.name, call.arguments))
             # A tool's error is an observation too, and its words may be somebody else's.
@@ -283,7 +283,7 @@ class Session:
             max_tokens=limits.max_tokens,
             thought=thought,
             strategy=self.strategy,
-            tools=self.tools,
+            tools=self.told.tools,
             question=self.question,
             answered=tuple(self.answered),
         )
@@ -301,10 +301,11 @@ class Session:
 
     @property
     def choice(self) -> str:
-        """``required`` and a named tool hold until one call has run; the last word is forced."""
+        """``required`` and a named tool hold until one call has run that was no mere search for
+        tools; the last word is forced."""
         if self.told_to_finish:
             return "none"
-        if self.tool_choice not in ("auto", "none") and self.history.answered:
+        if self.tool_choice not in ("auto", "none") and self.history.acted:
             return "auto"
         return self.tool_choice
 
@@ -335,6 +336,11 @@ class Session:
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 
     # --- what the controller asks for ---
+
+    def asking(self, content: str, tool_choice: str | None, at: str = "") -> UserRecord:
+        """The record of a question, with the tools that it brings (`Told.offer`)."""
+        tools = self.told.offer(content, tool_choice or self.header.tool_choice)
+        return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools)
 
     def neutralise(self, text: str) -> str:
         """``text`` with its control tokens broken, for use in a prompt."""

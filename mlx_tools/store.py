@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from mlx_tools import given
 from mlx_tools.artifacts import KEEP_SECONDS, ArtifactStore
 from mlx_tools.errors import TranscriptError
 from mlx_tools.transcript import Transcript, TranscriptFile
@@ -49,11 +50,15 @@ class MemoryStore:
 class TranscriptStore:
     """A folder of sessions, readable by its owner alone.
 
-    ``keep`` is how many seconds artifacts stay.
+    ``keep`` is how many seconds artifacts stay. Raises `UsageError` where ``folder`` names none.
     """
 
-    def __init__(self, folder: Path, *, keep: float = KEEP_SECONDS) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | os.PathLike[str], *, keep: float = KEEP_SECONDS) -> None:
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            raise given.wrong("the folder of a store", folder, "give its path")
+        if not isinstance(keep, int | float):
+            raise given.wrong("keep", keep, "give a number of seconds")
+        self.folder = Path(folder)
         self.keep = keep
 
     def create(self) -> SessionFiles:

@@ -28,7 +28,8 @@ class ScriptedBackend:
     """A backend that gives the scripted completions, one after the other.
 
     Each is a text, a `Script`, an exception to raise, or a function from the prompt to one of
-    these. ``requests`` holds what was asked. Running out of script raises AssertionError.
+    these. ``requests`` holds what was asked. Running out of script raises AssertionError, of
+    which a run makes the `BackendError` that says so.
     """
 
     model = "scripted"

@@ -62,6 +62,7 @@ class History:
 
     def __init__(self) -> None:
         self.answered = False
+        self.acted = False
         self.reminded = False
         self._changes = 0
         self._seen: dict[str, int] = {}
@@ -82,10 +83,12 @@ class History:
         self._seen[key] = self._changes
         return repeated
 
-    def observe(self, record: ObservationRecord) -> None:
-        """Takes in how a call ended."""
+    def observe(self, record: ObservationRecord, *, search: bool = False) -> None:
+        """Takes in how a call ended. ``answered``: one has run; ``acted``: one that was more than
+        a ``search`` for tools."""
         if record.error is None or record.error.code in _RAN:
             self.answered = True
+            self.acted |= not search
         elif record.error.code == "repeated_call":
             self.reminded = True
 

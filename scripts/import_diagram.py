@@ -23,7 +23,7 @@ FACE: Final = "__init__"
 
 FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("errors",),
-    ("messages", "spec"),
+    ("given", "messages", "spec"),
     ("lexical",),
     ("policy", "prompt", "protocol"),
     ("due", "outcome", "transcript", "turn"),
@@ -31,7 +31,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("approval", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),
     ("backends", "store", "verdicts"),
-    ("decoding", "router", "testing"),
+    ("decoding", "router", "run_settings", "testing"),
     ("completer",),
     ("driver",),
     ("controller",),

@@ -73,6 +73,8 @@ def as_backend(backend: Backend | CompleteFunction) -> Backend:
         UsageError: it is neither.
     """
     complete = getattr(backend, "complete", None)
+    if isinstance(backend, type):
+        raise UsageError(f"{backend.__name__} is a class, no backend", hint="give one of its kind")
     if callable(complete):
         return backend  # type: ignore[return-value]
     return FunctionBackend(backend)  # type: ignore[arg-type]

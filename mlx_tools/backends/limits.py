@@ -12,6 +12,26 @@ from mlx_tools.errors import BackendTimeout
 LOG_HINT: Final = "see the server's log; ask again"
 
 
+@contextmanager
+def found_within(seconds: float) -> Iterator[None]:
+    """Bounds what is asked of a server before the first completion: what it is, what it serves.
+
+    Raises:
+        BackendTimeout: it was not done in time.
+    """
+    import anyio
+
+    if seconds > 0:
+        with anyio.move_on_after(seconds) as scope:
+            yield
+        if not scope.cancelled_caught:
+            return
+    raise BackendTimeout(
+        f"the server did not say what it serves in the {max(seconds, 0):.3g} s that there were",
+        hint="allow more time with --timeout, or see the server's log",
+    )
+
+
 class Limits:
     """A request's deadlines: nothing extends the whole, any sign of life breaks the silence.
 

@@ -15,7 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "chat": "Talk with the model, with tools, line by line.",
     "parse": "Show how one completion's text is read; runs nothing.",
     "propose": "Show what the model would write in one turn; runs nothing.",
-    "tools": "List, show, call and export tools.",
+    "tools": "List, show, search, call and export tools.",
     "models": "List, fetch and find models.",
     "doctor": "Check the server, the model and what both can do.",
     "eval": "Measure how well a model calls tools.",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -95,6 +96,7 @@ def ask(
 
 def _events(run: RunOptions, question: str, trace: FullTrace | None, view: View) -> Iterator[Event]:
     """What happens while the question is answered."""
+    began = monotonic()
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
         turns = Turns(portal, asker(run.configuration.settings.policy.approve))
@@ -108,7 +110,9 @@ def _events(run: RunOptions, question: str, trace: FullTrace | None, view: View)
                 )
             )
         )
-        conversation = stack.enter_context(closing(portal.call(controller.conversation)))
+        conversation = stack.enter_context(
+            closing(portal.call(lambda: controller.conversation(spent=monotonic() - began)))
+        )
         try:
             yield from turns.run(conversation, question)
         except KeyboardInterrupt:

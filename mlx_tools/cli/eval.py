@@ -15,8 +15,7 @@ from mlx_tools.backends import Backend
 from mlx_tools.cli import options, version
 from mlx_tools.cli.output import complain, print_json, print_text
 from mlx_tools.cli.progress import counting
-from mlx_tools.cli.wiring import RunOptions, choose, refuse_where_off, run_settings
-from mlx_tools.controller import RunSettings
+from mlx_tools.cli.wiring import RunOptions, found, refuse_where_off
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,
@@ -35,6 +34,7 @@ from mlx_tools.evaluate.summary import Result, summarise, table
 from mlx_tools.evaluate.tasks import load_tasks, run_tasks
 from mlx_tools.models.fetch import file_sha256
 from mlx_tools.proposal import Proposer
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.verdicts import StrategyChoice
 
 app = typer.Typer(help="Measure how well a model calls tools.", add_completion=False)
@@ -243,9 +243,7 @@ class _Asked:
         return await self._with_backend(work, len(known.tasks))
 
     async def _with_backend(self, work: Work, items: int) -> Sequence[Result]:
-        chosen = await choose(self._run, lambda line: complain(line, kind="note"))
-        try:
-            settings = await run_settings(self._run, chosen)
+        async with found(self._run, lambda line: complain(line, kind="note")) as (chosen, settings):
             each: dict[str, RunSettings] = {
                 name: replace(settings, strategy=name) for name in self.strategies
             }
@@ -258,8 +256,7 @@ class _Asked:
                 counting("asking", items * len(self.strategies)) as step,
             ):
                 return await work(chosen.backend, each, results, step)
-        finally:
-            await chosen.backend.aclose()
+        raise AssertionError("unreachable")
 
 
 def _tell(

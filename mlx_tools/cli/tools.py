@@ -1,4 +1,4 @@
-"""`mlx-tools tools`: which tools there are, what they are, and calling one without a model."""
+"""`mlx-tools tools`: which tools there are, what they are, finding and calling one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, Usa
 from mlx_tools.messages import Header
 from mlx_tools.outcome import PREVIEW_CHARS
 from mlx_tools.policy import Policy
+from mlx_tools.prompt import signature
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Registry
+from mlx_tools.tools.builtin.tool_search import DEFAULT_LIMIT, Found, find_tools
 from mlx_tools.tools.direct import DirectCall, call_tool
 from mlx_tools.tools.exports import FORMATS, export
 
-app = typer.Typer(help="List, show, call and export tools.", add_completion=False)
+app = typer.Typer(help="List, show, search, call and export tools.", add_completion=False)
 
 
 @app.command(
@@ -70,6 +72,40 @@ def show(
     print_text(json.dumps(known["parameters"], ensure_ascii=False, indent=2))
     if row["disabled_reason"]:
         print_text(f"\ndisabled: {row['disabled_reason']}")
+
+
+@app.command(help="Find the tools that match a request, the best match first.")
+@options.with_settings(*options.POLICY)
+def search(
+    query: Annotated[
+        str, typer.Argument(metavar="TEXT", help="What the tool should do; - reads it.")
+    ],
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="How many tools at most.")
+    ] = DEFAULT_LIMIT,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All tools, also those that may not be called.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    *,
+    options_given: options.Options,
+) -> None:
+    """Print a line a tool; what was hidden, and why, goes to standard error."""
+    loaded = options.load(options_given)
+    if query == "-":
+        query = inputs.decoded(inputs.stdin_bytes(), "standard input")
+    query, registry = inputs.as_question(query), registry_of(loaded)
+    found = find_tools(registry, loaded.policy(), query, limit, everything=everything)
+    rows = {row["name"]: row for row in registry.listing(loaded.policy())}
+    for spec, score in found.hits:
+        row = rows[spec.name]
+        if as_json:
+            print_json(row | {"score": score, "signature": signature(spec)})
+        elif everything:
+            print_text(f"{_standing(row):<24} {signature(spec)}")
+        else:
+            print_text(signature(spec))
+    _tell_hidden(found)
 
 
 @app.command(help="Call a tool without a model: same checks, same policy, same record.")
@@ -148,6 +184,18 @@ class _Asker:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return self._ask(requests)
+
+
+def _tell_hidden(found: Found) -> None:
+    """Notes on what a search did not show."""
+    if not found.hits:
+        complain("no tool matches that may be called", kind="note")
+    if found.more:
+        complain(f"{found.more} more match (--limit)", kind="note")
+    if found.denied:
+        complain(f"{found.denied} of the best matches may not be called (--all)", kind="note")
+    for name, reason in found.disabled:
+        complain(f"{name} matches, and is disabled: {reason}", kind="note")
 
 
 def _standing(row: dict[str, Any]) -> str:

@@ -7,21 +7,25 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from mlx_tools.approval import AlwaysApprove, Approver, NobodyThere
 from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, choose_backend
 from mlx_tools.backends.address import parse_address
+from mlx_tools.backends.limits import found_within
 from mlx_tools.cli.output import complain
 from mlx_tools.config import Configuration
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.controller import Controller
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.models.identity import model_identity
 from mlx_tools.paths import private_dir, state_dir
-from mlx_tools.policy import check_presets
+from mlx_tools.policy import check_presets, permitted
 from mlx_tools.policy.patterns import PLUGIN, is_glob
+from mlx_tools.prompt import SEARCH, build_catalog, is_search
 from mlx_tools.router import find_served_format, native_markers
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
 from mlx_tools.verdicts import decide, find_verdict
@@ -187,19 +191,48 @@ async def opened(
     """
     configuration = options.configuration
     registry = registry_of(configuration)
-    chosen = await choose(options, note)
-    try:
+    _note_unfindable(configuration, registry, note)
+    async with found(options, note) as (chosen, settings):
         yield Controller(
             wrap(chosen.backend),
             registry,
             configuration.policy(),
             limits=configuration.limits(),
-            settings=await run_settings(options, chosen, note),
+            settings=settings,
             store=session_store(configuration),
             approver=approver,
         )
+
+
+@asynccontextmanager
+async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, RunSettings]]:
+    """The backend that the settings ask for, closed at the end, and how a run speaks with it.
+
+    Raises `BackendTimeout` where finding that out takes the whole time that a run may take.
+    """
+    end = monotonic() + options.configuration.limits().total_timeout
+    with found_within(end - monotonic()):
+        chosen = await choose(options, note)
+    try:
+        with found_within(end - monotonic()):
+            settings = await run_settings(options, chosen, note)
+        yield chosen, settings
     finally:
         await chosen.backend.aclose()
+
+
+def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
+    """Tells that some tools are neither in the catalog nor found by the model, where that is so."""
+    policy, budget = configuration.policy(), configuration.settings.prompt.catalog_tokens
+    specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
+    if any(map(is_search, specs)):
+        return
+    if hidden := len(build_catalog(specs, budget).hidden):
+        note(
+            f"{hidden} of {len(specs)} tools do not fit into the catalog, and {SEARCH}, with which "
+            "the model would find them, is not allowed: allow it too, or raise "
+            "prompt.catalog_tokens"
+        )
 
 
 def _tell(line: str) -> None:
@@ -234,6 +267,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
         response_mode=settings.model.response_mode,
         persona=settings.prompt.persona,
         project_context=settings.prompt.project_context,
+        catalog_budget=settings.prompt.catalog_tokens,
         tool_choice=options.tool_choice,
         require_tools=options.require_tools,
         temperature=settings.model.temperature,

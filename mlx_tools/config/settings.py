@@ -179,6 +179,16 @@ class PromptSection(Section):
         Field(description="What the model is told of the project; never read as instructions"),
         Setting("any", allowed="text"),
     ]
+    catalog_tokens: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="Tokens that the tools may take in the prompt; past it those that match "
+            "the question are shown, and tool_search finds the others",
+        ),
+        Setting("lower"),
+    ]
 
 
 class PolicySection(Section):

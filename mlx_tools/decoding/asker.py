@@ -6,13 +6,13 @@ that would make it ask for ever.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, TokenScore
+from mlx_tools.decoding.anew import begins_anew
 from mlx_tools.errors import BackendBroken, BackendRefused
 from mlx_tools.messages import FinishReason, Usage
 
@@ -34,11 +34,6 @@ class Restarted(Exception):
     def __init__(self, text: str) -> None:
         super().__init__("the model began its line anew")
         self.text = text
-
-
-_LINE: Final = re.compile(
-    r"\s*(?:```(?:json)?\s*)?(?:<tool_call>|<final_answer>|\{\s*\"type\"\s*:\s*\")"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +94,10 @@ class Asker:
                             yield chunk.text
                         continue
                     begun += chunk.text
-                    if not _may_begin_line(begun):
+                    if begins_anew(begun) is False:
                         yield begun
                         begun = None
-            if begun is not None and _LINE.match(begun):
+            if begun is not None and begins_anew(begun):
                 raise Restarted(begun)
             if begun:
                 yield begun
@@ -130,7 +125,7 @@ class Asker:
         self._add(usage)
         self.pieces += len(scores)
         self._scoring = bool(scores)
-        if not scores and self.finish == "stop" and _LINE.match(said):
+        if not scores and self.finish == "stop" and begins_anew(said):
             raise Restarted(said)
         return tuple(scores)
 
@@ -163,17 +158,6 @@ class Asker:
             _sum(self.usage.cached_tokens, said.cached_tokens),
             _sum(self.usage.completion_tokens, said.completion_tokens),
         )
-
-
-_BEGINNINGS: Final = ('{"type":"', "<tool_call>", "<final_answer>", "```json\n", "```\n")
-
-
-def _may_begin_line(text: str) -> bool:
-    """Whether ``text`` is the beginning of a line of the protocol, or may become one."""
-    bare = re.sub(r"\s", "", text)
-    return bool(_LINE.match(text)) or any(
-        start.replace("\n", "").startswith(bare) or bare.startswith("```") for start in _BEGINNINGS
-    )
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -40,6 +40,8 @@ _DATES: Final = tuple(
         rf"{_YEAR},?\s+{_MONTH}\s+{_DAY}",
         rf"{_MONTH}\s+{_DAY}(?:,?\s+{_YEAR})?",
         rf"{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?",
+        rf"(?P<number>[01]?[0-9])-(?P<day>[0-3]?[0-9])-{_YEAR}",
+        rf"(?P<day>[0-3]?[0-9])\.(?P<number>[01]?[0-9])\.{_YEAR}",
     )
 )
 _LAYOUTS: Final = (
@@ -59,6 +61,16 @@ def layout(description: str, form: str = "") -> str | None:
     if form == "date":
         return "%Y-%m-%d"
     return next((found for pattern, found in _LAYOUTS if pattern.search(description)), None)
+
+
+def spans(request: str) -> list[tuple[int, int]]:
+    """Where a request has dates, those without a year too."""
+    found: list[tuple[int, int]] = []
+    for pattern in _DATES:
+        for match in pattern.finditer(request):
+            if not any(match.start() < end and start < match.end() for start, end in found):
+                found.append(match.span())
+    return sorted(found)
 
 
 def dates(request: str) -> list[tuple[date, int, int]]:

@@ -2,95 +2,68 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from mlx_tools.decoding.choice import Option
-from mlx_tools.decoding.dates import dates, layout
-from mlx_tools.decoding.mentions import Mention, context, lists, numbers, texts
-from mlx_tools.decoding.shape import Schema
+from mlx_tools.decoding.arguments import About
+from mlx_tools.decoding.features import Beside, Candidate, Features, none_features
+from mlx_tools.decoding.mentions import Mention
+from mlx_tools.decoding.offers import Kind, Offers, Use, Wanted, dump, overlapping
+from mlx_tools.decoding.weights import Weights, fitted_weights
 from mlx_tools.lexical import Ranking, relevance, stems
 from mlx_tools.messages import ToolCall
 from mlx_tools.spec import ToolSpec
 
-Filling = Literal["number", "text"]
-"""What kind of hole a mention may fill."""
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What suits an argument best of all that the request says, and by how much more than none."""
+
+    candidate: Candidate
+    odds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """How much each kind of evidence counts, in natural logarithms of odds; the model's own
-    likelihood counts 1. docs/call-quality.md says how they were found."""
+Plan = Mapping[str, Planned]
+"""What arguments are to have, by their names."""
 
-    call: float = 0.3
-    """What the model's own odds of a call against an answer count; the words' count 1."""
-    call_bias: float = 0.75
-    """Added to the odds of a call."""
-    name: float = 4.0
-    """What the best match of a tool's words counts against no match at all."""
-    value: float = 3.0
-    """That the request names an allowed value."""
-    member: float = 2.0
-    """That the request speaks of an optional argument."""
-    insist: float = 1.5
-    """From how much of ``member`` on an optional argument is given though the model would end."""
-    number: float = 4.0
-    """That a number stands in the request."""
-    numeral: float = 3.0
-    """That it is written as a word."""
-    date: float = 5.0
-    """That a date is in the request, written as the argument wants it."""
-    quoted: float = 3.0
-    """That a text is quoted in the request."""
-    named: float = 2.0
-    """That it is a name."""
-    code: float = 2.0
-    """That it is spelled like code: a formula, a path, a time."""
-    word: float = -1.0
-    """That it is a mere word of it."""
-    context: float = 2.0
-    """That the words around it are those of the argument; see `mentions.context`."""
-    elsewhere: float = -1.5
-    """That they are those of another argument."""
-    unused: float = 1.0
-    """That an optional argument is meant while the request says something no argument has yet."""
-    flag: float = 2.0
-    """That a switch which the request names is to be on."""
-    spent: float = 3.0
-    """That an array ends where the request says nothing more that could go into it."""
-    used: float = -6.0
-    """That another argument has it already."""
+_NOTHING: Final[Plan] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What is known of an argument: its name, its description, its schema's ``format``."""
+class _Partial:
+    """A plan in the making."""
 
-    name: str = ""
-    description: str = ""
-    form: str = ""
+    total: float = 0.0
+    made: tuple[tuple[str, Planned], ...] = ()
+    used: tuple[Use, ...] = ()
 
-    @property
-    def words(self) -> dict[str, float]:
-        """Its stems, and what each counts: those of the name most."""
-        said = dict.fromkeys(stems(self.description), 0.5)
-        return said | dict.fromkeys(stems(self.name), 1.0)
+    def grown(self, name: str, candidate: Candidate, odds: float) -> _Partial:
+        return _Partial(
+            self.total + odds,
+            (*self.made, (name, Planned(candidate, odds))),
+            (*self.used, *((name, mention) for mention in candidate.mentions)),
+        )
 
 
 class RequestEvidence:
     """The evidence of one request, less what calls already answered it."""
 
-    def __init__(self, request: str, weights: Weights, answered: Sequence[ToolCall] = ()) -> None:
+    def __init__(
+        self,
+        request: str,
+        weights: Weights,
+        answered: Sequence[ToolCall] = (),
+        tools: Sequence[ToolSpec] = (),
+    ) -> None:
         self.request = request
         self.weights = weights
-        self._stems = set(stems(request))
-        self._numbers = numbers(request)
-        self._texts = texts(request)
-        self._used: list[tuple[int, int]] = []
+        self._offers = Offers(request, tools)
+        self._known: dict[object, list[tuple[float, Candidate]]] = {}
+        self._used: list[Use] = []
+        self._earlier: list[Use] = []
         self._covered = {
             stem
             for call in answered
@@ -101,7 +74,8 @@ class RequestEvidence:
 
     def call(self, tools: Sequence[ToolSpec]) -> float:
         """The odds, by its words, that the request asks for one of the tools."""
-        return max((relevance(self._stems - self._covered, tool) for tool in tools), default=-9.0)
+        left = self._offers.context.stems - self._covered
+        return max((relevance(left, tool) for tool in tools), default=-9.0)
 
     def names(self, tools: Sequence[ToolSpec]) -> list[float]:
         """For each tool, how much the words speak for it: 0 for the best, less for the others."""
@@ -112,128 +86,205 @@ class RequestEvidence:
             return [0.0 for _ in scores]
         return [self.weights.name * (score / best - 1) for score in scores]
 
-    # --- arguments ---
+    @property
+    def words(self) -> frozenset[str]:
+        """The stems of the request."""
+        return self._offers.context.stems
 
     @property
-    def insists(self) -> float:
-        """The bias from which an optional member is given whatever the model says."""
-        return self.weights.insist
+    def covered(self) -> frozenset[str]:
+        """The stems that calls already answered, and what earlier calls of this turn have."""
+        earlier = (stem for _, mention in self._earlier for stem in stems(mention.text))
+        return frozenset(self._covered).union(earlier)
 
-    def value(self, value: Any) -> float:
-        """That an allowed value is meant: the request has all its words."""
-        if not isinstance(value, str):
-            return 0.0
-        words = set(stems(value))
-        if not words:
-            return 0.0
-        return self.weights.value * len(words & self._stems) / len(words)
+    def is_fresh(self, candidate: Candidate) -> bool:
+        """Whether no earlier call of this turn has any of a candidate."""
+        return not any(overlapping(self._earlier, m) for m in candidate.mentions)
 
-    def flag(self, about: About) -> float:
-        """That a switch is to be on: the request names it."""
-        words = set(stems(about.name)) - _COUNTING
-        return self.weights.flag if words and words <= self._stems else 0.0
+    def lists(self, name: str) -> tuple[bool, bool]:
+        """Of the lists of the request that hold what an earlier call has for an argument: whether
+        one holds more, and whether one is used up."""
+        had = {mention.start for one, mention in self._earlier if one == name}
+        used = {mention.start for _, mention in self._earlier}
+        left = done = False
+        for run in self._offers.lists:
+            starts = {mention.start for mention in run}
+            if starts & had:
+                left, done = left or not starts <= used, done or starts <= used
+        return left, done
 
-    def member(self, about: About, schema: Mapping[str, Any]) -> float:
-        """That an optional member is meant: the request speaks of it, and has a value for it."""
-        words = set(stems(about.name)) - _COUNTING
-        named = len(words & self._stems) / len(words) if words else 0.0
-        values = schema.get("enum")
-        if isinstance(values, list):
-            listed = max((self.value(value) for value in values), default=0.0)
-            return self.weights.member * max(named / 2, listed / self.weights.value)
-        kind = schema.get("type")
-        if kind == "boolean":
-            return self.weights.member * named
-        if kind not in ("integer", "number", "string"):
-            return self.weights.member * named / 2
-        free = [
-            context(mention, self.request, about.words)
-            for mention in self._mentions("text" if kind == "string" else "number", about)
-            if mention.kind != "word" and not self._taken(mention)
-        ]
-        if not free:
-            return self.weights.member * (named / 2 if kind == "string" else -1.0)
-        return max(self.weights.member * max(min(max(free), 1.0), named / 2), self.weights.unused)
+    def unused(self) -> float:
+        """The share of the request's numbers, names and quotations that no earlier call has."""
+        said = [*self._offers.numbers, *self._offers.strong]
+        left = [m for m in said if not overlapping(self._earlier, m)]
+        return len(left) / max(len(said), 1)
 
-    # --- candidates for a hole ---
+    # --- arguments ---
 
-    def candidates(self, kind: Filling, about: About, others: Sequence[About] = ()) -> list[Option]:
-        """What the request says that may fill a hole, the literal in JSON, with what speaks for it.
+    def score(self, features: Features) -> float:
+        """What features say together, as a natural logarithm of odds."""
+        weights = self.weights.features
+        return sum(weights.get(name, 0.0) * value for name, value in features.items())
 
-        ``about`` is the argument, ``others`` are those beside it.
+    def none(self, kind: Kind, about: About) -> float:
+        """What speaks for none of the candidates: for leaving an optional argument out, or for the
+        model's own words where it is required."""
+        bias = self.weights.free if about.required else 0.0
+        return bias + self.score(none_features(about, kind, self._offers.context))
+
+    # --- plans ---
+
+    def plan(
+        self, wanted: Sequence[Wanted], beside: Beside, *, fresh: bool = False
+    ) -> dict[str, Planned]:
+        """Which argument is to have what: all of them together as likely as can be, and nothing for
+        two of them.
+
+        An argument that nothing speaks for more than against is left out; with ``fresh``, also one
+        for which all is in an earlier call. Found by a beam search in the arguments' order.
         """
-        best: dict[str, float] = {}
-        for mention in self._mentions(kind, about):
-            literal = mention.text if kind == "number" else _dump(mention.text)
-            bias = self._bias(mention) + self._around(mention, about, others)
-            best[literal] = max(bias, best.get(literal, -math.inf))
-        return [Option(literal, bias) for literal, bias in best.items()]
+        beam: list[_Partial] = [_Partial()]
+        for one in wanted:
+            scored = self._scored(one, beside)
+            none = self.none(one.kind, one.about)
+            if fresh:
+                scored = [pair for pair in scored if pair[1].mentions and self.is_fresh(pair[1])]
+            grown = list(beam)
+            for partial in beam:
+                for score, candidate in scored[:_BRANCHES]:
+                    if any(overlapping(partial.used, m) for m in candidate.mentions):
+                        continue
+                    odds = score + self._placed(one, candidate, partial.used) - none
+                    if odds > 0:
+                        grown.append(partial.grown(one.about.name, candidate, odds))
+            grown.sort(key=lambda partial: -partial.total)
+            beam = grown[:_BEAM]
+        return dict(beam[0].made)
 
-    def listed(
-        self, kind: Filling, about: About, others: Sequence[About] = ()
-    ) -> list[list[Mention]]:
-        """The lists of the request that may fill an array, the likeliest first."""
-        runs = lists([m for m in self._mentions(kind, about) if m.kind != "word"], self.request)
+    def _scored(self, one: Wanted, beside: Beside) -> list[tuple[float, Candidate]]:
+        """What may fill an argument, the likeliest first, by all but what calls have already."""
+        key = (beside.name, one.about, one.kind, dump(one.values))
+        found = self._known.get(key)
+        if found is None:
+            offers = self._offers.of(one, beside)
+            scored = [(self.score(features), candidate) for candidate, features in offers]
+            found = sorted(scored, key=lambda pair: -pair[0])[:_MOST_CANDIDATES]
+            self._known[key] = found
+        return found
 
-        def bias(run: list[Mention]) -> tuple[float, int]:
-            taken = self.weights.used if any(map(self._taken, run)) else 0.0
-            return taken + self._around(run[0], about, others), -run[0].start
+    def _placed(self, one: Wanted, candidate: Candidate, used: Sequence[Use]) -> float:
+        return self.score(self._offers.placing(one, candidate, used, self._earlier))
 
-        return sorted(runs, key=bias, reverse=True)
+    def plan_again(self, wanted: Sequence[Wanted], beside: Beside) -> dict[str, Planned]:
+        """A plan for another call of a tool: what no call of this turn has yet, and for the other
+        arguments what they had."""
+        made = self.plan(wanted, beside, fresh=True)
+        for one in wanted:
+            had = [mention for name, mention in self._earlier if name == one.about.name]
+            if one.about.name in made or not had:
+                continue
+            last = [c for _, c in self._scored(one, beside) if c.mentions[-1:] == (had[-1],)]
+            if last:
+                best = max(last, key=lambda candidate: len(candidate.mentions))
+                made[one.about.name] = Planned(best, _AS_BEFORE)
+        return made
 
-    def spent(self, kind: Filling, about: About) -> bool:
+    # --- choices ---
+
+    def ranked(
+        self, one: Wanted, beside: Beside, plan: Plan = _NOTHING
+    ) -> list[tuple[Candidate, float]]:
+        """What may fill an argument, the likeliest first, each with what speaks for it more than
+        for none: a natural logarithm of odds. What ``plan`` has for another argument is taken."""
+        taken = [
+            (name, mention)
+            for name, planned in plan.items()
+            if name != one.about.name
+            for mention in planned.candidate.mentions
+        ]
+        own = plan.get(one.about.name)
+        none = self.none(one.kind, one.about)
+        found = []
+        for score, candidate in self._scored(one, beside):
+            odds = score + self._placed(one, candidate, [*taken, *self._used]) - none
+            if own is not None and own.candidate.value == candidate.value:
+                odds = max(odds, own.odds) + self.weights.planned
+            found.append((candidate, odds))
+        found.sort(key=lambda pair: -pair[1])
+        best: dict[str, tuple[Candidate, float]] = {}
+        for pair in found:
+            best.setdefault(dump(pair[0].value), pair)
+        return list(best.values())
+
+    def member(self, about: About, plan: Plan) -> float:
+        """The odds that an optional argument is given: those of what it is to have, or what speaks
+        against it where the request has nothing for it."""
+        planned = plan.get(about.name)
+        if planned is not None:
+            return planned.odds
+        return min(-self.none("other", about), 0.0)
+
+    def allowed(self, values: Sequence[Any], about: About, plan: Plan) -> list[float]:
+        """What speaks for each of the allowed values, which differ: a bias to the model's own
+        likelihoods."""
+        best = dict.fromkeys(map(dump, values), -math.inf)
+        one = Wanted(about, "allowed", tuple(values))
+        for candidate, features in self._offers.of(one, Beside()):
+            odds = self.score(features) + self._placed(one, candidate, self._used)
+            if (planned := plan.get(about.name)) and planned.candidate.value == candidate.value:
+                odds = max(odds, planned.odds) + self.weights.planned
+            key = dump(candidate.value)
+            best[key] = max(best[key], odds)
+        return [self.bias(odds) for odds in best.values()]
+
+    def bias(self, odds: float) -> float:
+        """What odds count beside the model's own likelihoods. Bounded, so that a model that is
+        sure gets its way; 0 where the request has no words to judge by."""
+        if not self._offers.context.stems:
+            return 0.0
+        return max(-_BOUND, min(odds, _BOUND)) / self.weights.model
+
+    def is_sure(self, ranked: Sequence[float]) -> bool:
+        """Whether the first of the odds is so far ahead of the second, and of none, that the model
+        is not asked."""
+        second = max(ranked[1] if len(ranked) > 1 else 0.0, 0.0)
+        return ranked[0] - second >= self.weights.sure
+
+    def spent(self, kind: Kind) -> bool:
         """Whether arguments have all that the request could have said for such a hole."""
-        said = [m for m in self._mentions(kind, about) if m.kind != "word"]
+        mentions = self._offers.numbers if kind == "number" else self._offers.texts
+        said = [m for m in mentions if m.kind not in ("word", "phrase")]
         return bool(said) and all(map(self._taken, said))
 
-    def use(self, kind: Filling, value: str, about: About) -> None:
-        """Takes note that an argument has a value of the request: the first such that is free."""
-        spans = [(m.start, m.end) for m in self._mentions(kind, about) if m.text == value]
-        free = [span for span in spans if span not in self._used]
-        self._used += (free or spans)[:1]
+    def next_call(self) -> None:
+        """Begins another call: what an argument had is not taken by the arguments of this one."""
+        self._earlier += self._used
+        self._used = []
+
+    def use(self, name: str, candidate: Candidate) -> None:
+        """Takes note that the argument ``name`` has this of the request."""
+        self._used += [(name, mention) for mention in candidate.mentions]
+
+    def use_text(self, name: str, kind: Kind, value: str) -> None:
+        """The same of a value that the model wrote: the first such of the request that is free."""
+        mentions = self._offers.numbers if kind == "number" else self._offers.texts
+        same = [m for m in mentions if m.text == value]
+        free = [m for m in same if not self._taken(m)]
+        self._used += [(name, mention) for mention in (free or same)[:1]]
 
     def whole(self, written: str) -> str:
         """``written``, or the name, quotation or code of the request that it is a part of."""
         if not written.strip() or len(written) > _MAX_PART:
             return written
         inside = re.compile(rf"(?<!\w){re.escape(written)}(?!\w)", re.IGNORECASE)
-        for mention in self._texts:
-            if mention.kind != "word" and mention.text != written and inside.search(mention.text):
+        for mention in self._offers.texts:
+            strong = mention.kind in ("quoted", "name", "code")
+            if strong and mention.text != written and inside.search(mention.text):
                 return mention.text
         return written
 
-    def _mentions(self, kind: Filling, about: About) -> list[Mention]:
-        if kind == "number":
-            return self._numbers
-        form = layout(about.description, about.form)
-        if form is None:
-            return self._texts
-        days = [
-            Mention(day.strftime(form), "date", start, end)
-            for day, start, end in dates(self.request)
-        ]
-        return [*days, *self._texts]
-
-    def _bias(self, mention: Mention) -> float:
-        weights = self.weights
-        kinds = {
-            "number": weights.number,
-            "numeral": weights.numeral,
-            "date": weights.date,
-            "quoted": weights.quoted,
-            "name": weights.named,
-            "code": weights.code,
-            "word": weights.word,
-        }
-        return kinds[mention.kind] + (weights.used if self._taken(mention) else 0.0)
-
-    def _around(self, mention: Mention, about: About, others: Sequence[About]) -> float:
-        here = context(mention, self.request, about.words)
-        there = max((context(mention, self.request, other.words) for other in others), default=0.0)
-        return self.weights.context * here + self.weights.elsewhere * max(there - here, 0.0)
-
     def _taken(self, mention: Mention) -> bool:
-        return any(mention.start < end and start < mention.end for start, end in self._used)
+        return bool(overlapping(self._used, mention))
 
 
 def _strings(value: Any) -> list[str]:
@@ -246,23 +297,20 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
+_MOST_CANDIDATES: Final = 40
+_BRANCHES: Final = 10
+_BEAM: Final = 24
+"""How many candidates of an argument, and how many plans, are looked at side by side."""
+_BOUND: Final = 4.5
+"""So much at most the request's words count against the model's likelihoods."""
+_AS_BEFORE: Final = 4.0
+"""The odds of what an argument had in the call before, where nothing new is for it."""
 _MAX_PART: Final = 200
-_COUNTING: Final = frozenset(stems("num number count amount total name type id"))
-"""Words of argument names that say nothing of their own."""
 
 
-def about(name: str, schema: Schema) -> About:
-    """What a member's name and its schema, references followed, say of it."""
-    if not isinstance(schema, Mapping):
-        return About(name)
-    said, form = schema.get("description"), schema.get("format")
-    return About(name, said if isinstance(said, str) else "", form if isinstance(form, str) else "")
-
-
-def guidance(request: str, answered: Sequence[ToolCall] = ()) -> RequestEvidence:
-    """The evidence of a request, by the weights that hold for any model."""
-    return RequestEvidence(request, Weights(), answered)
+def guidance(
+    request: str, answered: Sequence[ToolCall] = (), tools: Sequence[ToolSpec] = ()
+) -> RequestEvidence:
+    """The evidence of a request that is made with ``tools`` at hand, by the weights that hold for
+    any model."""
+    return RequestEvidence(request, fitted_weights(), answered, tools)

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from mlx_tools.decoding.arguments import About
 from mlx_tools.decoding.asker import Asker, Unfilled
 from mlx_tools.decoding.choice import Option, choose
-from mlx_tools.decoding.evidence import About, RequestEvidence, about
-from mlx_tools.decoding.leaves import Fits, Leaves, Place, dump
+from mlx_tools.decoding.evidence import RequestEvidence
+from mlx_tools.decoding.leaves import Leaves, Place
+from mlx_tools.decoding.offers import Wanted, dump
+from mlx_tools.decoding.outline import Fits, hole, members, wanted
 from mlx_tools.decoding.pen import Pen
 from mlx_tools.decoding.shape import (
     Choices,
@@ -41,8 +44,6 @@ on for ever."""
 
 MAX_DEPTH: Final = 12
 
-ANYWHERE: Final = Place()
-
 
 class Filler:
     """Fills the schemas of one tool, with a pen that has written all that comes before."""
@@ -57,7 +58,7 @@ class Filler:
         self._evidence = evidence
         self._leaves = Leaves(asker, pen, fits, evidence)
 
-    async def fill(self, schema: Schema, place: Place = ANYWHERE, depth: int = 0) -> Any:
+    async def fill(self, schema: Schema, place: Place, depth: int = 0) -> Any:
         """Appends a value for ``schema`` and gives it. Raises `Unfilled`."""
         if depth > MAX_DEPTH:
             raise Unfilled("the values nest too deeply")
@@ -85,14 +86,14 @@ class Filler:
             case Choices():
                 return await self._leaves.choice(shape, schema, place)
             case Text():
-                return await self._leaves.string(shape, schema, place, attempt)
+                return await self._leaves.string(shape, self._wanted(schema, place), place, attempt)
             case Number():
-                return await self._leaves.number(shape, schema, place, attempt)
+                return await self._leaves.number(shape, self._wanted(schema, place), place, attempt)
             case Items():
-                listed = self._listed(shape, schema, place)
-                return listed or await self._items(shape, place, depth)
+                listed = self._listed(schema, place)
+                return await self._items(shape, place, depth) if listed is None else listed
             case Record():
-                return await self._record(shape, depth)
+                return await self._record(shape, place, depth)
             case OneOf():
                 return await self._branch(shape, place, depth)
             case Free():
@@ -100,19 +101,14 @@ class Filler:
 
     # --- arrays ---
 
-    def _listed(self, shape: Items, schema: Schema, place: Place) -> list[Any]:
-        if shape.first:
-            return []
-        try:
-            item = self._shapes.of(shape.rest)
-        except Impossible:
-            return []
-        match item:
-            case Number():
-                return self._leaves.listed("number", schema, place, whole=item.whole)
-            case Text():
-                return self._leaves.listed("text", schema, place, whole=False)
-        return []
+    def _listed(self, schema: Schema, place: Place) -> list[Any] | None:
+        one = self._wanted(schema, place)
+        return self._leaves.listed(one, place) if one.kind.endswith("list") else None
+
+    def _wanted(self, schema: Schema, place: Place) -> Wanted:
+        known = place.about
+        found = wanted(known.name, schema, self._shapes, self._fits, needed=known.required)
+        return replace(found, about=known)
 
     async def _items(self, shape: Items, place: Place, depth: int) -> list[Any]:
         self._pen.host("[")
@@ -124,7 +120,7 @@ class Filler:
         begins: list[int] = []  # where in the text each item begins, its comma included
         while len(values) < most:
             schema = shape.first[len(values)] if len(values) < len(shape.first) else shape.rest
-            if len(values) >= max(shape.least, 1) and await self._ends(schema, place):
+            if len(values) >= max(shape.least, 1) and await self._ends(schema):
                 break
             begins.append(len(self._pen.text))
             if values:
@@ -144,55 +140,49 @@ class Filler:
         self._pen.host("]")
         return values
 
-    async def _ends(self, schema: Schema, place: Place) -> bool:
+    async def _ends(self, schema: Schema) -> bool:
         """Whether the model closes the array here rather than going on with an item."""
-        if self._pen.next == "]" or (self._pen.next == "," and not self._spent(schema, place)):
+        if self._pen.next == "]" or (self._pen.next == "," and not self._spent(schema)):
             return self._pen.next == "]"
         openings = self._openings(schema)
         opening = openings[0] if len(openings) == 1 else ""
-        bias = self._evidence.weights.spent if self._spent(schema, place) else 0.0
+        bias = self._evidence.weights.spent if self._spent(schema) else 0.0
         options = [Option("]", bias), Option("," + opening)]
         return await choose(self._asker, self._pen.text, options) == 0
 
-    def _spent(self, schema: Schema, place: Place) -> bool:
-        match self._shapes.of(schema):
-            case Number():
-                return self._evidence.spent("number", place.about)
-            case Text():
-                return self._evidence.spent("text", place.about)
-        return False
+    def _spent(self, schema: Schema) -> bool:
+        kind, _ = hole(schema, self._shapes, self._fits)
+        return self._evidence.spent(kind)
 
     # --- objects ---
 
-    async def _record(self, shape: Record, depth: int) -> dict[str, Any]:
+    async def _record(self, shape: Record, place: Place, depth: int) -> dict[str, Any]:
         self._pen.host("{")
         needed, optional = members_in_order(shape)
-        known = {name: self._about(name, shape.members[name]) for name in shape.members}
+        named = members(shape, self._shapes, self._fits)
+        known = {one.about.name: one.about for one in named}
+        beside = replace(place.beside, others=tuple(known.values()))
+        plan = self._evidence.plan(named, beside) if place.own is None else place.own
+        places = {name: Place(about, beside, plan) for name, about in known.items()}
         values: dict[str, Any] = {}
         for name in needed:
-            place = Place(known.get(name, About(name)), tuple(known.values()))
-            await self._member(values, name, shape.members.get(name, shape.other), place, depth)
+            schema = shape.members.get(name, shape.other)
+            await self._member(values, name, schema, places[name], depth)
         left = list(optional)
         while left and (shape.most is None or len(values) < shape.most):
-            chosen = await self._next_member(shape, left, known, values)
+            chosen = await self._next_member(shape, left, places, values)
             if chosen is None:
                 break
             left.remove(chosen)
-            begun, place = len(self._pen.text), Place(known[chosen], tuple(known.values()))
+            begun = len(self._pen.text)
             try:
-                await self._member(values, chosen, shape.members[chosen], place, depth)
+                await self._member(values, chosen, shape.members[chosen], places[chosen], depth)
             except Unfilled:
                 self._pen.back(begun)
         if len(values) < shape.least or not shape.members:
             await self._other_members(shape, values, depth)
         self._pen.host("}")
         return values
-
-    def _about(self, name: str, schema: Schema) -> About:
-        try:
-            return about(name, self._shapes.merged(schema))
-        except Impossible:
-            return About(name)
 
     async def _member(
         self, values: dict[str, Any], name: str, schema: Schema, place: Place, depth: int
@@ -204,25 +194,23 @@ class Filler:
         self,
         shape: Record,
         names: Sequence[str],
-        known: dict[str, About],
+        places: dict[str, Place],
         values: dict[str, Any],
     ) -> str | None:
         """The optional member that the model goes on with, None where it closes the object.
 
         One that the request speaks of is given even where the model would close."""
         must = len(values) < shape.least
-        spoken = [
-            self._evidence.member(known[name], self._shapes.merged(shape.members[name]))
-            for name in names
-        ]
-        best = max(range(len(names)), key=lambda number: (spoken[number], -number))
-        if spoken[best] >= self._evidence.insists:
+        odds = [self._evidence.member(places[name].about, places[name].plan) for name in names]
+        best = max(range(len(names)), key=lambda number: (odds[number], -number))
+        if self._evidence.is_sure([odds[best]]):
             return names[best]
-        if self._pen.next == "}" and not must and max(spoken) <= 0:
+        if not must and odds[best] <= 0 and self._pen.next == "}":
             return None
         comma = "," if values else ""
         options = [
-            Option(f"{comma}{dump(name)}:", bias) for name, bias in zip(names, spoken, strict=True)
+            Option(f"{comma}{dump(name)}:", self._evidence.bias(each))
+            for name, each in zip(names, odds, strict=True)
         ]
         if not must:
             options.append(Option("}"))

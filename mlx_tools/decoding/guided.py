@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from mlx_tools.decoding.asker import Asker, Unfilled
 from mlx_tools.decoding.choice import Option, choose, likelihoods
-from mlx_tools.decoding.evidence import RequestEvidence
+from mlx_tools.decoding.evidence import Plan, RequestEvidence
 from mlx_tools.decoding.fill import Filler
+from mlx_tools.decoding.further import next_tool
 from mlx_tools.decoding.holes import StringHole, TextHole
+from mlx_tools.decoding.leaves import Place
+from mlx_tools.decoding.outline import beside, fitting, outline
 from mlx_tools.decoding.pen import Pen
 from mlx_tools.decoding.shape import Shapes
-from mlx_tools.protocol import Style, fits_within, forcing_prefix
+from mlx_tools.protocol import Style, forcing_prefix
 from mlx_tools.protocol.styles import closing
 from mlx_tools.spec import ToolSpec
 
@@ -33,6 +36,10 @@ class Task:
     tools: Mapping[str, ToolSpec]
     tool_choice: str = "auto"
     max_calls: int = 1
+
+
+Made = tuple[ToolSpec, Any]
+"""A call of this turn: the tool and its arguments."""
 
 
 class Guide:
@@ -56,7 +63,10 @@ class Guide:
         if not await self._calls():
             await self._answer()
             return self.text
-        await self._call()
+        made: list[Made] = []
+        tool: ToolSpec | None = await self._first_tool()
+        while tool is not None and await self._call(tool, made):
+            tool = self._next_tool(made)
         return self.text
 
     def _say(self, text: str) -> None:
@@ -85,33 +95,49 @@ class Guide:
 
     # --- a call ---
 
-    async def _call(self) -> None:
-        task = self._task
-        self._say(forcing_prefix(task.style, "required"))
-        spec = await self._tool()
-        self._say(spec.name + OPEN_ARGUMENTS)
-        pen = Pen(self.text)
-        filler = Filler(
-            self._asker,
-            pen,
-            Shapes(spec.parameters),
-            lambda value, schema: fits_within(spec.parameters, schema, value),
-            self._evidence,
-        )
-        await filler.fill(spec.parameters)
+    async def _call(self, spec: ToolSpec, made: list[Made]) -> bool:
+        """Writes a call. One besides others is told of when it is whole, and dropped where nothing
+        is new in it: False."""
+        opening = forcing_prefix(self._task.style, "required") + spec.name + OPEN_ARGUMENTS
+        own: Plan | None = None
+        if not made:
+            self._say(opening)
+        elif spec.name in {one.name for one, _ in made}:
+            own = self._evidence.plan_again(outline(spec), beside(spec))
+        pen = Pen(self.text + ("\n" + opening if made else ""))
+        filler = Filler(self._asker, pen, Shapes(spec.parameters), fitting(spec), self._evidence)
+        try:
+            arguments = await filler.fill(spec.parameters, Place(beside=beside(spec), own=own))
+        except Unfilled:
+            if not made:
+                raise
+            return False
+        if (spec, arguments) in made:
+            return False
+        made.append((spec, arguments))
         self._say(pen.text[len(self.text) :])
-        self._say(closing(task.style, "tool_call"))
+        self._say(closing(self._task.style, "tool_call"))
+        return True
 
-    async def _tool(self) -> ToolSpec:
+    async def _first_tool(self) -> ToolSpec:
         task = self._task
         if task.tool_choice in task.tools:
             return task.tools[task.tool_choice]
         tools = tuple(task.tools.values())
         options = [
-            Option(tool.name + '"', bias)
-            for tool, bias in zip(tools, self._evidence.names(tools), strict=True)
+            Option(tool.name + '"', self._evidence.bias(odds))
+            for tool, odds in zip(tools, self._evidence.names(tools), strict=True)
         ]
-        return tools[await choose(self._asker, self.text, options)]
+        before = forcing_prefix(task.style, "required")
+        return tools[await choose(self._asker, before, options)]
+
+    def _next_tool(self, made: Sequence[Made]) -> ToolSpec | None:
+        """The tool that is called besides, in the same turn; None where the calls are enough."""
+        if len(made) >= self._task.max_calls:
+            return None
+        self._evidence.next_call()
+        tools = tuple(self._task.tools.values())
+        return next_tool(self._evidence, tools, [spec for spec, _ in made])
 
     # --- an answer ---
 

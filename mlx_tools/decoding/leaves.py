@@ -7,21 +7,19 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from mlx_tools.decoding.arguments import About
 from mlx_tools.decoding.asker import Asker, Unfilled
 from mlx_tools.decoding.choice import AHEAD, Option, choose, likelihood_of
-from mlx_tools.decoding.evidence import About, Filling, RequestEvidence
+from mlx_tools.decoding.evidence import Plan, RequestEvidence
+from mlx_tools.decoding.features import Beside
 from mlx_tools.decoding.holes import FreeHole, NumberHole, StringHole
+from mlx_tools.decoding.offers import Wanted, dump
+from mlx_tools.decoding.outline import Fits
 from mlx_tools.decoding.pen import Pen
 from mlx_tools.decoding.shape import Choices, Number, Schema, Text
 
 NUMBER_TOKENS: Final = 32
 FREE_TOKENS: Final = 256
-
-
-class Fits(Protocol):
-    """Whether a value fits a schema of the tool's."""
-
-    def __call__(self, value: Any, schema: Schema) -> bool: ...
 
 
 class Hole(Protocol):
@@ -35,10 +33,13 @@ class Hole(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a hole is: the argument, those beside it, and whether it is an item of an array."""
+    """Where a hole is: the argument, what it stands beside, what those are to have, what its own
+    members are to have where that is settled, and whether it is an item of an array."""
 
     about: About = field(default_factory=About)
-    others: tuple[About, ...] = ()
+    beside: Beside = field(default_factory=Beside)
+    plan: Plan = field(default_factory=dict)
+    own: Plan | None = None
     in_array: bool = False
 
 
@@ -63,24 +64,25 @@ class Leaves:
         number = 0
         if len(set(texts)) > 1:
             quote = '"' if all(text.startswith('"') for text in texts) else ""
+            biases = self._evidence.allowed(values, place.about, place.plan)
             options = [
-                Option(text.removeprefix(quote), self._means(value, place))
-                for text, value in zip(texts, values, strict=True)
+                Option(text.removeprefix(quote), bias)
+                for text, bias in zip(texts, biases, strict=True)
             ]
             number = await choose(self._asker, self._pen.text + quote, options)
         self._pen.host(texts[number])
+        planned = place.plan.get(place.about.name)
+        if planned is not None and planned.candidate.value == values[number]:
+            self._evidence.use(place.about.name, planned.candidate)
         return values[number]
 
-    def _means(self, value: Any, place: Place) -> float:
-        return self._evidence.flag(place.about) if value is True else self._evidence.value(value)
-
-    async def string(self, shape: Text, schema: Schema, place: Place, attempt: int) -> str:
+    async def string(self, shape: Text, one: Wanted, place: Place, attempt: int) -> str:
         """A string: what the request says, or what the model writes up to its closing quote."""
-        said = await self._said("text", schema, place, attempt)
+        said = await self._said(one, place, attempt)
         if said is not None:
             return str(said)
         value = await self.written_string(shape, attempt)
-        self._evidence.use("text", value, place.about)
+        self._evidence.use_text(place.about.name, "text", value)
         return value
 
     async def written_string(self, shape: Text, attempt: int) -> str:
@@ -99,11 +101,9 @@ class Leaves:
         self._pen.hole(text + '"', hole.rest)
         return value
 
-    async def number(
-        self, shape: Number, schema: Schema, place: Place, attempt: int
-    ) -> int | float:
+    async def number(self, shape: Number, one: Wanted, place: Place, attempt: int) -> int | float:
         """A number: one that the request says, or the longest that the model writes."""
-        said = await self._said("number", schema, place, attempt, whole=shape.whole)
+        said = await self._said(one, place, attempt)
         if isinstance(said, int | float):
             return said
         hole = NumberHole(whole=shape.whole, grouped=not place.in_array)
@@ -112,7 +112,7 @@ class Leaves:
         if hole.literal is None:
             raise Unfilled("no number was given")
         self._pen.hole(hole.literal, hole.rest)
-        self._evidence.use("number", hole.literal, place.about)
+        self._evidence.use_text(place.about.name, "number", hole.literal)
         value: int | float = json.loads(hole.literal)
         return value
 
@@ -127,49 +127,45 @@ class Leaves:
         self._pen.hole(dump(found[0]), hole.rest)
         return found[0]
 
-    def listed(self, kind: Filling, schema: Schema, place: Place, *, whole: bool) -> list[Any]:
-        """A list that the request says, where it says one that fits; else empty."""
-        for run in self._evidence.listed(kind, place.about, place.others):
-            values = [json.loads(m.text) if kind == "number" else m.text for m in run]
-            if whole and not all(isinstance(value, int) for value in values):
-                continue
-            if self._fits(values, schema):
-                self._pen.host(dump(values))
-                for mention in run:
-                    self._evidence.use(kind, mention.text, place.about)
-                return values
-        return []
+    def listed(self, one: Wanted, place: Place) -> list[Any] | None:
+        """A list that the request says, where it says one that fits; else None."""
+        ranked = self._evidence.ranked(one, place.beside, place.plan)
+        if not ranked or ranked[0][1] <= 0:
+            return None
+        best = ranked[0][0]
+        self._pen.host(dump(best.value))
+        self._evidence.use(place.about.name, best)
+        return list(best.value)
 
-    async def _said(
-        self, kind: Filling, schema: Schema, place: Place, attempt: int, *, whole: bool = False
-    ) -> str | int | float | None:
+    async def _said(self, one: Wanted, place: Place, attempt: int) -> str | int | float | None:
         """A value that the request says and the model finds as good as one of its own; None where
-        there is none, or the backend does not tell how good it finds it."""
+        there is none."""
         if attempt:
             return None
-        options = [
-            option
-            for option in self._evidence.candidates(kind, place.about, place.others)
-            if self._may_be(option.text, schema, whole=whole)
-        ]
-        # The quote belongs to the fixed text: a tokenizer joins it to the colon before it.
-        quote = '"' if kind == "text" else ""
-        before = self._pen.text + quote
-        if not options or not (ways := await self._asker.scores(before, AHEAD)):
+        ranked = self._evidence.ranked(one, place.beside, place.plan)[:_OFFERED]
+        if not ranked:
             return None
-        rests = [Option(option.text.removeprefix(quote), option.bias) for option in options]
-        best = max(likelihood_of(option.text, ways[0]) + option.bias for option in rests)
-        if best < ways[0][0].logprob:
-            return None
-        literal = options[await choose(self._asker, before, rests, ways)].text
-        self._pen.hole(literal)
-        value: str | int | float = json.loads(literal)
-        self._evidence.use(kind, value if isinstance(value, str) else literal, place.about)
+        chosen = ranked[0][0]
+        if not self._evidence.is_sure([odds for _, odds in ranked]):
+            # The quote belongs to the fixed text: a tokenizer joins it to the colon before it.
+            quote = '"' if one.kind == "text" else ""
+            before = self._pen.text + quote
+            ways = await self._asker.scores(before, AHEAD)
+            options = [
+                Option(dump(candidate.value).removeprefix(quote), self._evidence.bias(odds))
+                for candidate, odds in ranked
+            ]
+            if ways:
+                best = max(likelihood_of(option.text, ways[0]) + option.bias for option in options)
+                if best < ways[0][0].logprob:
+                    return None
+                chosen = ranked[await choose(self._asker, before, options, ways)][0]
+            elif ranked[0][1] <= 0:
+                return None
+        self._pen.hole(dump(chosen.value))
+        self._evidence.use(place.about.name, chosen)
+        value: str | int | float = chosen.value
         return value
-
-    def _may_be(self, literal: str, schema: Schema, *, whole: bool) -> bool:
-        value = json.loads(literal)
-        return self._fits(value, schema) and not (whole and not isinstance(value, int))
 
     async def _read(self, hole: Hole, most: int, attempt: int) -> None:
         """Reads what the model writes into a hole, and one piece more where that ends exactly at
@@ -181,6 +177,5 @@ class Leaves:
                     return
 
 
-def dump(value: Any) -> str:
-    """A value in JSON as protocol lines have it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_OFFERED: Final = 16
+"""So many of what the request says are offered to the model for one hole."""

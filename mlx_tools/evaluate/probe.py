@@ -14,7 +14,6 @@ from typing import Any, Final, get_args
 import anyio
 
 from mlx_tools.backends.base import Backend
-from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendError,
     BackendRefused,
@@ -26,6 +25,7 @@ from mlx_tools.evaluate.statistics import Share
 from mlx_tools.messages import Strategy, Style
 from mlx_tools.policy import Limits
 from mlx_tools.proposal import Proposal, Proposer
+from mlx_tools.run_settings import RunSettings
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 

@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any, Final, Protocol
 
 from mlx_tools import data
-from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout
 from mlx_tools.evaluate.bfcl_data import BfclItem
 from mlx_tools.evaluate.bfcl_score import score
@@ -15,6 +14,7 @@ from mlx_tools.evaluate.results import Key, Results
 from mlx_tools.messages import ToolCall
 from mlx_tools.policy import Limits
 from mlx_tools.proposal import Proposal
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.spec import ToolSpec
 from mlx_tools.verdicts import DEFAULT_STYLE, FoundVerdict
 

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final, get_type_hints
 
 from mlx_tools.backends.base import Backend
-from mlx_tools.controller import Controller, RunSettings
+from mlx_tools.controller import Controller
 from mlx_tools.errors import BackendError, ConfigError
 from mlx_tools.evaluate.results import Key, Results
 from mlx_tools.evaluate.runner import Ask, run_all
@@ -22,6 +22,7 @@ from mlx_tools.events import Finished, FormatBroken
 from mlx_tools.outcome import Answered, CallReport, Outcome, Stopped
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.tools import Registry
 
 FILE: Final = Path(__file__).with_name("tasks.toml")

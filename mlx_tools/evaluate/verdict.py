@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mlx_tools import data
-from mlx_tools.controller import RunSettings
 from mlx_tools.evaluate.probe import MAX_TOKENS, Cell, Measured
 from mlx_tools.evaluate.probe_questions import ProbeQuestions
 from mlx_tools.evaluate.statistics import mcnemar
 from mlx_tools.messages import Style
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.verdicts import DEFAULT_STYLE, StrategyChoice, StyleVerdict, Verdict
 
 LEVEL: Final = 0.05

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from mlx_tools import given
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.policy.patterns import checked, first_match
 from mlx_tools.policy.presets import PRESETS
 from mlx_tools.spec import MUTATING, Effects, ToolSpec
 
 _LISTS: Final = ("allow", "deny", "ask")
+_POLICIES: Final = "give a tuple of policies"
 _SWITCHES: Final = ("local_only", "dry_run")
 
 
@@ -48,11 +50,16 @@ class Policy:
         for field in _SWITCHES:
             if not isinstance(getattr(self, field), bool):
                 raise UsageError(f"policy.{field}: expected true or false")
-        if self.preset is not None and self.preset not in PRESETS:
+        known = isinstance(self.preset, str) and self.preset in PRESETS
+        if self.preset is not None and not known:
             raise UsageError(
                 f"policy.preset: {self.preset!r} is not a preset",
                 hint=f"one of {', '.join(PRESETS)}",
             )
+        narrowing = given.items("policy.narrowing", self.narrowing, _POLICIES)
+        for part in narrowing:
+            given.instance("policy.narrowing", part, Policy, _POLICIES)
+        object.__setattr__(self, "narrowing", tuple(narrowing))
 
     @property
     def parts(self) -> tuple[Policy, ...]:
@@ -65,6 +72,7 @@ class Policy:
         A restriction that has nothing to say about which tools there are is written with
         ``allow=["*"]``, as in ``Policy(allow=["*"], local_only=True)``.
         """
+        given.instance("a narrowing policy", other, Policy, "write Policy(allow=[…])")
         held = {replace(self, narrowing=()), *self.narrowing}
         more = (replace(other, narrowing=()), *other.narrowing)
         added = tuple(dict.fromkeys(part for part in more if part not in held))

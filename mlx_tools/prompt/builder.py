@@ -38,15 +38,22 @@ def build_system(
     persona: str | None = None,
     catalog_budget: int = CATALOG_BUDGET,
     count: Callable[[str], int] = count_tokens,
+    best: Callable[[], Sequence[ToolSpec]] | None = None,
+    search: ToolSpec | None = None,
     neutraliser: Neutraliser,
 ) -> SystemPrompt:
     """The system prompt for a session.
 
     ``persona`` stands in place of the one in ``prompts/``. ``catalog_budget`` is in tokens, as
-    ``count`` counts them. What is not the project's own text (tools, project context, a persona) is
-    neutralised. Raises `ConfigError` for a response mode or style that is unknown.
+    ``count`` counts them; past it ``best`` and ``search`` make a shortlist (`build_catalog`). What
+    is not the project's own text (tools, project context, a persona) is neutralised. Raises
+    `ConfigError` for a response mode or style that is unknown.
     """
-    catalog = build_catalog(tools, catalog_budget, count)
+
+    def cost(line: str) -> int:
+        return count(neutraliser.plain(line))  # as it stands in the prompt
+
+    catalog = build_catalog(tools, catalog_budget, cost, best=best, search=search)
     writer = _Writer(neutraliser)
     if persona is None:
         writer.section(words.persona)
@@ -57,7 +64,11 @@ def build_system(
     if catalog.lines:
         writer.section(words.catalog, {"tools": "\n".join(catalog.lines)})
         if catalog.hidden:
-            writer.line(words.hidden, {"count": str(len(catalog.hidden))})
+            more = {"count": str(len(catalog.hidden))}
+            if catalog.search:
+                writer.line(words.search, more | {"name": catalog.shown[-1]})
+            else:
+                writer.line(words.hidden, more)
     else:
         writer.section(words.no_tools)
     if project_context.strip():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.prompt.schema import branches, follow, properties, required, resolve, types
-from mlx_tools.spec import ToolSpec
+from mlx_tools.spec import TOOL_NAME, ToolSpec
 
 MAX_LINE_CHARS: Final = 600
 MAX_DESCRIPTION_CHARS: Final = 240
@@ -25,6 +25,7 @@ MAX_ITEMS: Final = 16
 MAX_VALUE_CHARS: Final = 60
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_HEAD: Final = re.compile(rf"^({TOOL_NAME.pattern})\(", re.ASCII | re.MULTILINE)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
@@ -46,15 +47,26 @@ _DETAILS: Final = (
     _Detail(depth=0, description=60, hints=False, optional=False),
     _Detail(depth=0, description=0, hints=False, optional=False),
 )
+_USABLE: Final = _DETAILS[:4]
+"""What still tells all arguments of a tool and what it does; the rest is for single tools whose
+line would be too long."""
+
+LEAST_SHOWN: Final = 10
+"""So many tools are shown in less detail rather than fewer in more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The lines of the tools that fit the budget, and the names of those shown and hidden."""
+    """The lines of the tools that are shown, and the names of those shown and hidden.
+
+    ``shown`` and ``lines`` go together. ``search`` says whether the last of them is the tool that
+    finds the hidden ones.
+    """
 
     lines: tuple[str, ...]
     shown: tuple[str, ...]
     hidden: tuple[str, ...]
+    search: bool = False
 
 
 def count_tokens(text: str) -> int:
@@ -62,32 +74,90 @@ def count_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def build_catalog(
-    tools: Sequence[ToolSpec], budget: int, count: Callable[[str], int] = count_tokens
-) -> Catalog:
-    """The catalog of ``tools`` within ``budget`` tokens.
+_Lines = list[tuple[ToolSpec, str]]
+"""Tools with their lines."""
 
-    All tools are told of in the same detail, the most that fits; where the least is still too
-    much, the tools are taken in their order, each if it still fits. One is always shown.
+
+def build_catalog(
+    tools: Sequence[ToolSpec],
+    budget: int,
+    count: Callable[[str], int] = count_tokens,
+    *,
+    best: Callable[[], Sequence[ToolSpec]] | None = None,
+    search: ToolSpec | None = None,
+) -> Catalog:
+    """The catalog of ``tools`` within ``budget`` tokens, line ends included.
+
+    All tools are told of in the same detail, the most that fits, in their own order. Where the
+    least that makes a tool usable (its arguments, and what it does) is too much, a shortlist is
+    shown: those of ``best()``, the best first (without it the tools as they come), each if it
+    still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
+    among the tools, then stands last, in a quarter of the budget if it can. One tool is always
+    shown.
     """
-    lines: list[str] = []
-    for detail in _DETAILS:
-        lines = [_line(tool, detail) for tool in tools]
-        if sum(map(count, lines)) <= budget:
+    for detail in _USABLE:
+        fitting = _fitting(tools, detail, budget, count, whole=True)
+        if len(fitting) == len(tools):
+            return _catalog(fitting, tools)
+    last = _last(search, budget // 4, count)
+    left = budget - sum(count(f"{line}\n") for _, line in last)
+    ordered = tools if best is None else best()
+    kept: _Lines = []
+    for detail in _USABLE:
+        kept = _fitting(ordered, detail, left, count)
+        if len(kept) >= min(LEAST_SHOWN, len(ordered)):
             break
-    left = budget
-    shown: list[int] = []
-    for number, line in enumerate(lines):
-        cost = count(line)
-        if cost <= left or not shown:
-            shown.append(number)
-            left -= cost
-    kept = set(shown)
+    if not kept:
+        kept = [(ordered[0], _line(ordered[0], _USABLE[-1]))]
+    return _catalog(kept, tools, last)
+
+
+def _last(search: ToolSpec | None, budget: int, count: Callable[[str], int]) -> _Lines:
+    """The search with its line, in the most detail that fits, or the least."""
+    if search is None:
+        return []
+    lines = [_line(search, detail) for detail in _USABLE]
+    fitting = (line for line in lines if count(f"{line}\n") <= budget)
+    return [(search, next(fitting, lines[-1]))]
+
+
+def _catalog(kept: _Lines, tools: Sequence[ToolSpec], last: _Lines | None = None) -> Catalog:
+    shown = {tool.name for tool, _ in kept}
+    told = [*kept, *(last or ())]
     return Catalog(
-        lines=tuple(lines[number] for number in shown),
-        shown=tuple(tools[number].name for number in shown),
-        hidden=tuple(tool.name for number, tool in enumerate(tools) if number not in kept),
+        lines=tuple(line for _, line in told),
+        shown=tuple(tool.name for tool, _ in told),
+        hidden=tuple(tool.name for tool in tools if tool.name not in shown),
+        search=bool(last),
     )
+
+
+def _fitting(
+    tools: Sequence[ToolSpec],
+    detail: _Detail,
+    budget: int,
+    count: Callable[[str], int],
+    *,
+    whole: bool = False,
+) -> _Lines:
+    """The tools that fit, each if it still does, with their lines. ``whole``: ends at the first
+    that does not."""
+    kept: _Lines = []
+    left = budget
+    for tool in tools:
+        line = _line(tool, detail)
+        cost = count(f"{line}\n")
+        if cost <= left:
+            kept.append((tool, line))
+            left -= cost
+        elif whole or left <= 0:
+            break
+    return kept
+
+
+def names_in(text: str) -> list[str]:
+    """The names of the tools whose lines stand in ``text``, as `build_catalog` wrote them."""
+    return _HEAD.findall(text)
 
 
 def signature(spec: ToolSpec) -> str:

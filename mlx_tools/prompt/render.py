@@ -122,7 +122,7 @@ class Prompt:
         self._asked = None
         match record:
             case UserRecord():
-                self._ask(record.content)
+                self._ask(record)
             case CallRecord():
                 self._calls.append(record)
             case ObservationRecord():
@@ -156,11 +156,11 @@ class Prompt:
 
     # --- what records do ---
 
-    def _ask(self, question: str) -> None:
+    def _ask(self, record: UserRecord) -> None:
         if self._lines() or self._unread is not None:
             self._close(write_answer(self._words.unanswered, self._style))
         self._calls, self._observed = [], {}  # nobody will say how these ended
-        self._said.append(self._plain(question))
+        self._said.append(self._plain(self._words.asked(record.content, record.tools)))
 
     def _complete(self, record: CompletionRecord) -> None:
         if record.counted.strip():

@@ -7,7 +7,7 @@ that a slip of an editor's hand is told by file and key, and not by a model that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -75,6 +75,8 @@ class PromptWords:
     catalog: str
     no_tools: str
     hidden: str
+    search: str
+    offered: str
     project_context: str
     unanswered: str
     go_on: str
@@ -94,6 +96,13 @@ class PromptWords:
     def correction(self, code: str) -> str:
         """How to mend a line that was refused with this code; empty where there is no advice."""
         return _one_line(self.corrections.get(code, ""))
+
+    def asked(self, question: str, tools: Sequence[str] = ()) -> str:
+        """A question as the model reads it, with the lines of the tools that it brings."""
+        if not tools:
+            return question
+        values = {"tools": "\n".join(tools), "question": question}
+        return fill(self.offered.strip("\n"), values)
 
     def cut_notice(self, omitted: int) -> str:
         """What stands where ``omitted`` characters of an observation were left out."""
@@ -127,6 +136,8 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         catalog=catalog.text("tools", required=("tools",)),
         no_tools=catalog.text("none"),
         hidden=catalog.text("hidden", required=("count",)),
+        search=catalog.text("search", required=("count", "name")),
+        offered=catalog.text("offered", required=("tools", "question")),
         project_context=messages.text("project_context", required=("context",)),
         unanswered=turns.text("unanswered"),
         go_on=turns.text("go_on"),

@@ -7,6 +7,8 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Final
 
+from mlx_tools.policy import Policy
+
 MAX_PROGRESS_CHARS: Final = 200
 
 
@@ -22,15 +24,21 @@ class ToolContext:
     """Handed to a tool whose function has a parameter annotated with this class.
 
     The parameter is not part of the tool's schema. ``timeout`` is what the call had when it
-    started, in seconds, None without a limit.
+    started, in seconds, None without a limit. ``policy`` is the one that let the call run: a tool
+    that shows or does more on behalf of its caller holds itself to it. Without one it allows
+    nothing.
     """
 
-    __slots__ = ("_cancelled", "_report", "timeout")
+    __slots__ = ("_cancelled", "_report", "policy", "timeout")
 
     def __init__(
-        self, report: Callable[[Progress], None] | None = None, timeout: float | None = None
+        self,
+        report: Callable[[Progress], None] | None = None,
+        timeout: float | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.timeout = timeout
+        self.policy = policy or Policy()
         self._report = report
         self._cancelled = False
 

@@ -211,6 +211,7 @@ class _Direct:
             tool,
             self._call.arguments,
             timeout=self._limits.tool_timeout,
+            policy=self._policy,
             on_progress=on_progress,
         )
         status: Status = "ok" if result.error is None else "error"

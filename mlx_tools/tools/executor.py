@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
+from mlx_tools.policy import Policy
 from mlx_tools.tools.context import Progress, ToolContext, reset_context, set_context
 from mlx_tools.tools.results import ResultError, to_text, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
@@ -54,6 +55,7 @@ async def execute(
     *,
     timeout: float,
     max_output_chars: int = MAX_OUTPUT_CHARS,
+    policy: Policy | None = None,
     on_progress: OnProgress | None = None,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
@@ -66,8 +68,9 @@ async def execute(
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``on_progress`` is called in the event loop with what the tool reports, the latest report
-    alone where they come faster than the loop turns.
+    final. ``policy`` is what the tool's context tells it. ``on_progress`` is called in the event
+    loop with what the tool reports, the latest report alone where they come faster than the loop
+    turns.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -79,7 +82,7 @@ async def execute(
     for _ in range(tries):
         left = seconds - (perf_counter() - started)
         given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change them
-        outcome = await _attempt(tool, given, max(left, 0.0), on_progress)
+        outcome = await _attempt(tool, given, max(left, 0.0), policy, on_progress)
         if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
             break
     duration_ms = round((perf_counter() - started) * 1000)
@@ -101,11 +104,15 @@ def _copied(value: Any) -> Any:
 
 
 async def _attempt(
-    tool: Callee, arguments: Mapping[str, Any], seconds: float, on_progress: OnProgress | None
+    tool: Callee,
+    arguments: Mapping[str, Any],
+    seconds: float,
+    policy: Policy | None,
+    on_progress: OnProgress | None,
 ) -> Outcome | None:
     """One call. Returns its outcome, the value as text, or None where its time is over."""
     loop = asyncio.get_running_loop()
-    context = ToolContext(_reporter(on_progress) if on_progress else None, seconds)
+    context = ToolContext(_reporter(on_progress) if on_progress else None, seconds, policy)
     leave: Callable[[], None] | None = None
     token = set_context(context)
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
+from mlx_tools import given
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy, asks, check_presets, matches, permitted
+from mlx_tools.prompt import SEARCH
 from mlx_tools.spec import ToolSpec
 from mlx_tools.tools.builtin.rooted import Root, RootName, supported
 from mlx_tools.tools.entry_points import Offer, installed, is_tool, of_plugin, offered
@@ -25,19 +28,19 @@ class Registry:
     """
 
     def __init__(
-        self, tools: Iterable[Callee] = (), *, switched_off: Mapping[str, str] | None = None
+        self, tools: Iterable[Callee] | None = (), *, switched_off: Mapping[str, str] | None = None
     ) -> None:
         self._tools: dict[str, Callee] = {}
         self._disabled: dict[str, str] = {}
         self._switched_off = dict(switched_off or {})
         self._pending: Callable[[], Iterable[Offer]] | None = None
-        for tool in tools:
+        for tool in given.items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
 
     @classmethod
     def builtin(
         cls,
-        roots: Sequence[str | RootName] = (),
+        roots: Iterable[str | os.PathLike[str] | RootName] = (),
         *,
         switched_off: Mapping[str, str] | None = None,
     ) -> Self:
@@ -47,12 +50,13 @@ class Registry:
         from mlx_tools.tools.builtin.calculator import calculator
         from mlx_tools.tools.builtin.clock import clock
         from mlx_tools.tools.builtin.file_access import file_access
+        from mlx_tools.tools.builtin.tool_search import tool_search
 
         registry = cls(switched_off=switched_off)
         usable = supported()
-        names = [root if isinstance(root, RootName) else RootName.parse(root) for root in roots]
+        names = [_root(root) for root in given.items("roots", roots, "give a list of folders")]
         opened = [Root(name) for name in names] if usable else []
-        for tool in (calculator(), clock(), file_access(opened)):
+        for tool in (calculator(), clock(), file_access(opened), tool_search(registry)):
             registry._put(tool)
         if not usable:
             registry._disabled["file_access"] = "this system cannot open files safely (openat)"
@@ -86,6 +90,13 @@ class Registry:
         except ToolDefinitionError as error:
             raise ToolDefinitionError(f"{spec.name}: {error.message}", hint=error.hint) from None
         self._put(tool)
+
+    def add_search(self) -> None:
+        """Adds ``tool_search``, which looks through these tools, unless that name is taken."""
+        from mlx_tools.tools.builtin.tool_search import tool_search
+
+        if SEARCH not in self.all_specs():
+            self._put(tool_search(self))
 
     def disable(self, pattern: str, reason: str) -> None:
         """Switches off the tools that a name, a glob or ``plugin:NAME`` means."""
@@ -210,3 +221,11 @@ class Registry:
                 except ToolDefinitionError as error:
                     name = getattr(tool, "__name__", offer.name)
                     self._disabled[f"plugin:{offer.plugin}/{name}"] = str(error)
+
+
+def _root(root: str | os.PathLike[str] | RootName) -> RootName:
+    if isinstance(root, os.PathLike):
+        return RootName(os.fspath(root))
+    if isinstance(root, RootName):
+        return root
+    return RootName.parse(given.instance("a root", root, str, "write DIR, or DIR:rw"))

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.evaluate.questions import make_wheel
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -102,6 +104,25 @@ def test_a_missing_competitor_is_left_out_or_where_all_are_needed_an_error() -> 
     needed = subprocess.run([*options, "--need", "all"], capture_output=True, text=True)
     assert needed.returncode == 1
     assert "cannot be measured: LangChain JSON chat" in needed.stderr
+
+
+def test_tool_retrieval_counts_the_questions_whose_tools_are_found(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "bfcl.whl")
+    named = ("--category", "simple_java,simple_python,multiple,parallel_multiple")
+    options = ("--wheel", str(wheel), *named, "--half", "all", "--tools", "3")
+    found = results("tool_retrieval.py", *options, "--json")
+    assert {name: cell["at 5"]["of"] for name, cell in found.items()} == {
+        "simple_java": 1,
+        "simple_python": 40,
+        "multiple": 8,
+        "parallel_multiple": 1,
+        "all": 50,
+    }
+    assert found["multiple"]["at 1"]["hits"] == 8  # they ask to play, which is its name
+    assert found["parallel_multiple"]["at 1"]["hits"] == 0  # two tools are not both the first
+    assert found["all"]["shown"]["hits"] == 50  # three fit
+    page = run("tool_retrieval.py", *options)
+    assert "| multiple | 8 | 100.0 % (67.6 to 100.0) |" in page
 
 
 def test_the_whole_of_it_runs_quickly_without_touching_the_page(tmp_path: Path) -> None:

@@ -62,9 +62,14 @@ Script = Completion | Callable[[str], Completion]
 
 
 class ScriptedServer:
-    """Serves the scripted completions one after the other; out of script, it answers 500."""
+    """Serves the scripted completions one after the other; out of script, it answers 500.
 
-    def __init__(self, *script: Script, model: str = "scripted") -> None:
+    The page ``hanging`` is answered when the server ends.
+    """
+
+    def __init__(self, *script: Script, model: str = "scripted", hanging: str = "") -> None:
+        self.hanging = hanging
+        self._ended = threading.Event()
         self._script = list(script)
         self._lock = threading.Lock()
         self.model = model
@@ -90,7 +95,13 @@ class ScriptedServer:
         self._thread.start()
         return self
 
+    def stop(self) -> None:
+        """Take no connection any more; what is being answered is. A script may ask for it."""
+        self._server.shutdown()
+        self._server.server_close()
+
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -114,6 +125,8 @@ class ScriptedServer:
                 return
 
             def do_GET(self) -> None:
+                if self.path == outer.hanging:
+                    outer._ended.wait(30)
                 if self.path == "/health":
                     self._json(200, {"status": "ok"})
                 elif self.path == "/v1/models":

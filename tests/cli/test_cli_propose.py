@@ -84,6 +84,24 @@ def test_a_backend_that_fails_at_the_second_try_is_an_error_and_no_proposal(
     assert (result.code, result.out) == (3, "")
 
 
+def test_of_many_tools_a_shortlist_is_shown_and_each_may_be_proposed(run: Any, write: Any) -> None:
+    kinds = ("city", "river", "lake", "hill", "road", "farm", "wood", "moor", "port", "park")
+    deeds = ("paint", "measure", "rename", "flood", "visit", "sell", "map", "fence", "name", "buy")
+    many = [
+        {"name": f"{deed}_{kind}", "description": f"To {deed} a {kind} of that number, " * 3}
+        for deed in deeds
+        for kind in kinds
+    ]
+    tools = write("tools.json", many)
+    for name, arguments in (("tool_search", {"query": "visit a wood"}), ("visit_wood", {})):
+        options = ("Please paint the lake.", "--tools", tools)
+        result, server = propose(run, call(name, **arguments), options=options)
+        assert result.code == 0 and result.json["messages"][0]["name"] == name
+        (prompt,) = server.prompts
+        assert "\nTools:\npaint_lake(" in prompt and "\ntool_search(" in prompt
+        assert "visit_wood(" not in prompt and "more tools are not listed here" in prompt
+
+
 def test_a_call_that_could_run_freely_does_not_run(run: Any, write: Any) -> None:
     tools = write("tools.json", [{"name": "calculator", "effects": ["read"]}])
     result, server = propose(
@@ -162,3 +180,81 @@ def test_wrong_usage_is_one_line(run: Any, write: Any, options: tuple[str, ...],
 def test_a_backend_that_fails_is_exit_code_3(run: Any, write: Any) -> None:
     result, _ = propose(run, options=("Hi", "--tools", write("tools.json", TOOLS)))
     assert result.code == 3 and result.out == ""
+
+
+# --- a batch on a server that fails -----------------------------------------------------------
+
+REFUSED = Completion("the prompt is too long", status=400)
+CUT = Completion("{", finish_reason=None)
+SUNNY = answer("Sunny.")
+
+
+def batch_of(write: Any, count: int) -> tuple[str, ...]:
+    lines = (json.dumps({"id": n, "question": f"Question {n}?"}) for n in range(1, count + 1))
+    return ("--batch", write("batch.jsonl", "\n".join(lines)), "--tools", write("t.json", TOOLS))
+
+
+@pytest.mark.parametrize(("bad", "said"), [(REFUSED, "too long"), (CUT, "broke off")])
+def test_a_line_that_the_server_fails_is_named_and_the_others_are_asked(
+    run: Any, write: Any, bad: Completion, said: str
+) -> None:
+    script = (SUNNY, bad, bad, SUNNY, bad, bad)
+    result, _ = propose(run, *script, options=batch_of(write, 6))
+    assert result.code == 3
+    assert [value["id"] for value in result.lines] == [1, 2, 3, 4, 5, 6]
+    assert [value["error"] is None for value in result.lines] == [True, False, False, True] + [
+        False
+    ] * 2
+    failed = result.lines[1]
+    assert list(failed) == KEYS and failed["messages"] == []
+    assert failed["error"]["code"] == "backend_error"
+    assert said in failed["error"]["message"] and "line 2: " in failed["error"]["message"]
+    assert failed["usage"]["requests"] is None and failed["strategy"] is None
+    errors = result.err.splitlines()
+    assert len(errors) == 4 and all("batch.jsonl: line " in line for line in errors)
+
+
+def test_failures_in_a_row_stop_a_batch_and_name_the_line(run: Any, write: Any) -> None:
+    result, server = propose(run, SUNNY, *[REFUSED] * 9, options=batch_of(write, 9))
+    assert result.code == 3
+    assert [value["id"] for value in result.lines] == [1, 2, 3]
+    assert "line 4: " in result.err.splitlines()[-1]
+    assert len(server.bodies) == 4
+
+
+def test_a_batch_stops_where_the_server_is_gone(run: Any, write: Any) -> None:
+    def last(prompt: str) -> Completion:
+        server.stop()
+        return SUNNY
+
+    with ScriptedServer(SUNNY, last) as server:
+        options = ("--url", server.url, "--strategy", "free", *batch_of(write, 9))
+        result = run("propose", *options)
+    assert result.code == 3
+    assert [value["id"] for value in result.lines] == [1, 2]
+    assert "batch.jsonl: line 3: no server answers" in result.error
+
+
+def test_a_completion_that_takes_too_long_is_of_its_line(run: Any, write: Any) -> None:
+    slow = Completion("{" * 700, delay=0.2)
+    result, _ = propose(run, slow, SUNNY, options=("--timeout", "1.5", *batch_of(write, 2)))
+    assert result.code == 3
+    assert [value["error"] and value["error"]["code"] for value in result.lines] == [
+        "timeout",
+        None,
+    ]
+
+
+# --- a server that does not say what it is ----------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["/health", "/v1/models"])
+def test_the_timeout_bounds_finding_out_what_the_server_serves(
+    run: Any, write: Any, page: str
+) -> None:
+    tools = write("tools.json", TOOLS)
+    with ScriptedServer(hanging=page) as server:
+        for command in (("propose", "Hi?", "--tools", tools), ("ask", "Hi?")):
+            result = run(*command, "--url", server.url, "--timeout", "0.5")
+            assert result.code == 3 and "in the 0.5 s that there were" in result.error
+    assert server.bodies == []

@@ -28,6 +28,7 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
         "calculator": (True, False),
         "clock": (False, False),
         "file_access": (True, False),
+        "tool_search": (True, False),
     }
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
 
@@ -39,13 +40,14 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
         "calculator": (True, True),
         "clock": (False, False),
         "file_access": (True, True),
+        "tool_search": (True, True),
     }
 
 
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access")
+        *("calculator", "clock", "file_access", "tool_search")
     ]
 
 
@@ -110,6 +112,44 @@ def test_tools_that_are_turned_off_are_not_called(
     result = run("tools", "call", "clock", "{}")
     assert result.code == 2 and "PLUGIN_MLX_TOOLS_ENABLED" in result.error
     assert not any(row["enabled"] for row in run("tools", "list", "--json").lines)
+
+
+def test_a_search_prints_what_matches_and_may_be_called(run: Any) -> None:
+    result = run("tools", "search", "what time is it in a city")
+    assert result.code == 0 and result.out.startswith("clock(timezone?: string) - ")
+    assert result.out.count("\n") == 1 and result.err == ""
+    (row,) = run("tools", "search", "what time is it", "--json").lines
+    assert list(row) == [*LISTED, "score", "signature"]
+    assert row["name"] == "clock" and row["score"] > 0 and row["signature"] in result.out
+
+
+def test_a_search_says_what_it_hides_and_why(run: Any) -> None:
+    result = run("tools", "search", "read a text file")
+    assert result.out == "" and "--root" in result.err and "no tool matches" in result.err
+    result = run("tools", "search", "time", "--tools", "calculator")
+    assert result.out == "" and "1 of the best matches may not be called" in result.err
+    rows = run("tools", "search", "time", "--tools", "calculator", "--all", "--json").lines
+    assert [(row["name"], row["permitted"]) for row in rows] == [("clock", False)]
+    result = run("tools", "search", "time", "--tools", "calculator", "--all")
+    assert result.out.startswith("not permitted ") and result.err == ""
+
+
+def test_a_search_has_a_limit_and_a_query(run: Any) -> None:
+    everything = ("tools", "search", "a text file, a date, an expression", "--root", ".")
+    assert len(run(*everything, "--json").lines) == 3
+    result = run(*everything, "--json", "--limit", "1")
+    assert len(result.lines) == 1 and "2 more match" in result.err
+    assert run("tools", "search", "-", stdin="what time is it?").out.startswith("clock(")
+    assert run("tools", "search", "  ").code == 2
+    assert run("tools", "search", "x", "--limit", "0").code == 2
+
+
+def test_the_search_can_be_called_like_any_tool(run: Any) -> None:
+    call = ("tools", "call", "tool_search", '{"query":"what time is it"}')
+    assert run(*call).code == 1  # the preset does not hold it
+    result = run(*call, "--tools", "clock,tool_search")
+    assert result.code == 0 and result.out.startswith("clock(timezone?: string) - ")
+    assert "No tool here" in run(*call, "--tools", "tool_search").out
 
 
 @pytest.mark.parametrize("form", ["openai", "anthropic", "mcp", "jsonschema"])

@@ -30,7 +30,13 @@ def _record(cls: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrate
 
 
 RECORDS = st.one_of(
-    _record(m.UserRecord, content=TEXT, at=TEXT, tool_choice=st.none() | TEXT),
+    _record(
+        m.UserRecord,
+        content=TEXT,
+        at=TEXT,
+        tool_choice=st.none() | TEXT,
+        tools=st.lists(TEXT, max_size=2).map(tuple),
+    ),
     _record(
         m.CompletionRecord,
         turn=st.integers(1, 9),

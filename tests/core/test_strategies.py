@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, tool
-from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import CompletionRecord
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.testing import ScriptedBackend
 
 BROKEN = '{"type":"tool_call","nonsense":'
@@ -47,11 +47,11 @@ def test_free_is_never_guided() -> None:
 
 def test_auto_asks_a_broken_turn_again_from_the_same_prompt() -> None:
     # The model says no likelihoods; then it writes what the holes are asked for.
-    guided = ("", "tool_call", "1,", "2}}")
+    guided = ("", "tool_call", "7,", "9}}")
     backend = ScriptedBackend(BROKEN, *guided, ANSWER)
     outcome = controller(backend, "auto").run_sync("Please add the numbers 7 and 9 for me.")
     assert isinstance(outcome, Answered)
-    assert [call.arguments for call in outcome.calls] == [{"a": 1, "b": 2}]
+    assert [call.arguments for call in outcome.calls] == [{"a": 7, "b": 9}]
     first = backend.prompts[0]
     assert all(prompt.startswith(first) for prompt in backend.prompts)
     assert not any(BROKEN in prompt[len(first) :] for prompt in backend.prompts)

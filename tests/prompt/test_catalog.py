@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.prompt.catalog import MAX_LINE_CHARS, build_catalog, count_tokens, signature
+from mlx_tools.prompt.catalog import (
+    LEAST_SHOWN,
+    MAX_LINE_CHARS,
+    build_catalog,
+    count_tokens,
+    names_in,
+    signature,
+)
 from mlx_tools.spec import ToolSpec
 
 
@@ -153,6 +161,42 @@ def test_past_the_budget_tools_are_shown_in_order_while_they_fit() -> None:
 def test_one_tool_is_always_shown() -> None:
     assert build_catalog(TOOLS, 0).shown == ("tool_0",)
     assert build_catalog([], 0).shown == ()
+    assert build_catalog(TOOLS, 0, search=SEARCH).shown == ("tool_0", "seek")
+    assert build_catalog([], 0, search=SEARCH).shown == ()
+
+
+SEARCH = tool("seek", "Finds tools. " * 20, properties={"text": {"type": "string"}})
+
+
+def test_a_shortlist_holds_the_best_that_fit_and_the_search_last() -> None:
+    catalog = build_catalog(TOOLS, 300, best=lambda: TOOLS[::-1], search=SEARCH)
+    assert catalog.search and catalog.shown[-1] == "seek"
+    best = [spec.name for spec in TOOLS[::-1]]
+    assert list(catalog.shown[:-1]) == best[: len(catalog.shown) - 1]
+    assert list(catalog.hidden) == best[len(catalog.shown) - 1 :][::-1]
+    assert len(catalog.shown) > LEAST_SHOWN
+    assert sum(count_tokens(f"{line}\n") for line in catalog.lines) <= 300
+    assert count_tokens(catalog.lines[-1]) <= 300 // 4
+
+
+def test_all_arguments_of_a_tool_on_a_shortlist_are_told() -> None:
+    for budget in range(20, 400, 20):
+        for line in build_catalog(TOOLS, budget, best=lambda: TOOLS).lines:
+            assert re.match(r"tool_\d+\(x\?: any\) - word", line)
+
+
+def test_where_all_fit_nothing_is_ranked_or_searched() -> None:
+    def best() -> list[ToolSpec]:
+        raise AssertionError
+
+    catalog = build_catalog(TOOLS, 500, best=best, search=SEARCH)
+    assert (catalog.hidden, catalog.search, len(catalog.shown)) == ((), False, 20)
+
+
+def test_the_names_are_read_off_the_lines() -> None:
+    catalog = build_catalog(TOOLS, 300, search=SEARCH)
+    assert tuple(names_in("\n".join(catalog.lines))) == catalog.shown
+    assert names_in("3 more match.\nsay f(x)\n(a)\n") == []
 
 
 def test_tokens_are_counted_by_whoever_can() -> None:

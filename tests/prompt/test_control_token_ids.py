@@ -57,6 +57,7 @@ class Texts:
     earlier_answer: str = "x"
     example_observation: str = "x"
     question: str = "x"
+    brought_tool: str = "x"
     prose_before_calls: str = "x"
     argument: str = "x"
     call_id: str = "x"
@@ -148,7 +149,7 @@ def conversation(style: Any, texts: Texts) -> list[tuple[str, list[Record]]]:
             [
                 UserRecord(content=texts.earlier_question),
                 AnswerRecord(turn=0, content=texts.earlier_answer),
-                UserRecord(content=texts.question),
+                UserRecord(content=texts.question, tools=(texts.brought_tool,)),
             ],
         ),
         (

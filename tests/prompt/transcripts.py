@@ -55,7 +55,8 @@ def transcripts(draw: Any, style: Any) -> list[Step]:
     records: list[Record] = []
     turn = 0
     for _ in range(draw(st.integers(1, 3))):
-        records.append(UserRecord(content=draw(CONTENT)))
+        brought = tuple(draw(st.lists(CONTENT, max_size=2)))
+        records.append(UserRecord(content=draw(CONTENT), tools=brought))
         for _ in range(draw(st.integers(0, 3))):
             turn += 1
             choice = draw(st.sampled_from(("auto", "auto", "required", "none", "calculator")))

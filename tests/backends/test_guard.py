@@ -1,0 +1,176 @@
+"""What a backend of somebody's does wrong, and what a run makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from mlx_tools import Chunk, CompletionRequest, Controller, Policy, Stopped, tool
+from mlx_tools.backends.guard import Guarded
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    UsageError,
+)
+from mlx_tools.outcome import Answered
+from mlx_tools.run_settings import RunSettings
+
+REQUEST = CompletionRequest(prompt="Say hi.")
+CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
+ANSWER = '{"type":"final_answer","content":"3"}'
+
+
+@tool(effects={"read"})
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+class Writes:
+    """Writes the texts; raises what is no text."""
+
+    def __init__(self, *script: Any) -> None:
+        self._script = list(script)
+        self.closed = 0
+
+    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        try:
+            what = self._script.pop(0)
+            if not isinstance(what, str):
+                raise what
+            yield Chunk(what, "stop")
+        finally:
+            self.closed += 1
+
+
+class Weird(Exception):
+    """Not one of ours."""
+
+
+def collected(backend: Any) -> list[Chunk]:
+    async def main() -> list[Chunk]:
+        async with aclosing(Guarded(backend).complete(REQUEST)) as chunks:
+            return [chunk async for chunk in chunks]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (Weird("the cable"), BackendBroken, "the backend Writes raised Weird: the cable"),
+        (KeyError(), BackendBroken, "the backend Writes raised KeyError"),
+        (TimeoutError("30 s"), BackendTimeout, "raised TimeoutError: 30 s"),
+        (BackendRefused("no"), BackendRefused, "no"),
+        (UsageError("an empty prompt"), UsageError, "an empty prompt"),
+        (ExceptionGroup("two", [Weird("x"), BackendRefused("no")]), BackendRefused, "no"),
+        (ExceptionGroup("one", [Weird("x")]), BackendBroken, "ExceptionGroup"),
+    ],
+)
+def test_an_error_of_any_kind_becomes_one_of_ours(
+    error: Exception, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        collected(Writes(error))
+    assert type(caught.value) is kind and said in str(caught.value)
+    assert caught.value is error or caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+def test_what_is_no_error_passes(error: type[BaseException]) -> None:
+    async def main() -> None:
+        async with aclosing(Guarded(Writes(error())).complete(REQUEST)) as chunks:  # type: ignore[arg-type]
+            with pytest.raises(error):
+                await anext(chunks)
+
+    asyncio.run(main())
+
+
+class Returns:
+    """Is no generator: gives what it was told to."""
+
+    def __init__(self, value: Any) -> None:
+        self.complete = lambda request: value
+
+
+class Coroutine:
+    async def complete(self, request: CompletionRequest) -> str:
+        return "Hi."
+
+
+class Items:
+    """A plain asynchronous iterator, without a way to close it."""
+
+    def __init__(self, *items: Any) -> None:
+        self._items = list(items)
+
+    def complete(self, request: CompletionRequest) -> Items:
+        return self
+
+    def __aiter__(self) -> Items:
+        return self
+
+    async def __anext__(self) -> Any:
+        if not self._items:
+            raise StopAsyncIteration
+        return self._items.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        (Coroutine(), "gave coroutine, no async iterator"),
+        (Returns(["Hi."]), "gave list, no async iterator"),
+        (Items("Hi."), "yielded str, not Chunk"),
+        (Items(None), "yielded NoneType, not Chunk"),
+    ],
+)
+def test_what_is_no_stream_of_chunks_is_told(backend: Any, said: str) -> None:
+    with pytest.raises(BackendBroken, match=said):
+        collected(backend)
+
+
+def test_an_iterator_that_cannot_be_closed_serves_as_well() -> None:
+    assert collected(Items(Chunk("Hi."))) == [Chunk("Hi.")]
+
+
+class FailsToClose:
+    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        try:
+            yield Chunk(ANSWER)
+            yield Chunk("more")
+        finally:
+            raise Weird("cannot let go")
+
+
+def test_how_a_backend_takes_its_closing_is_of_no_matter() -> None:
+    outcome = Controller(FailsToClose(), settings=RunSettings(strategy="free")).run_sync("Hi?")
+    assert isinstance(outcome, Answered) and outcome.answer == "3"
+
+
+@pytest.mark.parametrize("strategy", ["auto", "free", "guided"])
+def test_a_backend_that_raises_at_first_is_a_backend_error(strategy: str) -> None:
+    backend = Writes(*[Weird("the cable")] * 3)
+    controller = Controller(backend, [add], settings=RunSettings(strategy=strategy))
+    with pytest.raises(BackendError, match="Writes raised Weird: the cable"):
+        controller.run_sync("Add 1 and 2.")
+    assert backend.closed >= 1
+
+
+def test_a_backend_that_raises_later_stops_the_run_and_that_is_recorded() -> None:
+    controller = Controller(
+        Writes(CALL, Weird("the cable")),
+        [add],
+        Policy(allow=["add"]),
+        settings=RunSettings(strategy="free"),
+    )
+    outcome = controller.run_sync("Add 1 and 2.")
+    assert isinstance(outcome, Stopped) and outcome.reason == "backend_error"
+    assert "Writes raised Weird: the cable" in (outcome.message or "")
+    assert [call.status for call in outcome.calls] == ["ok"]
