@@ -13,7 +13,7 @@ from mlx_tools.cli import options, probe
 from mlx_tools.cli.output import complain, print_json, print_text
 from mlx_tools.cli.wiring import RunOptions, choose, identity_of
 from mlx_tools.doctor import Check, check_all, check_verdict
-from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, MlxToolsError
+from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
 from mlx_tools.paths import state_dir
 from mlx_tools.router import find_served_format
 from mlx_tools.verdicts import FoundVerdict, find_verdict
@@ -92,8 +92,11 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
     try:
         found = _Findings(await _checks(run, chosen))
         if within is not None and not found.failed:
-            found.probed = await probe.probe(run, chosen, within)
-            found.checks.append(found.probed.check())
+            try:
+                found.probed = await probe.probe(run, chosen, within)
+                found.checks.append(found.probed.check())
+            except BackendTimeout as error:
+                found.checks.append(Check("probe", "fail", error.message, error.hint or ""))
         model = run.configuration.settings.model
         found.verdict = find_verdict(identity_of(chosen, chosen.model or run.model_name))
         found.checks.append(check_verdict(found.verdict, model.prompt_style, model.strategy))

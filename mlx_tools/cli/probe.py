@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
+from time import monotonic
 from typing import Any, Final
 
 from mlx_tools.backends import Chosen, LocalBackend, ServerBackend
+from mlx_tools.backends.limits import found_within
 from mlx_tools.cli import version
 from mlx_tools.cli.progress import counting
 from mlx_tools.cli.wiring import RunOptions, identity_of, run_settings
@@ -71,13 +73,17 @@ class Probed:
 async def probe(
     run: RunOptions, chosen: Chosen, within: float, *, store: VerdictStore | None = None
 ) -> Probed:
-    """Measures the model that was chosen, within so many seconds, and keeps the verdict."""
-    asked = load_questions()
+    """Measures the model that was chosen, within so many seconds, and keeps the verdict.
+
+    Raises `BackendTimeout` where finding out what the server serves takes all of them.
+    """
+    began, asked = monotonic(), load_questions()
     forbidden = tuple(getattr(chosen.backend, "forbidden_tokens", ()))
-    settings = replace(await run_settings(run, chosen), project_context="", verdict=None)
     strategies: list[Strategy] = ["free", "guided"]
-    if await takes_grammar(chosen.backend):
-        strategies.append("grammar")
+    with found_within(within, "--within"):
+        settings = replace(await run_settings(run, chosen), project_context="", verdict=None)
+        if await takes_grammar(chosen.backend):
+            strategies.append("grammar")
     total = len(asked.questions) * len(STYLES) * len(strategies)
     with counting("probing", total) as step:
         measured = await measure(
@@ -86,7 +92,7 @@ async def probe(
             settings=settings,
             limits=run.configuration.limits(),
             strategies=strategies,
-            seconds=within,
+            seconds=within - (monotonic() - began),
             step=step,
             prepare=_prepare(chosen, forbidden),
         )

@@ -15,12 +15,16 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 def some_questions(calls: int = 8) -> ProbeQuestions:
-    """So many questions that need a call, and two that need an answer."""
+    """So many questions that need a call, and two that need an answer.
+
+    No question holds a number: guided decoding has the right one from the model alone.
+    """
     tool = f"name = 'count'\ndescription = 'Counts.'\nparameters = '''{json.dumps(NUMBER)}'''\n"
     text = f"[[catalogs]]\nname = 'all'\n[[catalogs.tools]]\n{tool}"
     for n in range(calls):
         call = f"{{ name = 'count', arguments = {{ n = [{n}] }} }}"
-        text += f"[[catalogs.questions]]\nid = 'c{n}'\nquestion = 'Count to {n}.'\ncall = {call}\n"
+        asked = f"Count the herd {chr(ord('A') + n)}."
+        text += f"[[catalogs.questions]]\nid = 'c{n}'\nquestion = '{asked}'\ncall = {call}\n"
     for n, said in enumerate(("Good day.", "Farewell.")):
         text += f"[[catalogs.questions]]\nid = 'a{n}'\nquestion = '{said}'\n"
     return load_questions(text)
