@@ -19,7 +19,7 @@ from mlx_tools.backends.function import CompleteFunction, as_backend
 from mlx_tools.backends.limits import found_within
 from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import Header
+from mlx_tools.messages import Header, Style
 from mlx_tools.outcome import Outcome, outcome_of
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
@@ -31,12 +31,13 @@ from mlx_tools.prompt import (
     is_search,
     read_history,
 )
-from mlx_tools.router import format_of, model_of
+from mlx_tools.router import decide_for, format_of, model_of
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session, State
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
+from mlx_tools.verdicts import Decided
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ class Controller:
         self.policy = _given("policy", policy, Policy, "write Policy(allow=[…])")
         self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
+        self._decided: tuple[RunSettings, Decided] | None = None
         self._kept: tuple[Any, Openings] | None = None
         self._store = given.having(
             "store",
@@ -158,8 +160,9 @@ class Controller:
         self._check_tools()
         messages = read_history(given.items("history", history, _HISTORY))
         with found_within(self.limits.total_timeout - spent):
-            chat_format = self.settings.chat_format or await format_of(self.backend)
-        openings = self._openings(chat_format)
+            decided = await self._decide()
+            chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
+        openings = self._openings(decided.style, chat_format)
         files = self._store.create()
         try:
             session = Session(
@@ -184,7 +187,7 @@ class Controller:
         def begin(question: str, choice: str | None) -> Header:
             first = (choice or self.settings.tool_choice, *self.settings.require_tools)
             opening = openings.opening(question, history=messages, first=first)
-            return self._header(files.session, chat_format, openings, opening)
+            return self._header(files.session, decided, chat_format, openings, opening)
 
         return Conversation(driver, self.policy, begin)
 
@@ -214,27 +217,38 @@ class Controller:
         self.registry.add_search()
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
-    def _openings(self, chat_format: ChatFormat) -> Openings:
+    async def _decide(self) -> Decided:
+        """The style and strategy of these settings: looked up once."""
+        if self._decided is None or self._decided[0] != self.settings:
+            self._decided = self.settings, await decide_for(self.backend, self.settings)
+        return self._decided[1]
+
+    def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
         """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, data.load_words()
-        key = (words, settings, chat_format, self._permitted())
+        key = (words, settings, style, chat_format, self._permitted())
         if self._kept is None or self._kept[0] != key:
             frame = Frame(
                 words=words,
                 tools=tuple(self._offered()),
                 neutraliser=Neutraliser(chat_format.control_tokens),
-                style=settings.style,
+                style=style,
                 response_mode=settings.response_mode,
                 project_context=settings.project_context,
                 persona=settings.persona,
                 catalog_budget=settings.catalog_budget,
             )
             openings = Openings(frame, self._find_search)  # which may add that tool
-            self._kept = (words, settings, chat_format, self._permitted()), openings
+            self._kept = (words, settings, style, chat_format, self._permitted()), openings
         return self._kept[1]
 
     def _header(
-        self, session: str, chat_format: ChatFormat, openings: Openings, opening: Opening
+        self,
+        session: str,
+        decided: Decided,
+        chat_format: ChatFormat,
+        openings: Openings,
+        opening: Opening,
     ) -> Header:
         settings = self.settings
         return Header(
@@ -243,8 +257,9 @@ class Controller:
             model=settings.model or model_of(self.backend),
             backend=settings.backend,
             chat_format=chat_format.to_json(),
-            style=settings.style,
-            strategy=settings.strategy,
+            style=decided.style,
+            strategy=decided.strategy,
+            verdict=decided.why,
             reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
             response_mode=settings.response_mode,

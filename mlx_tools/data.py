@@ -6,6 +6,7 @@ A wheel carries them in the package, under ``_data``; a checkout has them at its
 from __future__ import annotations
 
 import functools
+import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,12 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def words_digest() -> str:
+    """A digest of the words that the model reads, as they come with mlx-tools: 16 digits."""
+    words = "\0".join(read_data(f"prompts/{name}") for name in sorted(FILES))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def load_words(folder: Path | None = None) -> PromptWords:

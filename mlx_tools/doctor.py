@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
+from mlx_tools import data
 from mlx_tools.backends.base import Backend, CompletionRequest
 from mlx_tools.backends.choose import Chosen
 from mlx_tools.backends.completions import CompletionsBackend
@@ -33,6 +34,7 @@ from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.models.files import ModelFiles
 from mlx_tools.paths import private_dir
+from mlx_tools.verdicts import DEFAULT_STYLE, FoundVerdict, StrategyChoice, StyleChoice
 
 Status = Literal["ok", "warn", "fail", "skip"]
 
@@ -157,6 +159,34 @@ def check_chat_format(files: ModelFiles | None, used: str) -> Check:
         return Check("chat format", "warn", used or "the model has no template", hint)
     hint = "name the model with --model, or the format with --chat-format"
     return Check("chat format", "warn", used or "no template is at hand", hint)
+
+
+def check_verdict(
+    found: FoundVerdict, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
+) -> Check:
+    """Which verdict is in force; ``style`` and ``strategy`` are those of the settings."""
+    named = [f"{name} {value}" for name, value in (("style", style), ("strategy", strategy))]
+    named = [one for one in named if not one.endswith(" auto")]
+    over = f"; the settings name {' and '.join(named)}" if named else ""
+    verdict, again = found.verdict, "mlx-tools doctor --probe"
+    if verdict is None:
+        if found.problem:
+            return Check("verdict", "warn", found.problem)
+        detail = f"none: style {DEFAULT_STYLE}, strategy auto{over}"
+        if found.model is None:
+            detail, again = f"{detail}; nothing tells which model it is", f"{again} --model NAME"
+        hint = f"{again} measures which style and strategy the model follows best"
+        return Check("verdict", "ok", detail, hint)
+    where = f"kept in {found.place}" if found.source == "stored" else "comes with mlx-tools"
+    detail = (
+        f"style {verdict.style}, strategy {verdict.strategy}, as measured on "
+        f"{verdict.measured_at[:10]} with {verdict.questions} questions ({where}){over}"
+    )
+    if found.problem:
+        return Check("verdict", "warn", f"{detail}; {found.problem}")
+    if verdict.prompts != data.words_digest():
+        return Check("verdict", "warn", f"{detail}; the prompts have changed since", again)
+    return Check("verdict", "ok", detail)
 
 
 async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]) -> Check:

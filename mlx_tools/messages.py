@@ -84,8 +84,10 @@ class Usage:
 class Header:
     """The first record of a transcript: all that resuming and replaying need.
 
-    ``shortlist`` names the tools that the prompt tells of at the beginning, where it does not tell
-    of all; ``shortlist_request`` is what they were chosen by.
+    ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
+    model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
+    that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
+    is what they were chosen by.
     """
 
     type: ClassVar[str] = "header"
@@ -111,6 +113,7 @@ class Header:
     policy_hash: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
+    verdict: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,32 @@
-"""Which chat format a model is spoken to in, and where that was learnt."""
+"""How a model is spoken to, and where that was learnt: chat format, style, strategy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
 
 from mlx_tools.backends.base import Backend
-from mlx_tools.errors import ChatFormatError
+from mlx_tools.backends.markers import Native
+from mlx_tools.errors import BackendError, ChatFormatError
+from mlx_tools.messages import Style
 from mlx_tools.models.files import ModelFiles, read_model_files
+from mlx_tools.models.identity import model_identity
+from mlx_tools.models.listing import find_model
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
     format_for_name,
     format_from_template,
+)
+from mlx_tools.verdicts import (
+    Decided,
+    FoundVerdict,
+    StrategyChoice,
+    StyleChoice,
+    decide,
+    find_verdict,
 )
 
 
@@ -77,24 +92,103 @@ async def find_served_format(
     return found
 
 
-async def format_of(backend: Backend) -> ChatFormat:
-    """The chat format of the model behind ``backend``.
+async def format_of(backend: Backend, style: Style = "jsonl") -> ChatFormat:
+    """The chat format of the model behind ``backend``, which is to write in this style.
 
     Raises `BackendUnreachable` where a server does not answer.
     """
+    model, files = await _served(backend, style)
+    return (await find_served_format(backend, files=files, model=model)).chat_format
+
+
+async def _served(backend: Backend, style: Style = "jsonl") -> tuple[str | None, ModelFiles | None]:
+    """The name and the files of the model behind ``backend``, as far as they can be had."""
     from mlx_tools.backends.choose import look_at
     from mlx_tools.backends.completions import CompletionsBackend
     from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.server import ServerBackend
 
-    model = model_of(backend)
-    files: ModelFiles | None = None
     if isinstance(backend, ServerBackend | LocalBackend):
-        model, files = str(backend.model), read_model_files(backend.model)
-    elif isinstance(backend, CompletionsBackend):
-        chosen = await look_at(backend)
-        model, files = chosen.model, chosen.files
-    return (await find_served_format(backend, files=files, model=model)).chat_format
+        return str(backend.model), read_model_files(backend.model)
+    if isinstance(backend, CompletionsBackend):
+        chosen = await look_at(backend, forbid=native_markers(style))
+        return chosen.model, chosen.files
+    return model_of(backend), None
+
+
+def native_markers(style: Style) -> frozenset[Native]:
+    """Which of its own markers a model shall not write in this style: `choose_backend`."""
+    return frozenset() if style == "xml" else frozenset(("calls",))  # xml's own tags
+
+
+# --- style and strategy -----------------------------------------------------------------------
+
+
+class Wishes(Protocol):
+    """What a caller says of style and strategy: a part of `mlx_tools.run_settings.RunSettings`."""
+
+    @property
+    def style(self) -> StyleChoice: ...
+    @property
+    def strategy(self) -> StrategyChoice: ...
+    @property
+    def verdict(self) -> FoundVerdict | None: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def chat_format(self) -> ChatFormat | None: ...
+
+
+async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
+    """The style and strategy of a run with the model behind ``backend``.
+
+    Where ``auto`` leaves a choice and no verdict comes with the wishes, what is known of the model
+    is looked up. Nothing is asked of a server that has a name and a chat format already. Raises
+    `BackendUnreachable` where a server is asked, and does not answer.
+    """
+    style, strategy, found = wishes.style, wishes.strategy, wishes.verdict
+    if "auto" not in (style, strategy):
+        found = FoundVerdict()
+    elif found is None:
+        look = wishes.chat_format is None
+        found = find_verdict(await _identity(backend, wishes.model, look=look))
+    grammars = found.wants_grammar(style, strategy) and await takes_grammar(backend)
+    return decide(style, strategy, found, grammars=grammars)
+
+
+async def takes_grammar(backend: Backend) -> bool:
+    """Whether the backend can hold its model to a grammar. A server is asked, in short requests."""
+    from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.local import LocalBackend
+    from mlx_tools.backends.probe import obeys_grammar
+
+    if isinstance(backend, LocalBackend):
+        return find_spec("llguidance") is not None
+    if isinstance(backend, CompletionsBackend):
+        try:
+            return await obeys_grammar(backend) is not None
+        except BackendError:
+            return False  # the run's own request will say what is wrong
+    return False
+
+
+async def _identity(backend: Backend, model: str | None, *, look: bool) -> str | None:
+    from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.local import LocalBackend
+    from mlx_tools.backends.server import ServerBackend
+
+    if isinstance(backend, ServerBackend | LocalBackend):
+        return model_identity(model, backend.model)
+    name = model or model_of(backend)
+    if not isinstance(backend, CompletionsBackend):
+        return name
+    if name is None:
+        if not look:
+            return None
+        name, files = await _served(backend)
+        return model_identity(name, files.path if files is not None else None)
+    here = backend.address.loopback or not Path(name).is_absolute()
+    return model_identity(name, find_model(name) if here else None)
 
 
 def model_of(backend: Backend) -> str | None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from mlx_tools import given
 from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat
-from mlx_tools.protocol import Style
-
-_STRATEGIES: Final = ("auto", "free", "guided", "grammar")
+from mlx_tools.verdicts import STRATEGIES, STYLES, FoundVerdict, StrategyChoice, StyleChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """How a run speaks with its model. All of it stands in the transcript's header.
 
-    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`).
-    ``strategy`` is ``auto`` (freely, guided where that breaks format), ``free``, ``guided`` or
-    ``grammar`` (for a backend that can hold a model to one).
+    ``chat_format`` None is found out by what the backend serves (`mlx_tools.router`), and so is
+    ``verdict`` None: what was measured of that model. It decides a ``style`` and a ``strategy``
+    that are ``auto``; where nothing was, they are ``jsonl``, and freely, guided where that breaks
+    format. ``strategy`` may also be ``free``, ``guided`` or ``grammar`` (for a backend that can
+    hold a model to one).
     ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``catalog_budget`` is how many tokens
     the tools may take in the prompt; past it a shortlist is shown. ``tool_choice`` is ``auto``,
     ``none``, ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails
@@ -29,8 +29,9 @@ class RunSettings:
     Raises `UsageError`, naming the setting, for a value that cannot be.
     """
 
-    style: Style = "jsonl"
-    strategy: str = "auto"
+    style: StyleChoice = "auto"
+    strategy: StrategyChoice = "auto"
+    verdict: FoundVerdict | None = None
     chat_format: ChatFormat | None = None
     reasoning: str | int = "off"
     response_mode: str = "answer-first"
@@ -48,9 +49,10 @@ class RunSettings:
     def __post_init__(self) -> None:
         budget = _whole(self.reasoning) and int(self.reasoning) > 0
         for name, right, allowed in (
-            ("style", isinstance(self.style, str), "a style's name"),
+            ("style", self.style in STYLES, ", ".join(STYLES)),
+            ("strategy", self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
+            ("verdict", _is(self.verdict, FoundVerdict), "a FoundVerdict, or None"),
             ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
-            ("strategy", self.strategy in _STRATEGIES, ", ".join(_STRATEGIES)),
             ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
             ("catalog_budget", _from_zero(self.catalog_budget), "tokens, a whole number from 0"),
             ("temperature", _temperature(self.temperature), "a number from 0"),

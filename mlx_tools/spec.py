@@ -78,3 +78,13 @@ class ToolSpec:
             return self.effects
         possible: Effects = getattr(self.effects, "possible", ALL_EFFECTS)
         return possible
+
+    def to_json(self) -> dict[str, Any]:
+        """The tool as a header keeps it: what the model was shown, and what it could do at most."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+            "effects": sorted(self.possible_effects),
+            "plugin": self.plugin,
+        }

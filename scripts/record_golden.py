@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,10 +26,13 @@ from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store import SessionFiles
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript import TranscriptFile
+from mlx_tools.verdicts import FoundVerdict
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden_transcripts"
 STYLES: Sequence[Style] = get_args(Style)
 MODEL = "smollm2-135m"
+SETTINGS = RunSettings(verdict=FoundVerdict())
+"""What was measured of a model on this machine decides nothing here."""
 
 QUESTIONS: Mapping[str, str] = {
     "calculator": "What is 17 * 23?",
@@ -93,7 +97,9 @@ def _scripted(name: str, calls: Sequence[tuple[str, dict[str, Any]]], style: Sty
         ScriptedBackend("\n".join(lines), write_answer("Done.", style)),
         _tools(),
         Policy(allow=sorted(PARAMETERS)),
-        settings=RunSettings(style=style, chat_format=NAMED_FORMATS["chatml"], model="scripted"),
+        settings=replace(
+            SETTINGS, style=style, chat_format=NAMED_FORMATS["chatml"], model="scripted"
+        ),
         store=_OneFile(FOLDER / f"scripted-{style}-{name}.jsonl"),
     )
     outcome = controller.run_sync("Please do it.")
@@ -116,7 +122,9 @@ async def _real() -> None:
                     Registry.builtin(),
                     Policy(preset="readonly_basic"),
                     limits=Limits(max_tokens=100),
-                    settings=RunSettings(style=style, chat_format=found.chat_format, model=MODEL),
+                    settings=replace(
+                        SETTINGS, style=style, chat_format=found.chat_format, model=MODEL
+                    ),
                     store=_OneFile(FOLDER / f"{MODEL}-{style}-{name}.jsonl"),
                 )
                 outcome = await controller.run(question)

@@ -13,8 +13,10 @@ LOG_HINT: Final = "see the server's log; ask again"
 
 
 @contextmanager
-def found_within(seconds: float) -> Iterator[None]:
+def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
     """Bounds what is asked of a server before the first completion: what it is, what it serves.
+
+    ``option`` is what allows more time.
 
     Raises:
         BackendTimeout: it was not done in time.
@@ -28,7 +30,7 @@ def found_within(seconds: float) -> Iterator[None]:
             return
     raise BackendTimeout(
         f"the server did not say what it serves in the {max(seconds, 0):.3g} s that there were",
-        hint="allow more time with --timeout, or see the server's log",
+        hint=f"allow more time with {option}, or see the server's log",
     )
 
 

@@ -67,7 +67,7 @@ class ServerBackend:
         self._start_timeout = start_timeout
         self._log_folder = log_folder
         self._note = note
-        self._forbidden = tuple(forbidden_tokens)
+        self.forbidden_tokens = tuple(forbidden_tokens)
         self._program = tuple(program)
         self._openblas = openblas
         self._environ = environ
@@ -110,6 +110,7 @@ class ServerBackend:
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
         """As `CompletionsBackend.complete`; starts the server where none runs."""
         client = await self.connected()
+        client.forbidden_tokens = self.forbidden_tokens
         delivered = False
         try:
             async with aclosing(client.complete(request)) as chunks:
@@ -207,7 +208,7 @@ class ServerBackend:
             client = CompletionsBackend(
                 process.url,
                 headers={"Origin": process.origin},
-                forbidden_tokens=self._forbidden,
+                forbidden_tokens=self.forbidden_tokens,
             )
             try:
                 await self._until_ready(process, client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import anyio
 import typer
@@ -35,6 +35,7 @@ from mlx_tools.evaluate.tasks import load_tasks, run_tasks
 from mlx_tools.models.fetch import file_sha256
 from mlx_tools.proposal import Proposer
 from mlx_tools.run_settings import RunSettings
+from mlx_tools.verdicts import StrategyChoice
 
 app = typer.Typer(help="Measure how well a model calls tools.", add_completion=False)
 
@@ -178,7 +179,7 @@ def _categories(text: str) -> Sequence[str]:
     return tuple(dict.fromkeys(names))
 
 
-def _strategies(text: str | None, run: RunOptions) -> Sequence[str]:
+def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
     """The strategies that were named, each once; else the configured one."""
     if text is None:
         return (run.configuration.settings.model.strategy,)
@@ -194,7 +195,7 @@ def _strategies(text: str | None, run: RunOptions) -> Sequence[str]:
             )
     if not names:
         raise UsageError("--strategy: none is named", hint=f"use {row.allowed()}")
-    return names
+    return cast(Sequence[StrategyChoice], names)
 
 
 class _Asked:
@@ -204,7 +205,7 @@ class _Asked:
         self,
         benchmark: Benchmark,
         run: RunOptions,
-        strategies: Sequence[str],
+        strategies: Sequence[StrategyChoice],
         out: Path | None,
         more: Mapping[str, Any],
     ) -> None:
@@ -243,8 +244,13 @@ class _Asked:
 
     async def _with_backend(self, work: Work, items: int) -> Sequence[Result]:
         async with found(self._run, lambda line: complain(line, kind="note")) as (chosen, settings):
-            each = {name: replace(settings, strategy=name) for name in self.strategies}
-            self.settings = described(settings, self._limits, version=version(), **self._more)
+            each: dict[str, RunSettings] = {
+                name: replace(settings, strategy=name) for name in self.strategies
+            }
+            more = self._more
+            if "auto" in self.strategies and settings.verdict and settings.verdict.verdict:
+                more = {**more, "verdict": settings.verdict.verdict.measured_at}
+            self.settings = described(settings, self._limits, version=version(), **more)
             with (
                 Results(self._out, self.benchmark, self.settings) as results,
                 counting("asking", items * len(self.strategies)) as step,

@@ -11,6 +11,7 @@ from mlx_tools.cli import options, reading
 from mlx_tools.cli.inputs import read_bytes, read_json
 from mlx_tools.cli.output import print_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.verdicts import DEFAULT_STYLE
 
 app = typer.Typer(add_completion=False)
 
@@ -57,14 +58,14 @@ def parse(
         raise UsageError(
             f"--finish-reason: {finish_reason!r} is not allowed", hint="stop or length"
         )
-    loaded = options.load(options_given)
+    style = options.load(options_given).settings.model.prompt_style
     # Bytes that are no UTF-8 become lone surrogates, which reading refuses by name in a message.
     text = read_bytes(file).decode("utf-8", "surrogateescape")
     result = reading.read_completion(
         text,
         tools=reading.tools_from(tools),
         finish_reason=finish_reason,  # type: ignore[arg-type]
-        style=loaded.settings.model.prompt_style,
+        style=DEFAULT_STYLE if style == "auto" else style,
         tool_choice=tool_choice,
         observations=_observations(observations),
     )

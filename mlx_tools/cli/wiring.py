@@ -19,14 +19,16 @@ from mlx_tools.config import Configuration
 from mlx_tools.controller import Controller
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
+from mlx_tools.models.identity import model_identity
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.policy import check_presets, permitted
 from mlx_tools.policy.patterns import PLUGIN, is_glob
 from mlx_tools.prompt import SEARCH, build_catalog, is_search
-from mlx_tools.router import find_served_format
+from mlx_tools.router import find_served_format, native_markers
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
+from mlx_tools.verdicts import decide, find_verdict
 
 Note = Callable[[str], None]
 
@@ -144,7 +146,6 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
     ):
         named_here = url is not None and configuration.named_by("backend.url") == "--url"
         url = url if named_here else None
-    style = configuration.settings.model.prompt_style
     if (
         configuration.settings.policy.local_only
         and url is not None
@@ -160,7 +161,6 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
             url=url,
             model=options.model_name,
             api_key=own.api_key if url is not None else None,
-            forbid=frozenset() if style == "xml" else frozenset({"calls"}),  # xml's own tags
             note=note,
         )
     except ModelMissing as error:
@@ -252,9 +252,16 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
     )
     if found.doubt and sys.stderr.isatty():
         note(found.doubt)
+    verdict = find_verdict(identity_of(chosen, model))
+    if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
+        note(verdict.problem)
+    style = decide(settings.model.prompt_style, "free", verdict).style
+    if not isinstance(chosen.backend, LocalBackend) and not native_markers(style):
+        chosen.backend.forbidden_tokens = ()
     return RunSettings(
         style=settings.model.prompt_style,
         strategy=settings.model.strategy,
+        verdict=verdict,
         chat_format=found.chat_format,
         reasoning=settings.model.reasoning,
         response_mode=settings.model.response_mode,
@@ -269,6 +276,11 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
         backend=_described(chosen),
         roots=settings.tools.roots,
     )
+
+
+def identity_of(chosen: Chosen, model: str | None) -> str | None:
+    """What identifies the model that was chosen; ``model`` is its name, where it has one."""
+    return model_identity(model, chosen.files.path if chosen.files is not None else None)
 
 
 def _described(chosen: Chosen) -> Mapping[str, Any]:

@@ -122,8 +122,10 @@ class Model(Section):
         Setting("never", flag="--model", metavar="NAME", allowed="a name or a folder"),
     ] = None
     prompt_style: Annotated[
-        Literal["jsonl", "markdown-json", "xml"],
-        Field(description="How the model is told to write its messages"),
+        Literal["auto", "jsonl", "markdown-json", "xml"],
+        Field(
+            description="How the model is told to write its messages; auto as measured, else jsonl"
+        ),
         Setting("any", flag="--style", metavar="STYLE"),
     ]
     chat_format: Annotated[
@@ -143,7 +145,10 @@ class Model(Section):
     ]
     strategy: Annotated[
         Literal["auto", "free", "guided", "grammar"],
-        Field(description="How a completion is made to keep to the protocol"),
+        Field(
+            description="How a completion is made to keep to the protocol; auto as measured, else "
+            "freely, and guided where that breaks format"
+        ),
         Setting(
             "never",
             flag="--strategy",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, Protocol
@@ -14,10 +13,10 @@ from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.evaluate.results import Key, Results
 from mlx_tools.messages import ToolCall
 from mlx_tools.policy import Limits
-from mlx_tools.prompt.words import FILES
 from mlx_tools.proposal import Proposal
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.spec import ToolSpec
+from mlx_tools.verdicts import DEFAULT_STYLE, FoundVerdict
 
 REFUSALS: Final = 3
 """So many refusals in a row are the server's state, and no longer the items'."""
@@ -88,12 +87,14 @@ def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, A
     these settings. ``prompts`` is a digest of the words that the model reads."""
     given = {one.name: getattr(settings, one.name) for one in fields(settings)}
     kind = settings.backend.get("kind")
-    for name in ("backend", "roots", "strategy", "require_tools"):
+    for name in ("backend", "roots", "strategy", "require_tools", "verdict"):
         given.pop(name, None)
     if settings.chat_format is not None:
         given["chat_format"] = settings.chat_format.to_json()
-    words = "\0".join(data.read_data(f"prompts/{name}") for name in sorted(FILES))
-    digest = hashlib.sha256(words.encode()).hexdigest()[:16]
+    if settings.style == "auto":
+        known = settings.verdict or FoundVerdict()
+        given["style"] = known.verdict.style if known.verdict is not None else DEFAULT_STYLE
+    digest = data.words_digest()
     return given | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | more
 
 

@@ -98,8 +98,3 @@ def test_doctor_of_a_server_that_is_not_there_is_exit_code_3(run: Any) -> None:
     assert result.code == 3 and result.json["ok"] is False
     assert result.json["checks"][0]["name"] == "server"
     assert "FAIL" in run("doctor", "--url", url).out
-
-
-def test_a_probe_is_not_in_this_version(run: Any) -> None:
-    result = run("doctor", "--probe")
-    assert result.code == 2 and "not in this version" in result.error

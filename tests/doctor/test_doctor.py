@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mlx_tools import doctor
+from mlx_tools import data, doctor
 from mlx_tools.backends import Chosen, CompletionsBackend, Health, LocalBackend, ServerBackend
 from mlx_tools.doctor import Check, check_all
 from mlx_tools.models import ModelFiles, read_model_files
+from mlx_tools.verdicts import FoundVerdict, StyleVerdict, Verdict
 from tests.backends.loopback import Connection, answers, says, serving
 
 OK = answers(200, {"status": "ok"})
@@ -158,6 +160,35 @@ def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ messages }} and tools")
     assert doctor.check_native_tools(read_model_files(tmp_path)).detail.startswith("none")
     assert "natively" in doctor.check_native_tools(full).detail
+
+
+def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
+    styles = {"xml": StyleVerdict("guided", "guided")}
+    digest = data.words_digest()
+    kept = Verdict(
+        model="m", style="xml", styles=styles, measured_at="2026-01-02T03", prompts=digest
+    )  # type: ignore[arg-type]
+    found = FoundVerdict(model="m", verdict=kept, source="stored", place="v/m.json")
+    check = doctor.check_verdict(found)
+    assert (check.status, check.hint) == ("ok", "")
+    assert check.detail.startswith("style xml, strategy guided, as measured on 2026-01-02")
+    assert "v/m.json" in check.detail
+    named = doctor.check_verdict(found, "jsonl", "free").detail
+    assert named.endswith("the settings name style jsonl and strategy free")
+    shipped = replace(found, source="shipped")
+    assert "comes with mlx-tools" in doctor.check_verdict(shipped).detail
+    stale = doctor.check_verdict(replace(found, verdict=replace(kept, prompts="0")))
+    assert stale.status == "warn" and "changed since" in stale.detail and stale.hint
+    assert doctor.check_verdict(replace(shipped, problem="damaged")).status == "warn"
+    assert doctor.check_verdict(FoundVerdict(model="m", problem="damaged")).detail == "damaged"
+
+
+def test_where_nothing_was_measured_the_doctor_says_how() -> None:
+    check = doctor.check_verdict(FoundVerdict(model="m"))
+    assert check.status == "ok" and check.detail == "none: style jsonl, strategy auto"
+    assert check.hint.startswith("mlx-tools doctor --probe measures")
+    nameless = doctor.check_verdict(FoundVerdict())
+    assert "which model" in nameless.detail and "--model NAME" in nameless.hint
 
 
 def test_a_server_that_every_web_page_can_use_is_warned_of() -> None:

@@ -164,7 +164,7 @@ def test_a_server_that_refuses_everything_ends_the_run(wheel: Path, tmp_path: Pa
 def test_every_setting_that_changes_a_result_is_described() -> None:
     settings = RunSettings(chat_format=NAMED_FORMATS["chatml"], backend={"kind": "completions"})
     found = described(settings, Limits(), version="1")
-    left_out = {"strategy", "roots", "require_tools"}
+    left_out = {"strategy", "roots", "require_tools", "verdict"}
     assert set(found) == {f.name for f in fields(RunSettings)} - left_out | {
         *("limits", "prompts", "version")
     }

@@ -1,0 +1,151 @@
+"""`mlx-tools doctor --probe`, and what a kept verdict does to the next command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import anyio
+import pytest
+
+from mlx_tools import config
+from mlx_tools.backends.grammar_wire import GrammarOption
+from mlx_tools.cli.wiring import RunOptions, choose, run_settings
+from mlx_tools.evaluate.probe_questions import load_questions
+from mlx_tools.models.identity import folder_identity
+from mlx_tools.verdicts import VerdictStore
+from tests.cli.scripted_server import Completion, ScriptedServer, answer
+from tests.core.test_verdicts import verdict
+from tests.evaluate.oracle import Oracle
+
+ORACLE = Oracle(load_questions().questions, free=["xml"])
+
+
+def says(prompt: str) -> Completion:
+    return Completion(ORACLE.says(prompt), size=10_000)
+
+
+def probing(*after: Any, many: int = 10_000) -> ScriptedServer:
+    """A server whose model follows the style ``xml`` alone, and cannot be guided."""
+    return ScriptedServer(*[says] * many, *after, model="oracle")
+
+
+CHATML = ("--chat-format", "chatml")
+
+
+def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
+    with probing() as server:
+        result = run("doctor", "--probe", "--url", server.url, *CHATML, "--json")
+    assert result.code == 0, result.err
+    value = result.json
+    probe = value["probe"]
+    assert value["ok"] and probe["complete"] and probe["questions"] == 25
+    assert (probe["verdict"]["style"], probe["verdict"]["strategy"]) == ("xml", "free")
+    assert len(probe["measured"]) == 6
+    kept = json.loads(Path(probe["stored"]).read_text())
+    assert kept == probe["verdict"] and kept["model"] == "oracle"
+    assert value["verdict"] == kept | {"source": "stored", "place": probe["stored"]}
+    with ScriptedServer(Completion("<final_answer>Hi.</final_answer>"), model="oracle") as server:
+        asked = run("ask", "Hello?", "--url", server.url, *CHATML, "--json").json
+    assert asked["answer"] == "Hi." and "<final_answer>" in server.prompts[0]
+    header = json.loads(Path(asked["transcript"]).read_text().splitlines()[0])
+    assert header["style"] == "xml" and "strategy" not in header  # free is not written
+    assert header["verdict"]["style"] and header["verdict"]["measured_at"] == kept["measured_at"]
+    with ScriptedServer(answer("Hi."), model="oracle") as server:
+        options = ("--url", server.url, *CHATML, "--style", "jsonl", "--strategy", "auto")
+        assert run("ask", "Hello?", *options).code == 0
+    with ScriptedServer(model="oracle") as server:
+        shown = run("doctor", "--url", server.url, *CHATML, "--json").json
+    (check,) = [one for one in shown["checks"] if one["name"] == "verdict"]
+    assert check["status"] == "ok" and "style xml, strategy free" in check["detail"]
+
+
+def test_a_server_that_dies_leaves_figures_and_no_verdict(run: Any, home: Path) -> None:
+    with probing(*[Completion("the model is gone", status=500)] * 9, many=20) as server:
+        result = run("doctor", "--probe", "--url", server.url, *CHATML)
+    assert result.code == 3 and not (home / "state" / "verdicts").exists()
+    assert "FAIL  probe: broke off" in result.out and "the model is gone" in result.out
+    assert "style" in result.out and "of " in result.out and "Traceback" not in result.err
+
+
+def test_a_probe_without_time_keeps_nothing(run: Any, home: Path) -> None:
+    def slow(prompt: str) -> Completion:
+        asked = "<|im_start|>assistant" in prompt
+        return Completion("The sea, the sea. " * 40, delay=0.05 if asked else 0.0)
+
+    with ScriptedServer(*[slow] * 99, model="oracle") as server:
+        options = ("--probe", "--within", "1", "--url", server.url, *CHATML, "--json")
+        result = run("doctor", *options)
+    assert result.code == 1 and result.json["ok"]
+    probe = result.json["probe"]
+    assert not probe["complete"] and probe["verdict"] is None and probe["stored"] is None
+    assert not (home / "state" / "verdicts").exists()
+
+
+def test_the_time_of_a_probe_bounds_what_is_asked_before_its_questions(
+    run: Any, home: Path
+) -> None:
+    asked, ways = [], len(get_args(GrammarOption))
+
+    def slow_at_last(prompt: str) -> Completion:
+        """Slow once the doctor's own checks have asked for a grammar in every way."""
+        asked.append(prompt.endswith(" The sky is"))
+        return Completion("The sea. " * 9, delay=0.5 if sum(asked) > ways else 0.0)
+
+    with ScriptedServer(*[slow_at_last] * 99, model="oracle") as server:
+        options = ("--probe", "--within", "1", "--url", server.url, *CHATML, "--json")
+        result = run("doctor", *options)
+    assert result.code == 3 and not (home / "state" / "verdicts").exists()
+    assert sum(asked) == ways + 1 and asked[-1]  # no question was asked
+    (check,) = [one for one in result.json["checks"] if one["name"] == "probe"]
+    assert check["status"] == "fail" and "in the 1 s that there were" in check["detail"]
+    assert "--within" in check["hint"]
+
+
+@pytest.mark.parametrize("within", ["0", "-1", "nan", "soon"])
+def test_a_time_that_is_none_is_wrong_usage(run: Any, within: str) -> None:
+    assert run("doctor", "--probe", "--within", within).code == 2
+
+
+def test_a_damaged_verdict_is_told_of_in_a_line_and_passed_over(run: Any, home: Path) -> None:
+    store = VerdictStore(home / "state" / "verdicts")
+    store.put(verdict("scripted", style="xml")).write_text("{")
+    with ScriptedServer(answer("Hi.")) as server:
+        result = run("ask", "Hello?", "--url", server.url, *CHATML)
+    assert result.code == 0 and result.out == "Hi.\n"
+    assert "passed over" in result.error and "doctor --probe" in result.error
+    with ScriptedServer() as server:
+        shown = run("doctor", "--url", server.url, *CHATML).out
+    assert "warn  verdict: " in shown
+
+
+def test_what_is_named_is_told_beside_the_verdict(run: Any, home: Path, write: Any) -> None:
+    VerdictStore(home / "state" / "verdicts").put(verdict("scripted", measured_at="2026-01-02"))
+    write("mlx-tools.toml", "[model]\nprompt_style = 'jsonl'\n")
+    with ScriptedServer() as server:
+        shown = run("doctor", "--url", server.url, *CHATML).out
+    assert "style xml, strategy guided, as measured on 2026-01-02" in shown
+    assert "the settings name style jsonl" in shown
+
+
+@pytest.mark.parametrize(("style", "forbidden"), [("xml", ()), ("jsonl", (7,))])
+def test_a_models_own_markers_are_forbidden_but_in_the_style_that_is_written_with_them(
+    home: Path, write: Any, style: str, forbidden: tuple[int, ...]
+) -> None:
+    Path("model").mkdir()
+    write("model/config.json", {"model_type": "llama"})
+    added = {"7": {"content": "<tool_call>", "special": False}}
+    write("model/tokenizer_config.json", {"added_tokens_decoder": added, "chat_template": ""})
+    model = str(folder_identity(Path("model")))
+    VerdictStore(home / "state" / "verdicts").put(verdict(model, style=style))
+    named = {"backend.kind": "server", "model.name": "./model", "model.chat_format": "chatml"}
+
+    async def main() -> tuple[Any, Any]:
+        run = RunOptions(configuration=config.load(options=named))
+        chosen = await choose(run, lambda line: None)
+        return await run_settings(run, chosen), chosen.backend
+
+    settings, backend = anyio.run(main)
+    assert settings.verdict.verdict.style == style
+    assert backend.forbidden_tokens == forbidden

@@ -1,0 +1,359 @@
+"""What was measured of a model is kept, found again, and decides where nothing was named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools import CompletionsBackend, Controller, Policy, data, tool
+from mlx_tools.controller import RunSettings
+from mlx_tools.messages import CompletionRecord, Header, UserRecord
+from mlx_tools.models.embedded import DEFAULT, EMBEDDED
+from mlx_tools.models.identity import folder_identity, model_identity
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.router import decide_for
+from mlx_tools.session import Session
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript import decode, encode
+from mlx_tools.verdicts import (
+    STRATEGIES,
+    STYLES,
+    FoundVerdict,
+    StyleVerdict,
+    Verdict,
+    VerdictStore,
+    decide,
+    find_verdict,
+    shipped_verdict,
+)
+from mlx_tools.verdicts.verdict import NoVerdict
+
+CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
+BROKEN = '{"type":"tool_call","nonsense":'
+ANSWER = '{"type":"final_answer","content":"3"}'
+
+
+def verdict(model: str = "m", style: Any = "xml", strategy: Any = "guided", **more: Any) -> Verdict:
+    otherwise = "auto" if strategy == "grammar" else strategy
+    styles = {s: StyleVerdict(strategy, otherwise, f"{s} why") for s in STYLES[1:]}
+    return Verdict(model=model, style=style, styles=styles, reason="best", **more)  # type: ignore[arg-type]
+
+
+def found(**more: Any) -> FoundVerdict:
+    return FoundVerdict(model="m", verdict=verdict(**more), source="stored")
+
+
+# --- the value --------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+STYLE = st.sampled_from(STYLES[1:])
+ONE = st.builds(StyleVerdict, st.sampled_from(STRATEGIES), st.sampled_from(STRATEGIES[:3]))
+
+
+@given(
+    st.dictionaries(STYLE, ONE, min_size=1).flatmap(
+        lambda styles: st.builds(
+            Verdict,
+            model=st.text(),
+            style=st.sampled_from(sorted(styles)),
+            styles=st.just(styles),
+            reason=st.text(),
+            questions=st.integers(0, 99),
+            settings=st.dictionaries(st.text(), JSON, max_size=3),
+            measured=st.lists(st.dictionaries(st.text(), JSON, max_size=2), max_size=2).map(tuple),
+            command=st.text(),
+        )
+    )
+)
+def test_what_was_written_is_read_back(one: Verdict) -> None:
+    assert Verdict.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+@given(st.data())
+def test_anything_else_is_no_verdict_and_nothing_worse(data: st.DataObject) -> None:
+    value = verdict().to_json()
+    key = data.draw(st.sampled_from(sorted(value)))
+    value[key] = data.draw(JSON)
+    try:
+        assert Verdict.from_json(value).to_json()[key] == value[key] or key == "strategy"
+    except NoVerdict as error:
+        assert str(error)
+    with pytest.raises(NoVerdict):
+        Verdict.from_json(data.draw(JSON))
+
+
+# --- what it decides --------------------------------------------------------------------------
+
+
+@given(
+    style=st.sampled_from(STYLES), strategy=st.sampled_from(STRATEGIES), best=STYLE, grammars=...
+)
+def test_what_is_named_wins_and_the_verdict_decides_the_rest(
+    style: Any, strategy: Any, best: Any, grammars: bool
+) -> None:
+    decided = decide(style, strategy, found(style=best, strategy="grammar"), grammars=grammars)
+    assert decided.style == (best if style == "auto" else style)
+    usual = "grammar" if grammars else "auto"
+    assert decided.strategy == (usual if strategy == "auto" else strategy)
+    assert ("style" in decided.why, "strategy" in decided.why) == (
+        style == "auto",
+        strategy == "auto",
+    )
+    nothing = decide(style, strategy, FoundVerdict())
+    assert nothing.style == ("jsonl" if style == "auto" else style)
+    assert (nothing.strategy, nothing.why) == (strategy, {})
+
+
+def test_a_style_that_was_not_measured_keeps_auto() -> None:
+    styles = {"xml": StyleVerdict("guided", "guided")}
+    one = replace(verdict(), styles=styles)
+    decided = decide("jsonl", "auto", FoundVerdict(model="m", verdict=one))
+    assert (decided.style, decided.strategy) == ("jsonl", "auto")
+
+
+# --- where it stands --------------------------------------------------------------------------
+
+
+def test_a_verdict_is_kept_for_its_model_alone(tmp_path: Path) -> None:
+    store = VerdictStore(tmp_path / "verdicts")
+    assert store.get("m") == FoundVerdict(model="m")
+    path = store.put(verdict("m"))
+    assert store.get("m").verdict == verdict("m")
+    assert store.get("m").place == str(path) and path.stat().st_mode & 0o077 == 0
+    assert store.get("M").verdict is None
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_every_model_has_a_file_of_its_own_within_the_folder(one: str, other: str) -> None:
+    store = VerdictStore(Path("v"))
+    assert store.path(one).parent == Path("v") and store.path(one).name.isascii()
+    assert len(store.path(one).name) < 100 and store.path(one).name not in (".json", "..")
+    assert (store.path(one) == store.path(other)) == (one == other)
+
+
+def _older(text: bytes) -> bytes:
+    return text.replace(b'"format": 1', b'"format": 0')
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda text: b"",
+        lambda text: text[: len(text) // 2],
+        lambda text: b"\xff\xfe" + text,
+        lambda text: b"[" * 100_000,
+        lambda text: b"null",
+        lambda text: text + b" " * (1 << 20),
+        lambda text: text.replace(b'"m"', b'"other"'),
+        _older,
+    ],
+)
+def test_a_file_of_no_use_is_told_of_and_passed_over(tmp_path: Path, harm: Any) -> None:
+    store = VerdictStore(tmp_path)
+    path = store.put(verdict())
+    path.write_bytes(harm(path.read_bytes()))
+    kept = find_verdict("m", store)
+    assert kept.verdict is None and str(path) in kept.problem and "--probe" in kept.problem
+    assert "\n" not in kept.problem
+    decided = decide("auto", "auto", kept)
+    assert (decided.style, decided.strategy) == ("jsonl", "auto")
+    assert decided.why == {"passed_over": kept.problem}
+    store.put(verdict())
+    assert find_verdict("m", store).verdict == verdict()
+
+
+def test_a_folder_in_the_place_of_the_file_is_passed_over(tmp_path: Path) -> None:
+    store = VerdictStore(tmp_path)
+    store.path("m").mkdir()
+    assert "passed over" in store.get("m").problem
+
+
+def test_the_embedded_models_verdict_comes_along_and_ones_own_goes_before_it(
+    tmp_path: Path,
+) -> None:
+    shipped = shipped_verdict(DEFAULT)
+    assert shipped is not None and shipped.command and shipped.questions
+    store = VerdictStore(tmp_path)
+    assert find_verdict(DEFAULT, store).source == "shipped"
+    path = store.put(verdict(DEFAULT))
+    assert find_verdict(DEFAULT, store).verdict == verdict(DEFAULT)
+    path.write_text("no")
+    damaged = find_verdict(DEFAULT, store)
+    assert damaged.verdict == shipped and damaged.problem
+    assert shipped_verdict("../" + DEFAULT) is None
+
+
+def test_nobody_reads_half_a_verdict_while_others_write(tmp_path: Path) -> None:
+    store, done = VerdictStore(tmp_path), threading.Event()
+    versions = [verdict(measured_at=str(n), prompts="x" * n * 997) for n in range(4)]
+    store.put(versions[0])
+
+    def write(one: Verdict) -> None:
+        while not done.is_set():
+            store.put(one)
+
+    writers = [threading.Thread(target=write, args=(one,)) for one in versions]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(200):
+            kept = store.get("m")
+            assert kept.verdict in versions, kept.problem
+    finally:
+        done.set()
+        for writer in writers:
+            writer.join()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# --- which model ------------------------------------------------------------------------------
+
+
+def model_folder(path: Path, weights: bytes = b"w" * 70_000) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    (path / "model.safetensors").write_bytes(weights)
+    return path
+
+
+def test_a_model_is_known_by_what_it_holds_wherever_it_stands(tmp_path: Path) -> None:
+    one = model_folder(tmp_path / "one")
+    copy = Path(shutil.copytree(one, tmp_path / "elsewhere" / "copy"))
+    other = model_folder(tmp_path / "other", b"w" * 69_999 + b"v")
+    assert folder_identity(one) == folder_identity(copy) != folder_identity(other)
+    assert str(folder_identity(one)).startswith("sha256:")
+
+
+def test_a_model_of_the_hugging_face_cache_is_known_by_its_name(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "models--an-owner--Name-1.5B" / "snapshots" / "0a1b")
+    assert folder_identity(folder) == "an-owner/Name-1.5B" == model_identity("an-owner/Name-1.5B")
+
+
+def test_the_embedded_model_is_known_by_its_source_at_any_precision(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "anything")
+    source = EMBEDDED[DEFAULT].gguf_sha256
+    manifest = {"format": 1, "source": source, "files": {"config.json": [1, "x"]}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert folder_identity(folder) == DEFAULT
+
+
+def test_a_server_that_does_not_say_its_model_has_no_identity() -> None:
+    assert model_identity(None) is None and model_identity("") is None
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+@tool(effects={"read"})
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def settings(**more: Any) -> RunSettings:
+    return RunSettings(chat_format=NAMED_FORMATS["chatml"], **more)
+
+
+def records(backend: Any, given: RunSettings) -> list[Any]:
+    async def main() -> list[Any]:
+        controller = Controller(backend, [add], Policy(allow=["add"]), settings=given)
+        async with await controller.conversation() as conversation:
+            await conversation.run("Add 1 and 2.")
+            return list(conversation._driver.files.transcript)
+
+    return anyio.run(main)
+
+
+def completions(found: list[Any]) -> list[str]:
+    return [one.strategy for one in found if isinstance(one, CompletionRecord)]
+
+
+GUIDED = ("", "tool_call", "1,", "2}}", "", "final", 'Three."}')
+
+
+def test_a_verdict_for_guided_begins_guided_and_the_header_says_why() -> None:
+    given = settings(verdict=found(style="jsonl", strategy="guided", measured_at="2026"))
+    kept = records(ScriptedBackend(*GUIDED), given)
+    assert completions(kept) == ["guided", "guided"]
+    header = kept[0]
+    assert (header.style, header.strategy) == ("jsonl", "guided")
+    assert header.verdict == {
+        "model": "m",
+        "source": "stored",
+        "measured_at": "2026",
+        "style": "best",
+        "strategy": "jsonl why",
+    }
+    assert decode(encode(header)) == header
+
+
+def test_where_guided_was_worse_auto_never_goes_to_it() -> None:
+    given = settings(verdict=found(style="jsonl", strategy="free"))
+    assert completions(records(ScriptedBackend(BROKEN, BROKEN), given)) == ["free", "free"]
+
+
+def test_the_style_of_a_verdict_is_that_of_the_prompt() -> None:
+    call = '<tool_call>{"name":"add","arguments":{"a":1,"b":2}}</tool_call>'
+    backend = ScriptedBackend(call, "<final_answer>3</final_answer>")
+    kept = records(backend, settings(verdict=found(style="xml", strategy="free")))
+    assert kept[0].style == "xml" and "<tool_call>" in backend.prompts[0]
+
+
+def test_what_the_settings_name_is_what_is_used() -> None:
+    given = settings(style="jsonl", strategy="free", verdict=found())
+    header = records(ScriptedBackend(CALL, ANSWER), given)[0]
+    assert (header.style, header.strategy, header.verdict) == ("jsonl", "free", {})
+
+
+def test_a_grammar_is_begun_with_only_where_the_backend_takes_one() -> None:
+    given = settings(verdict=found(style="jsonl", strategy="grammar"))
+    assert completions(records(ScriptedBackend(CALL, ANSWER), given)) == ["free", "free"]
+
+
+def test_without_a_verdict_a_run_is_as_it_always_was() -> None:
+    header = records(ScriptedBackend(CALL, ANSWER), settings(verdict=FoundVerdict()))[0]
+    assert (header.style, header.strategy, header.verdict) == ("jsonl", "auto", {})
+
+
+def test_a_kept_verdict_is_found_by_the_name_of_the_served_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path))
+    VerdictStore().put(verdict("owner/model", style="markdown-json", strategy="guided"))
+    backend = CompletionsBackend("http://127.0.0.1:9", "owner/model")
+    decided = anyio.run(decide_for, backend, settings())
+    assert (decided.style, decided.strategy) == ("markdown-json", "guided")
+    named = anyio.run(decide_for, CompletionsBackend("http://127.0.0.1:9"), settings(model="other"))
+    assert (named.style, named.strategy) == ("jsonl", "auto")
+
+
+def test_a_transcript_is_read_without_a_look_at_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path))
+    VerdictStore().put(verdict("m", style="xml", strategy="free"))
+    header = Header(
+        session="s",
+        created="",
+        model="m",
+        chat_format=NAMED_FORMATS["chatml"].to_json(),
+        style="jsonl",
+        strategy="guided",
+    )
+    session = Session([header, UserRecord(content="Hi.")], specs={}, words=data.load_words())
+    assert session.strategy == "guided" and session.header.style == "jsonl"
+    assert [path.name for path in tmp_path.iterdir()] == ["verdicts"]

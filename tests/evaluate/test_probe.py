@@ -1,0 +1,378 @@
+"""The probe tells which style and strategy a model follows, and nothing that chance would say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools import CompletionsBackend, Limits, RunSettings, data
+from mlx_tools.errors import (
+    BackendRefused,
+    BackendTimeout,
+    BackendUnreachable,
+    ConfigError,
+)
+from mlx_tools.evaluate.probe import STYLES, Cell, Measured, Trial, measure
+from mlx_tools.evaluate.probe_questions import Expected, fits, load_questions, same
+from mlx_tools.evaluate.verdict import is_better, judge, make_verdict
+from mlx_tools.messages import ToolCall
+from mlx_tools.models import read_model_files
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.proposal import Proposal
+from mlx_tools.router import find_chat_format
+from mlx_tools.verdicts import Verdict
+from tests.evaluate.oracle import Oracle, some_questions
+
+ASKED = some_questions()
+ALL = ("jsonl", "markdown-json", "xml")
+
+
+def probe(backend: Any, seconds: float = 60, **more: Any) -> Measured:
+    settings = RunSettings(chat_format=NAMED_FORMATS["chatml"])
+
+    async def main() -> Measured:
+        return await measure(
+            backend,
+            ASKED.questions,
+            settings=settings,
+            limits=Limits(),
+            seconds=seconds,
+            **more,
+        )
+
+    return anyio.run(main)
+
+
+def right(measured: Measured) -> dict[tuple[str, str], int]:
+    return {(cell.style, cell.strategy): len(cell.right) for cell in measured.cells}
+
+
+@pytest.mark.parametrize("style", ALL)
+def test_a_model_that_follows_one_style_alone_gets_that_style(style: str) -> None:
+    backend = Oracle(ASKED.questions, free=[style], guided=[style])
+    measured = probe(backend)
+    assert measured.complete and measured.failure is None
+    assert right(measured)[style, "free"] == right(measured)[style, "guided"] == 10
+    # Prose is an answer: the two questions that need one are answered in every style.
+    assert {right(measured)[other, "free"] for other in ALL if other != style} == {2}
+    assert judge(measured.cells).style == style
+
+
+def test_a_model_that_follows_all_styles_stays_with_the_usual_one() -> None:
+    judged = judge(probe(Oracle(ASKED.questions, free=ALL, guided=ALL)).cells)
+    assert judged.style == "jsonl"
+    assert {one.strategy for one in judged.styles.values()} == {"auto"}
+
+
+def test_a_model_that_is_right_only_where_it_is_guided_begins_guided() -> None:
+    judged = judge(probe(Oracle(ASKED.questions, guided=ALL)).cells)
+    assert (judged.style, judged.styles["jsonl"].strategy) == ("jsonl", "guided")
+    assert "guided 10 of 10" in judged.styles["jsonl"].reason
+
+
+def test_a_model_that_guiding_spoils_is_left_free() -> None:
+    judged = judge(probe(Oracle(ASKED.questions, free=ALL)).cells)
+    assert {one.strategy for one in judged.styles.values()} == {"free"}
+
+
+def test_figures_come_with_their_intervals_and_costs() -> None:
+    cell = probe(Oracle(ASKED.questions, free=["jsonl"])).cells[0].to_json()
+    assert (cell["style"], cell["strategy"], cell["questions"]) == ("jsonl", "free", 10)
+    assert (cell["valid"], cell["correct"], cell["correct_interval"]) == (10, 10, [0.722, 1.0])
+    assert cell["requests"] == 10 and cell["pieces"] == 10 and cell["completion_tokens"] is None
+    assert cell["wrong"] == cell["invalid"] == []
+
+
+def test_every_question_is_asked_every_way_side_by_side() -> None:
+    steps: list[None] = []
+    styles: list[str] = []
+    measured = probe(
+        Oracle(ASKED.questions, free=ALL, guided=ALL),
+        step=lambda: steps.append(None),
+        prepare=styles.append,
+    )
+    assert len(steps) == len(styles) == 10 * len(STYLES) * 2
+    assert styles[:6] == [style for style in STYLES for _ in range(2)]
+    assert {cell.asked for cell in measured.cells} == {10}
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_in_the_middle_ends_the_probe_and_what_was_measured_stays() -> None:
+    def dies(number: int) -> None:
+        if number >= 30:
+            raise BackendUnreachable("nobody answers", hint="start it")
+
+    measured = probe(Oracle(ASKED.questions, free=ALL, guided=ALL, disturb=dies))
+    assert not measured.complete and isinstance(measured.failure, BackendUnreachable)
+    asked = [cell.asked for cell in measured.cells]
+    assert 0 < sum(asked) < 60 and max(asked) - min(asked) <= 1
+
+
+def test_a_probe_ends_when_its_time_does() -> None:
+    def waits(number: int) -> Any:
+        return anyio.sleep(0 if number < 5 else 3600)
+
+    measured = probe(Oracle(ASKED.questions, free=ALL, guided=ALL, disturb=waits), seconds=0.2)
+    assert not measured.complete and measured.failure is None
+    assert sum(cell.asked for cell in measured.cells) < 60
+
+
+def test_a_completion_that_fails_alone_counts_as_wrong() -> None:
+    def stumbles(number: int) -> None:
+        if number == 0:
+            raise BackendTimeout("too slow")
+        if number == 2:
+            raise BackendRefused("too long")
+
+    measured = probe(Oracle(ASKED.questions, free=ALL, guided=ALL, disturb=stumbles))
+    assert measured.complete and right(measured)["jsonl", "free"] == 9
+    errors = [trial.error for cell in measured.cells for trial in cell.trials if trial.error]
+    assert sorted(errors) == ["refused", "timeout"] or errors == ["timeout"]
+
+
+def test_a_server_that_refuses_everything_ends_the_probe() -> None:
+    def refuses(number: int) -> None:
+        raise BackendRefused("no")
+
+    measured = probe(Oracle(ASKED.questions, disturb=refuses))
+    assert not measured.complete and isinstance(measured.failure, BackendRefused)
+    assert sum(cell.asked for cell in measured.cells) == 2
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_real_model_is_measured_every_way(real_server: str, real_model: Path) -> None:
+    found = find_chat_format(files=read_model_files(real_model))
+
+    async def main() -> Measured:
+        return await measure(
+            CompletionsBackend(real_server),
+            load_questions().questions[:2],
+            settings=RunSettings(chat_format=found.chat_format),
+            limits=Limits(),
+            seconds=600,
+        )
+
+    measured = anyio.run(main)
+    assert measured.complete and measured.failure is None
+    assert [cell.asked for cell in measured.cells] == [2] * 6
+    guided = [cell for cell in measured.cells if cell.strategy == "guided"]
+    assert all(len(cell.valid) == 2 and cell.total("pieces") for cell in guided)
+
+
+# --- judging ----------------------------------------------------------------------------------
+
+WAYS = ("free", "guided", "grammar")
+MARKS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=8, max_size=8)
+
+
+def cell(style: Any, strategy: Any, marks: list[tuple[bool, bool]]) -> Cell:
+    trials = [
+        Trial(f"q{n}", style, strategy, valid=valid, right=good)
+        for n, (valid, good) in enumerate(marks)
+    ]
+    return Cell(style, strategy, tuple(trials))
+
+
+@given(st.lists(MARKS, min_size=9, max_size=9), st.integers(1, 3))
+def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
+    marks: list[list[tuple[bool, bool]]], ways: int
+) -> None:
+    cells = [
+        cell(style, way, marks[3 * n + m])
+        for n, style in enumerate(ALL)
+        for m, way in enumerate(WAYS[:ways])
+    ]
+    judged = judge(cells)
+    for style, one in judged.styles.items():
+        by_way = {c.strategy: c for c in cells if c.style == style}
+        chosen = by_way["free" if one.strategy == "auto" else one.strategy]
+        assert one.strategy == "auto" or one.strategy in by_way
+        assert not any(
+            len(other.right) > len(chosen.right) and is_better(other, chosen)
+            for name, other in by_way.items()
+            if name != "grammar" or ways < 3
+        )
+        assert one.otherwise != "grammar"
+    verdict = make_verdict(
+        "m", Measured(tuple(cells), True, 1.0), ASKED, RunSettings(), {"mlx_tools": "1"}
+    )
+    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+
+
+@given(MARKS, MARKS)
+def test_of_two_ways_at_most_one_is_better_and_none_than_itself(
+    one: list[tuple[bool, bool]], other: list[tuple[bool, bool]]
+) -> None:
+    first, second = cell("jsonl", "free", one), cell("jsonl", "guided", other)
+    assert not (is_better(first, second) and is_better(second, first))
+    assert not is_better(first, first)
+
+
+def test_a_small_difference_decides_nothing() -> None:
+    good, bad = (True, True), (True, False)
+    better, worse = [good] * 8, [good] * 5 + [bad] * 3
+    cells = [cell("jsonl", "free", worse), cell("jsonl", "guided", better)]
+    cells += [cell("xml", "free", better), cell("xml", "guided", better)]
+    judged = judge(cells)
+    assert judged.style == "jsonl" and judged.styles["jsonl"].strategy == "auto"
+
+
+def test_as_often_right_and_more_often_valid_is_better() -> None:
+    valid, broken = (True, False), (False, False)
+    cells = [cell("jsonl", "free", [broken] * 8), cell("jsonl", "guided", [valid] * 8)]
+    assert judge(cells).styles["jsonl"].strategy == "guided"
+
+
+def test_guided_is_not_begun_with_where_a_group_of_questions_goes_better_freely() -> None:
+    def trials(strategy: Any, right: range, group: str) -> list[Trial]:
+        names = [f"{group}{n}" for n in range(8)]
+        return [
+            Trial(name, "jsonl", strategy, group, right=n in right) for n, name in enumerate(names)
+        ]
+
+    for known, expected in ((range(1), "auto"), (range(0), "guided")):
+        cells = []
+        for strategy, one, other in (("free", known, range(0)), ("guided", range(0), range(8))):
+            found = trials(strategy, one, "known") + trials(strategy, other, "new")
+            cells.append(Cell("jsonl", strategy, tuple(found)))  # type: ignore[arg-type]
+        assert judge(cells).styles["jsonl"].strategy == expected
+    assert cells[1].to_json()["correct_by_group"] == {"known": 0, "new": 8}
+
+
+def test_a_style_is_judged_by_what_auto_would_make_of_it() -> None:
+    def trials(style: Any, strategy: Any, right: bool, broken: bool) -> Cell:
+        known = [Trial("k", style, strategy, "known", right=strategy == "free", valid=True)]
+        new = [
+            Trial(f"n{n}", style, strategy, "new", right=right, valid=right, broken=broken)
+            for n in range(9)
+        ]
+        return Cell(style, strategy, (*known, *new))
+
+    cells = [
+        trials(style, strategy, right=strategy == "guided", broken=strategy == "free")
+        for style in ("jsonl", "xml")
+        for strategy in ("free", "guided")
+    ]
+    # In xml nothing is known: there guided is the strategy, and right where auto in jsonl is too.
+    cells[2] = replace(cells[2], trials=cells[2].trials[1:])
+    cells[3] = replace(cells[3], trials=cells[3].trials[1:])
+    judged = judge(cells)
+    assert (judged.styles["jsonl"].strategy, judged.styles["xml"].strategy) == ("auto", "guided")
+    assert judged.style == "jsonl" and "jsonl auto 10 of 10" in judged.reason
+
+
+def test_a_grammar_is_begun_with_where_it_is_better_than_all_else() -> None:
+    good, bad = (True, True), (False, False)
+    cells = [
+        cell("jsonl", "free", [bad] * 8),
+        cell("jsonl", "guided", [bad] * 8),
+        cell("jsonl", "grammar", [good] * 8),
+    ]
+    one = judge(cells).styles["jsonl"]
+    assert (one.strategy, one.otherwise) == ("grammar", "auto")
+    cells[1] = cell("jsonl", "guided", [good] * 8)
+    assert judge(cells).styles["jsonl"].strategy == "guided"
+
+
+# --- the questions ----------------------------------------------------------------------------
+
+
+def test_the_questions_that_come_along_can_be_answered() -> None:
+    known = load_questions()
+    assert len(known.questions) >= 20
+    assert any(one.call is None for one in known.questions)
+    assert any(len(one.tools) > 1 for one in known.questions)
+    from mlx_tools.protocol import Reading
+    from mlx_tools.protocol import judge as judge_calls
+
+    for one in known.questions:
+        if one.call is None:
+            continue
+        arguments = {name: values[0] for name, values in one.call.arguments.items()}
+        call = ToolCall(one.call.name, arguments)
+        assert fits(call, one.call)
+        (judged,) = judge_calls(Reading(messages=(call,)), one.tools)
+        assert judged.error is None and not judged.call.repairs
+
+
+def test_no_question_is_one_of_the_examples() -> None:
+    shown = data.load_words().examples
+    examples = [one for ones in shown.tools.values() for one in ones]
+    examples += [one for _, one in shown.foreign]
+    said = {one.question for one in examples} | {question for question, _ in shown.direct}
+    assert said.isdisjoint(one.question for one in load_questions().questions)
+
+
+EXPECTED = Expected("f", {"city": ["York"], "n": [2]}, {"unit": ["kg"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "right"),
+    [
+        ("f", {"city": "York", "n": 2}, True),
+        ("f", {"city": " york. ", "n": 2.0, "unit": "kg"}, True),
+        ("g", {"city": "York", "n": 2}, False),
+        ("f", {"city": "York"}, False),
+        ("f", {"city": "York", "n": True}, False),
+        ("f", {"city": "York", "n": "2"}, False),
+        ("f", {"city": "York", "n": 2, "unit": "lb"}, False),
+        ("f", {"city": "York", "n": 2, "more": 1}, False),
+        ("f", {"city": ["York"], "n": 2}, False),
+    ],
+)
+def test_a_call_is_right_by_its_name_and_all_of_its_arguments(
+    name: str, arguments: dict[str, Any], right: bool
+) -> None:
+    assert fits(ToolCall(name, arguments), EXPECTED) is right
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(JSON, JSON)
+def test_sameness_is_symmetric_and_holds_of_a_value_and_itself(one: Any, other: Any) -> None:
+    assert same(one, one) and same(one, other) == same(other, one)
+
+
+def test_an_answer_is_right_only_where_one_is_due() -> None:
+    call, answer = ASKED.questions[0], ASKED.questions[-1]
+    answered = Proposal(answered=True, valid=True)
+    called = Proposal(calls=(ToolCall("count", {"n": 0}),), valid=True)
+    both = Proposal(calls=called.calls * 2, valid=True)
+    assert (call.is_right(called), call.is_right(answered), call.is_right(both)) == (True,) + (
+        False,
+    ) * 2
+    assert (answer.is_right(called), answer.is_right(answered)) == (False, True)
+    assert (call.is_valid(answered), answer.is_valid(answered)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "catalogs = 3",
+        "[[catalogs]]\nname = 'n'\ntools = []\nquestions = []\n",
+        "[[catalogs]]\nname = 'n'\ntools = []\nquestions = [{ id = 'a' }]\n",
+        "[[catalogs]]\nname = 'n'\ntools = []\n"
+        "questions = [{ id = 'a', question = 'b', call = { name = 'x', arguments = {} } }]\n",
+        "[[catalogs]]\nname = 'n'\ntools = []\n"
+        "questions = [{ id = 'a', question = 'b' }, { id = 'a', question = 'c' }]\n",
+    ],
+)
+def test_a_file_without_questions_is_a_fault_of_the_file(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"probe\.toml"):
+        load_questions(text)
