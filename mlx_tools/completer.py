@@ -120,7 +120,8 @@ class Completer:
             tool_choice=due.rules.tool_choice,
             max_calls=due.rules.max_calls or 1,
         )
-        evidence = guidance(due.question, due.answered, tuple(due.tools.values()))
+        weight = self._session.header.request_weight
+        evidence = guidance(due.question, due.answered, tuple(due.tools.values()), weight)
         guide = Guide(asker, task, evidence, tell)
         try:
             await guide.write()

@@ -259,6 +259,7 @@ class Controller:
             chat_format=chat_format.to_json(),
             style=decided.style,
             strategy=decided.strategy,
+            request_weight=settings.request_weight or decided.request_weight,
             verdict=decided.why,
             reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},

@@ -99,6 +99,7 @@ class Header:
     chat_format: Mapping[str, Any] = field(default_factory=dict)
     style: Style = "jsonl"
     strategy: str = "free"
+    request_weight: float = 1.0
     reasoning: str | int = "off"
     sampling: Mapping[str, Any] = field(default_factory=dict)
     response_mode: str = "answer-first"

@@ -32,6 +32,7 @@ class RunSettings:
     style: StyleChoice = "auto"
     strategy: StrategyChoice = "auto"
     verdict: FoundVerdict | None = None
+    request_weight: float | None = None
     chat_format: ChatFormat | None = None
     reasoning: str | int = "off"
     response_mode: str = "answer-first"
@@ -51,6 +52,7 @@ class RunSettings:
         for name, right, allowed in (
             ("style", self.style in STYLES, ", ".join(STYLES)),
             ("strategy", self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
+            ("request_weight", _weight(self.request_weight), "a number from 0.1 to 20, or None"),
             ("verdict", _is(self.verdict, FoundVerdict), "a FoundVerdict, or None"),
             ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
             ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
@@ -81,6 +83,11 @@ def _whole(value: object) -> bool:
 
 def _from_zero(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _weight(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (number and 0.1 <= value <= 20)  # type: ignore[operator]
 
 
 def _temperature(value: object) -> bool:

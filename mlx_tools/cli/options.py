@@ -21,6 +21,7 @@ from mlx_tools.errors import UsageError
 BACKEND = ("backend.url", "model.name", "backend.kind")
 WRITING = (
     "model.strategy",
+    "model.request_weight",
     "model.prompt_style",
     "model.chat_format",
     "model.reasoning",

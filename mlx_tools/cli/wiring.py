@@ -261,6 +261,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
     return RunSettings(
         style=settings.model.prompt_style,
         strategy=settings.model.strategy,
+        request_weight=settings.model.request_weight,
         verdict=verdict,
         chat_format=found.chat_format,
         reasoning=settings.model.reasoning,

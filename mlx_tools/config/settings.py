@@ -156,6 +156,14 @@ class Model(Section):
             available=("auto", "free", "guided", "grammar"),
         ),
     ]
+    request_weight: Annotated[
+        Annotated[float, Field(ge=0.1, le=20)] | None,
+        Field(
+            description="What the words of a request count in guided decoding against the model's "
+            "own likelihoods: more for a weak model; without it as measured, else 1"
+        ),
+        Setting("any", flag="--request-weight", metavar="W"),
+    ] = None
     temperature: Annotated[
         float,
         Field(ge=0, le=2, description="Randomness of sampling; 0 always takes the likeliest token"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mlx_tools.decoding.arguments import About
@@ -254,7 +254,7 @@ class RequestEvidence:
         sure gets its way; 0 where the request has no words to judge by."""
         if not self._offers.context.stems:
             return 0.0
-        return max(-_BOUND, min(odds, _BOUND)) / self.weights.model
+        return max(-_BOUND, min(odds, _BOUND)) * self.weights.request
 
     def is_sure(self, ranked: Sequence[float]) -> bool:
         """Whether the first of the odds is so far ahead of the second, and of none, that the model
@@ -329,8 +329,12 @@ _MAX_PART: Final = 200
 
 
 def guidance(
-    request: str, answered: Sequence[ToolCall] = (), tools: Sequence[ToolSpec] = ()
+    request: str,
+    answered: Sequence[ToolCall] = (),
+    tools: Sequence[ToolSpec] = (),
+    weight: float = 1.0,
 ) -> RequestEvidence:
-    """The evidence of a request that is made with ``tools`` at hand, by the weights that hold for
-    any model."""
-    return RequestEvidence(request, fitted_weights(), answered, tools)
+    """The evidence of a request that is made with ``tools`` at hand. ``weight`` is what its words
+    count against the model's own likelihoods: more for a weak model."""
+    weights = replace(fitted_weights(), request=weight)
+    return RequestEvidence(request, weights, answered, tools)

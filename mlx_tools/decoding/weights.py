@@ -12,13 +12,15 @@ from mlx_tools.data import read_data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """How much each kind of evidence counts, in natural logarithms of odds; the model's own
-    likelihood counts ``model``. docs/call-quality.md says how they were found."""
+    """How much each kind of evidence counts, in natural logarithms of odds.
+
+    docs/call-quality.md says how they were found.
+    """
 
     features: Mapping[str, float]
     """Of the features of candidates: see `mlx_tools.decoding.features`."""
-    model: float = 0.5
-    """What the model's own likelihoods count against the request's words."""
+    request: float = 1.0
+    """What the request's words count against the model's own likelihoods."""
     call: float = 0.2
     """What the model's own odds of a call against an answer count; the words' count 1."""
     call_bias: float = 0.0

@@ -66,6 +66,7 @@ def make_verdict(
     chat_format = settings.chat_format
     return Verdict(
         model=model,
+        request_weight=settings.request_weight or 1.0,
         style=judged.style,
         styles=judged.styles,
         reason=judged.reason,

@@ -52,7 +52,7 @@ class Verdict:
     ``prompts`` and ``probe`` are digests: of the words that the model reads in every run, and of
     the questions. ``settings`` and ``versions`` say under what it was measured; ``measured`` holds
     the figures, an object for each style and strategy. ``command`` measures it again, where it
-    comes with mlx-tools.
+    comes with mlx-tools. ``request_weight`` is what the request's words counted in guided decoding.
     """
 
     model: str
@@ -67,6 +67,7 @@ class Verdict:
     versions: Mapping[str, Any] = field(default_factory=dict)
     measured: tuple[Mapping[str, Any], ...] = ()
     command: str = ""
+    request_weight: float = 1.0
 
     @property
     def strategy(self) -> StrategyChoice:
@@ -96,6 +97,7 @@ class Verdict:
                 for style, one in self.styles.items()
             },
             "measured_at": self.measured_at,
+            "request_weight": self.request_weight,
             "questions": self.questions,
             "prompts": self.prompts,
             "probe": self.probe,
@@ -137,6 +139,7 @@ class Verdict:
             questions=questions,
             measured=tuple(measured),
             command=_typed({"command": "", **value}, "command", str),
+            request_weight=_weight(value.get("request_weight", 1.0)),
         )
 
 
@@ -196,7 +199,14 @@ class Decided:
 
     style: Style
     strategy: StrategyChoice
+    request_weight: float = 1.0
     why: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _weight(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.1 <= value <= 20:
+        raise NoVerdict("request_weight: no number from 0.1 to 20")
+    return float(value)
 
 
 def decide(
@@ -215,11 +225,11 @@ def decide(
         return Decided(cast(Style, style), strategy)
     why: dict[str, Any] = {"passed_over": found.problem} if found.problem else {}
     if verdict is None:
-        return Decided(DEFAULT_STYLE if style == "auto" else style, strategy, why)
+        return Decided(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
     chosen = verdict.style if style == "auto" else style
     why |= {"model": verdict.model, "source": found.source, "measured_at": verdict.measured_at}
     if style == "auto":
         why["style"] = verdict.reason
     if strategy == "auto":
         strategy, why["strategy"] = verdict.strategy_for(chosen, grammars=grammars)
-    return Decided(chosen, strategy, why)
+    return Decided(chosen, strategy, verdict.request_weight, why)
