@@ -157,6 +157,7 @@ async def measure(model: Path, strategy: str, folder: Path) -> dict[str, Any]:
             Policy(allow=["*"]),
             limits=Limits(idle_timeout=600, completion_timeout=600, total_timeout=3600),
             settings=RunSettings(
+                style="jsonl",
                 strategy=strategy,
                 chat_format=find_chat_format(files=read_model_files(model)).chat_format,
             ),

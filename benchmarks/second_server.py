@@ -174,7 +174,7 @@ async def measured(
 ) -> list[dict[str, Any]]:
     """The results of all items by all strategies on one server."""
     limits = Limits(idle_timeout=600, completion_timeout=600, total_timeout=1200)
-    settings = RunSettings(chat_format=running.chat_format)
+    settings = RunSettings(style="jsonl", chat_format=running.chat_format)
     proposers = {
         name: Proposer(running.backend, settings=replace(settings, strategy=name), limits=limits)
         for name in strategies
