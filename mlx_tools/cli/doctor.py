@@ -36,7 +36,7 @@ class _Findings:
 
 
 @app.command(help="Check the server, the model and what both can do.")
-@options.with_settings(*options.BACKEND, "model.chat_format")
+@options.with_settings(*options.BACKEND, "model.chat_format", "model.request_weight")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     probed: Annotated[

@@ -64,12 +64,13 @@ _QUOTED: Final = re.compile(
     r"(?<!\w)'((?:[^'\n]|(?<=\w)'(?=\w)){1,400})'(?!\w)"
     r"|\"([^\"\n]{1,400})\"|[“„]([^”“\n]{1,400})[”“]|`([^`\n]{1,400})`|[‘]([^’\n]{1,400})[’](?!\w)"
 )
-_CAPITAL: Final = r"(?:[A-Z\u00c0-\u00de][\w'’&-]*(?:\.(?=[A-Z\w]))?[\w'’&.-]*(?<![.'’-]))"
+_CAPITAL: Final = r"(?:[A-Z\u00c0-\u00de][\w'’&-]{0,60}(?:\.(?=[A-Z\w]))?[\w'’&.-]{0,60}(?<![.'’-]))"
 _JOINT: Final = r"(?:\s+(?:of|the|de|la|del|von|van|and\s+the|of\s+the|for)(?=\s+[A-Z]))"
 _NAME: Final = re.compile(
-    rf"(?<![\w'’-])({_CAPITAL}(?:{_JOINT}{{0,2}}\s+(?:{_CAPITAL}|&|[0-9]+(?![\w.,%]*\d)))*)"
+    rf"(?<![\w'’-])({_CAPITAL}(?:{_JOINT}{{0,2}}\s+(?:{_CAPITAL}|&|[0-9]+(?![\w.,%]*\d))){{0,11}})"
 )
-_PLACE: Final = re.compile(rf"({_CAPITAL}(?:\s+{_CAPITAL})*),\s*({_CAPITAL}(?:\s+{_CAPITAL})*)\.?")
+_RUN: Final = rf"{_CAPITAL}(?:\s+{_CAPITAL}){{0,11}}"
+_PLACE: Final = re.compile(rf"({_RUN}),\s*({_RUN})\.?")
 _INITIALS: Final = re.compile(r"(?:[A-Z]\.){2,}")
 _TOKEN: Final = re.compile(r"[^\s,;()\[\]{}\"'“”`?!]+")
 _MATHS: Final = re.compile(
