@@ -141,8 +141,9 @@ class RequestEvidence:
     def none(self, kind: Kind, about: About) -> float:
         """What speaks for none of the candidates: for leaving an optional argument out, or for the
         model's own words where it is required."""
-        bias = self.weights.free if about.required else 0.0
-        return bias + self.score(none_features(about, kind, self._offers.context))
+        if about.required:
+            return self.weights.free
+        return self.score(none_features(about, kind, self._offers.context))
 
     # --- plans ---
 

@@ -239,18 +239,13 @@ def allowed_features(value: Any, place: int, about: About, context: Context) -> 
         return _truth_features(about, context, value=value)
     words = frozenset(stems(str(value)))
     share = len(words & context.stems) / len(words) if words else 0.0
-    near = max((near for near in (_named_near(about, context),)), default=0.0)
     return {
         "enum all": float(share == 1.0),
         "enum share": share,
         "enum first": float(place == 0),
         "enum default": float(str(value).lower() == about.default_word),
-        "enum named": near * share,
+        "enum named": share * bool(about.named & context.stems),
     }
-
-
-def _named_near(about: About, context: Context) -> float:
-    return float(bool(about.named & context.stems))
 
 
 _NOT: Final = re.compile(
@@ -274,10 +269,7 @@ def _truth_features(about: About, context: Context, *, value: bool) -> Features:
 
 
 def none_features(about: About, kind: str, context: Context) -> Features:
-    """What speaks against every candidate: that an optional argument is left out, or that the value
-    of a required one is in other words."""
-    if about.required:
-        return {f"free {kind}": 1.0, "free default": float(about.says_default)}
+    """What speaks against every candidate: that an optional argument is left out."""
     size = max(len(about.named), 1)
     return {
         "absent": 1.0,

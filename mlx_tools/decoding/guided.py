@@ -93,7 +93,7 @@ class Guide:
         odds = await self._odds(common, [text[len(common) :] for text in openings])
         weights = self._evidence.weights
         words = max(self._called, default=0.0)
-        return words + weights.call * odds + weights.call_bias > 0
+        return weights.request * words + weights.call * odds > 0
 
     async def _odds(self, before: str, texts: Sequence[str]) -> float:
         """The model's odds of the first of two texts against the second, as a logarithm."""

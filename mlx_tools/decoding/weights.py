@@ -23,8 +23,6 @@ class Weights:
     """What the request's words count against the model's own likelihoods."""
     call: float = 0.2
     """What the model's own odds of a call against an answer count; the words' count 1."""
-    call_bias: float = 0.0
-    """Added to the odds of a call."""
     free: float = 0.0
     """What the model's own words count where a required value is to be given."""
     planned: float = 2.0

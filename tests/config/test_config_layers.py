@@ -393,6 +393,7 @@ def test_every_setting_says_what_a_project_file_may_do_with_it() -> None:
     powerful = {key for key, row in config.table().items() if row.setting.project == "any"}
     assert powerful == {
         "model.prompt_style",
+        "model.request_weight",
         "model.reasoning",
         "model.response_mode",
         "model.temperature",
