@@ -165,8 +165,8 @@ def test_a_completion_continued_after_its_end_token_is_answered(real_server: str
     prompt = "<|im_start|>user\nAnswer with one word: hello.<|im_end|>\n<|im_start|>assistant\n"
     text, last = ask(backend, prompt, max_tokens=80, timeout=120, idle_timeout=120)
     if last.finish_reason == "stop":
-        ask(backend, prompt + text + END, max_tokens=2)
-    ask(backend, prompt + text, max_tokens=2)
+        ask(backend, prompt + text + END, max_tokens=2, timeout=120, idle_timeout=120)
+    ask(backend, prompt + text, max_tokens=2, timeout=120, idle_timeout=120)
     assert asyncio.run(backend.health(30)).ok
 
 
