@@ -49,5 +49,7 @@ def test_a_docstring_is_read(text: str | None, expected: Docstring) -> None:
 
 @given(st.text(alphabet="Args:Paramets-\n #:par x y ()*", max_size=200))
 @settings(max_examples=200, deadline=None)
-def test_any_text_is_read(text: str) -> None:
-    parse_docstring(text)
+def test_any_text_is_read_and_nothing_is_added(text: str) -> None:
+    found = parse_docstring(text)
+    words = " ".join([found.text, *found.parameters, *found.parameters.values()]).split()
+    assert all(word in text for word in words)
