@@ -19,7 +19,6 @@ from mlx_tools.decoding import (
     Opening,
     Restarted,
     Task,
-    Unclosed,
     Unfilled,
     guidance,
 )
@@ -135,9 +134,6 @@ class Completer:
                 emit(_event(due.turn, delta))
             written.finish_reason = asker.finish or "stop"
             written.reading = again.finish(written.finish_reason)
-        except Unclosed:
-            written.finish_reason, written.closed_early = "length", True
-            written.reading = reader.finish("length")
         except Unfilled as error:
             text = self._session.words.error("unfilled", name=guide.tool, reason=str(error))
             written.reading = Reading(error=ErrorInfo("unfilled", text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Annotated, Any, Final
 
 import anyio
@@ -54,6 +55,8 @@ def doctor(
     options_given: options.Options,
 ) -> int:
     """Print the findings; exit code 3 where one of them stops a run."""
+    if not isfinite(within):  # which `min` lets pass
+        raise typer.BadParameter("give a number of seconds", param_hint="--within")
     run = RunOptions(configuration=options.load(options_given))
     found = anyio.run(_find, run, within if probed else None)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlx_tools.decoding.anew import Opening
 from mlx_tools.decoding.asker import Asker, AskerLimits, Restarted, Unfilled
 from mlx_tools.decoding.evidence import RequestEvidence, guidance
-from mlx_tools.decoding.guided import Guide, Task, Unclosed
+from mlx_tools.decoding.guided import Guide, Task
 from mlx_tools.decoding.weights import Weights, fitted_weights
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "RequestEvidence",
     "Restarted",
     "Task",
-    "Unclosed",
     "Unfilled",
     "Weights",
     "fitted_weights",

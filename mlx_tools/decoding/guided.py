@@ -38,10 +38,6 @@ class Task:
     max_calls: int = 1
 
 
-class Unclosed(Unfilled):
-    """The tokens of the turn did not suffice for its answer."""
-
-
 Made = tuple[ToolSpec, Any]
 """A call of this turn: the tool and its arguments."""
 
@@ -163,7 +159,7 @@ class Guide:
         if not hole.done:
             self._say(hole.finish())
             if not hole.text or self._asker.finish != "stop":
-                raise Unclosed("the output was cut off")
+                raise Unfilled("the answer did not end within the tokens of the turn")
         self._say(end)
 
 

@@ -123,8 +123,13 @@ WORDS = re.findall(
     " sixteen seventeen eighteen nineteen twenty",
 )
 ROUND = {"thirty": 3, "forty": 4, "fifty": 5, "sixty": 6, "seventy": 7, "eighty": 8, "ninety": 9}
-OTHER = {"once": 1, "twice": 2, "half": 5, "quarter": 25, "couple": 2, "dozen": 12, "a": 1}
+OFTEN = {"yearly": 1, "annually": 1, "quarterly": 4, "monthly": 12, "weekly": 52, "daily": 365}
+OTHER = OFTEN | {"once": 1, "twice": 2, "half": 5, "quarter": 25, "couple": 2, "dozen": 12, "a": 1}
 ORDINALS = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12}
+
+
+TIMES = (60, 3600, 24, 1440, 86400, 7, 12, 1000)
+"""By what a number is multiplied where it is told in another unit: of time, most of all."""
 
 
 def figures(number: float | str) -> str:
@@ -157,7 +162,8 @@ class Sources:
         said = "\n".join([item.question, item.context, *(m["content"] for m in item.history)])
         texts = [said, tools, *written, *map(unescaped, written)]
         self._bare = [bare(text) for text in texts]
-        self._numbers = set().union(*map(numbers, texts))
+        asked = {figures(float(n) * times) for n in numbers(said) if n for times in TIMES}
+        self._numbers = asked.union(*map(numbers, texts))
         self._two_digits = {digits[-2:].lstrip("0") for digits in self._numbers}
 
     def hold(self, value: Any) -> bool:
