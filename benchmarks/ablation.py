@@ -42,9 +42,9 @@ OFF: dict[str, str] = {
     "the description's examples": r"example|listed|comma|hundred|decimal",
     "units and years": r"dimension|unit|year|often|seldom",
     "where it stands": r" (late|far|apart|first|rank|later)\b|tool$| bounds ",
-    "what others have": r" (taken|again|of another call)$",
+    "what others have": r" taken$",
     "request against answer": r"^(first|answer)",
-    "further calls": r"^calls? ",
+    "the words shared with a tool": r"^first (match|shared|named|coverage)|^turn (match|named|rel)",
 }
 """The features that are off, by name."""
 

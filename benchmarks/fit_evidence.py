@@ -6,44 +6,31 @@
 No model is asked. The questions are of the tune half of BFCL (``mlx-tools eval bfcl --half``), so
 the report half stays unseen. Three conditional logit models are fitted by gradient ascent, with an
 L2 penalty: which candidate an argument has (each against the others and against none of them),
-which tool is called first (each against an answer), and which besides the calls made already (each
-against no more). A question's right choices share their probability. Candidates come in the order
-of BFCL's answers, each with what the calls before it have; the calls besides are those that guided
-decoding makes with no model.
+which tool is called first (each against an answer), and which way the turn's calls are made of all
+that the search for one finds. A question's right choices share their probability. Calls come in the
+order of BFCL's answers.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import random
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlx_tools.backends.base import Chunk, CompletionRequest, TokenScore
-from mlx_tools.decoding import (
-    Asker,
-    AskerLimits,
-    Guide,
-    RequestEvidence,
-    Task,
-    Unfilled,
-    Weights,
-    fitted_weights,
-    guided,
-)
-from mlx_tools.decoding.features import Features, none_features
-from mlx_tools.decoding.further import call_features, opening_features
+from mlx_tools.decoding import RequestEvidence, Weights, fitted_weights
+from mlx_tools.decoding.features import Candidate, Features, none_features
 from mlx_tools.decoding.offers import Offers, Use, overlapping
+from mlx_tools.decoding.opening import opening_features
 from mlx_tools.decoding.outline import beside, outline
+from mlx_tools.decoding.turn import PlannedCall, TurnPlanner
 from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, sample, wheel_path
 from mlx_tools.spec import ToolSpec
 
@@ -61,8 +48,16 @@ ARGUMENTS = (
     "irrelevance",
     "live_irrelevance",
 )
-CALLS = ARGUMENTS[:6]
-MAX_CALLS = 8
+TURNS = ARGUMENTS[:6]
+ROUNDS = 4
+TURN_AT_FIRST = {
+    "turn call": -1.0,
+    "turn odds": 3.0,
+    "turn missing": -1.0,
+    "turn cut stop": 0.5,
+    "turn cut then": 0.5,
+}
+"""With what the search begins."""
 SMALLEST = 0.05
 """A weight below this is left out."""
 
@@ -80,6 +75,7 @@ class Example:
     kind: str
     features: Sequence[Features]
     right: Sequence[bool]
+    weight: float = 1.0
 
 
 # --- what is right ----------------------------------------------------------------------------
@@ -118,7 +114,8 @@ def right_calls(item: BfclItem) -> list[tuple[ToolSpec, Mapping[str, Any]]]:
 
 
 def argument_examples(item: BfclItem) -> Iterator[Example]:
-    """Which candidate each argument of the right calls has."""
+    """Which candidate each argument of the right calls has, of all that no call before has; left
+    out is what goes on with a list of such a call."""
     offers = Offers(item.question, tuple(item.tools.values()))
     earlier: list[Use] = []
     for spec, wanted in right_calls(item):
@@ -127,20 +124,40 @@ def argument_examples(item: BfclItem) -> Iterator[Example]:
             if one.kind == "other":
                 continue
             allowed = wanted.get(one.about.name, [""])
-            made = offers.of(one, beside(spec))
-            right = [any(equal(c.value, w) for w in allowed if w != "") for c, _ in made]
-            placed = [f | offers.placing(one, c, used, earlier) for c, f in made]
-            hits = [c for (c, _), good in zip(made, right, strict=True) if good and c.mentions]
+            offered = [
+                (candidate, features, any(equal(candidate.value, w) for w in allowed if w != ""))
+                for candidate, features in offers.of(one, beside(spec))
+            ]
+            made = [o for o in offered if o[2] or not meets(earlier, o[0])]
+            hits = [c for c, _, good in made if good and c.mentions]
+            placed = [features | offers.placing(one, c, used) for c, features, _ in made]
+            right = [good for _, _, good in made]
             if hits:
-                free = [c for c in hits if not any(overlapping(used, m) for m in c.mentions)]
+                free = [c for c in hits if not meets(used, c)]
                 taken = min(free or hits, key=lambda candidate: candidate.start)
                 used += [(one.about.name, mention) for mention in taken.mentions]
+                if goes_on(offers, taken, earlier):
+                    continue
             if not one.about.required:
                 placed.append(none_features(one.about, one.kind, offers.context))
                 right.append("" in allowed)
             if any(right) and len(right) > 1:
                 yield Example(item.category, one.kind, placed, right)
         earlier += used
+
+
+def meets(used: Sequence[Use], candidate: Candidate) -> bool:
+    return any(overlapping(used, mention) for mention in candidate.mentions)
+
+
+def goes_on(offers: Offers, candidate: Candidate, earlier: Sequence[Use]) -> bool:
+    """Whether a candidate stands in a list behind what an earlier call has."""
+    return any(
+        overlapping(earlier, one)
+        for run in offers.lists
+        for one in run
+        if any(m.start < run[-1].end and one.end <= m.start for m in candidate.mentions)
+    )
 
 
 def opening_example(item: BfclItem, weights: Weights) -> Example | None:
@@ -155,54 +172,79 @@ def opening_example(item: BfclItem, weights: Weights) -> Example | None:
     return Example(item.category, "first", [*calling, answer], [*right, not wanted])
 
 
-class Mute:
-    """A model that finds all tokens equally likely, and writes nothing."""
+def turn_examples(
+    items: Sequence[BfclItem], weights: Weights, penalty: float
+) -> tuple[list[Example], dict[str, float]]:
+    """Which way the turn is made, of those that the search finds, and the weights of that.
 
-    model = None
-
-    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
-        if request.top_logprobs:
-            equally = (TokenScore("\0", -3.0), TokenScore("\1", -3.0))
-            yield Chunk("\0", "length", scores=(equally,))
-        else:
-            yield Chunk("", "stop")
-
-
-def call_examples(items: Sequence[BfclItem], weights: Weights) -> list[Example]:
-    """Which tool is called besides, after each call of the right calls."""
+    What the search finds hangs on the weights, so it is done again with the better ones, and all
+    that was found is kept. A question of which no way is right teaches the tools alone.
+    """
+    found: list[dict[str, tuple[Features, bool, bool]]] = [{} for _ in items]
+    planners = [
+        TurnPlanner(RequestEvidence(item.question, weights, (), tools), tools)
+        for item in items
+        for tools in (tuple(item.tools.values()),)
+    ]
+    fitted = dict(TURN_AT_FIRST)
     examples: list[Example] = []
+    for _ in range(ROUNDS):
+        for item, ways, planner in zip(items, found, planners, strict=True):
+            planner.weights = replace(weights, features=fitted)
+            for calls, features in planner.ways():
+                key = repr(sorted(features.items()))
+                ways[key] = (features, all_right(item, calls), tools_right(item, calls))
+        examples = []
+        for item, ways in zip(items, found, strict=True):
+            features = [f for f, _, _ in ways.values()]
+            right, weight = [good for _, good, _ in ways.values()], 1.0
+            if not any(right):
+                right, weight = [good for _, _, good in ways.values()], 0.7
+            if any(right):
+                examples.append(Example(item.category, "turn", features, right, weight))
+        fitted = fit(examples, penalty)
+    return examples, fitted
+
+
+def turns_unseen(items: Sequence[BfclItem], weights: Weights) -> list[Example]:
+    """The ways that the search finds with these weights; right or not."""
+    examples = []
     for item in items:
-        wanted = Counter(spec.name for spec, _ in right_calls(item))
-        if not wanted or sum(wanted.values()) > MAX_CALLS:
-            continue
-
-        def chosen(
-            evidence: RequestEvidence,
-            tools: Sequence[ToolSpec],
-            made: Sequence[ToolSpec],
-            wanted: Counter[str] = wanted,
-            category: str = item.category,
-        ) -> ToolSpec | None:
-            left = wanted - Counter(spec.name for spec in made)
-            calling, enough = call_features(evidence, tools, made)
-            right = [tool.name in left for tool in tools]
-            examples.append(
-                Example(category, "calls", [*calling, enough], [*right, not any(right)])
-            )
-            return next((tool for tool in tools if tool.name in left), None)
-
-        asyncio.run(_write(item, weights, chosen))
+        tools = tuple(item.tools.values())
+        ways = TurnPlanner(RequestEvidence(item.question, weights, (), tools), tools).ways()
+        if ways:
+            right = [all_right(item, calls) for calls, _ in ways]
+            examples.append(Example(item.category, "turn", [f for _, f in ways], right))
     return examples
 
 
-async def _write(item: BfclItem, weights: Weights, chosen: Any) -> None:
-    """Lets a mute model write the calls; ``chosen`` says which tool is next."""
-    guided.next_tool = chosen
-    asker = Asker(Mute(), "", AskerLimits(max_tokens=2000, timeout=60, idle_timeout=60))
-    task = Task(style="jsonl", tools=item.tools, tool_choice="required", max_calls=MAX_CALLS)
-    evidence = RequestEvidence(item.question, weights, (), tuple(item.tools.values()))
-    with contextlib.suppress(Unfilled):
-        await Guide(asker, task, evidence).write()
+def tools_right(item: BfclItem, calls: Sequence[PlannedCall]) -> bool:
+    wanted = Counter(spec.name for spec, _ in right_calls(item))
+    return Counter(call.spec.name for call in calls) == wanted
+
+
+def all_right(item: BfclItem, calls: Sequence[PlannedCall]) -> bool:
+    """Whether planned calls are those that BFCL wants, in any order; objects aside."""
+    left = list(calls)
+    for spec, wanted in right_calls(item):
+        same = [call for call in left if call.spec == spec and call_right(call, wanted)]
+        if not same:
+            return False
+        left.remove(same[0])
+    return not left
+
+
+def call_right(call: PlannedCall, wanted: Mapping[str, Any]) -> bool:
+    for one in outline(call.spec):
+        allowed = wanted.get(one.about.name, [""])
+        planned = call.plan.get(one.about.name)
+        if planned is None:
+            good = "" in allowed or one.kind == "other"
+        else:
+            good = any(equal(planned.candidate.value, w) for w in allowed if w != "")
+        if not good:
+            return False
+    return True
 
 
 # --- fitting ----------------------------------------------------------------------------------
@@ -213,6 +255,7 @@ def fit(examples: Sequence[Example], penalty: float, steps: int = 400) -> dict[s
     names = sorted({name for e in examples for features in e.features for name in features})
     place = {name: number for number, name in enumerate(names)}
     rows, columns, values, group, right = [], [], [], [], []
+    counts = np.array([example.weight for example in examples for _ in example.features])
     for number, example in enumerate(examples):
         for features, good in zip(example.features, example.right, strict=True):
             for name, value in features.items():
@@ -232,7 +275,9 @@ def fit(examples: Sequence[Example], penalty: float, steps: int = 400) -> dict[s
         likely /= np.add.reduceat(likely, starts)[owner]
         target = likely * good
         target /= np.maximum(np.add.reduceat(target, starts)[owner], 1e-12)
-        slope = np.bincount(column, weights=value * (likely - target)[row], minlength=len(names))
+        slope = np.bincount(
+            column, weights=value * (counts * (likely - target))[row], minlength=len(names)
+        )
         slope += penalty * weights
         mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope * slope
         weights -= 0.05 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
@@ -249,7 +294,7 @@ def shares(examples: Sequence[Example], weights: Mapping[str, float]) -> dict[st
         ]
         best = max(range(len(scores)), key=scores.__getitem__)
         group = "live" if example.category.startswith("live") else "non-live"
-        if example.kind in ("calls", "first"):
+        if example.kind in ("turn", "first"):
             group = example.category
         tally = found[f"{group} {example.kind}"]
         tally[0] += bool(example.right[best])
@@ -275,8 +320,8 @@ def main() -> int:
     learned, held = shuffled[:edge], shuffled[edge:]
     arguments = fit([e for item in learned for e in argument_examples(item)], 0.5)
     weights = replace(fitted_weights(), features=arguments, **BY_HAND)
-    for_calls = [item for item in learned if item.category in CALLS]
-    features = arguments | fit(call_examples(for_calls, weights), 0.3)
+    for_turns = [item for item in learned if item.category in TURNS]
+    features = arguments | turn_examples(for_turns, weights, 0.1)[1]
     openings = [e for item in learned if (e := opening_example(item, weights))]
     features |= fit(openings, 0.3) | FEATURES_BY_HAND
     if not options.check:
@@ -286,7 +331,7 @@ def main() -> int:
     weights = replace(weights, features=features)
     unseen = [e for item in held for e in argument_examples(item)]
     unseen += [e for item in held if (e := opening_example(item, weights))]
-    unseen += call_examples([item for item in held if item.category in CALLS], weights)
+    unseen += turns_unseen([item for item in held if item.category in TURNS], weights)
     for name, (right, count) in shares(unseen, features).items():
         print(f"{name:28} {right:5} of {count:5}  {right / count:.1%}")
     return 0

@@ -33,6 +33,8 @@ GRACE_SECONDS: Final = 0.25
 """How long the server may take, once the message is whole, to end by itself and say its usage."""
 CHARS_PER_TOKEN: Final = 64
 """More text than this for each token asked for is no completion: the stream is closed."""
+NO_REQUEST: Final = "..."
+"""Stands for the request where the model is asked what it likes whatever is requested."""
 
 Emit = Callable[[events.Event], None]
 
@@ -112,6 +114,7 @@ class Completer:
                 temperature=sampling.get("temperature", 0.0),
                 seed=sampling.get("seed"),
             ),
+            _neutral(prompt, due),
         )
         task = Task(
             style=due.rules.style,
@@ -233,3 +236,12 @@ def _event(turn: int, delta: Delta) -> events.Event:
             return events.CallOpened(turn=turn, index=delta.index, name=delta.name)
         case ArgumentsDelta():
             return events.ArgumentsPiece(turn=turn, index=delta.index, text=delta.text)
+
+
+def _neutral(prompt: str, due: Complete) -> str:
+    """The prompt with a request that says nothing in place of the last one; empty where that one
+    does not end it word for word."""
+    before, found, after = prompt.rpartition(due.question)
+    if due.answered or not found or not due.question.strip():
+        return ""
+    return before + NO_REQUEST + after

@@ -52,16 +52,20 @@ class Asker:
 
     ``usage`` adds up what the server reported; a stream that was closed reports nothing, so a
     number of it is None as soon as one request did not report it. ``pieces`` is the number of
-    pieces of text that came, which a stock server sends one a token.
+    pieces of text that came, which a stock server sends one a token. ``neutral`` is the same prompt
+    with a request that says nothing; empty where there is none.
     """
 
-    def __init__(self, backend: Backend, prompt: str, limits: AskerLimits) -> None:
+    def __init__(
+        self, backend: Backend, prompt: str, limits: AskerLimits, neutral: str = ""
+    ) -> None:
         self.requests = 0
         self.pieces = 0
         self.finish: FinishReason | None = None
         self.usage = Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
         self._backend = backend
         self._prompt = prompt
+        self._neutral = neutral
         self._limits = limits
         self._scoring = True
 
@@ -104,15 +108,20 @@ class Asker:
         finally:
             self._add(usage)
 
-    async def scores(self, text: str, tokens: int = 1) -> tuple[tuple[TokenScore, ...], ...]:
+    async def scores(
+        self, text: str, tokens: int = 1, *, neutral: bool = False
+    ) -> tuple[tuple[TokenScore, ...], ...]:
         """The likeliest tokens after the prompt and ``text``, best first, for each of the next
-        ``tokens`` of the model's own way on; empty where the backend cannot say."""
-        if not self._scoring:
+        ``tokens`` of the model's own way on; empty where the backend cannot say. ``neutral`` asks
+        for those whatever is requested, where the turn has a prompt for it."""
+        if not self._scoring or (neutral and not self._neutral):
             return ()
         scores: list[tuple[TokenScore, ...]] = []
         usage: Usage | None = None
         said = ""
-        request = self._request(text, min(tokens, max(self.left, 1)), 0, ALTERNATIVES)
+        prompt = self._neutral if neutral else self._prompt
+        most = min(tokens, max(self.left, 1))
+        request = self._request(prompt + text, most, 0, ALTERNATIVES)
         try:
             async with aclosing(cast(Any, self._backend.complete(request))) as chunks:
                 async for chunk in chunks:
@@ -130,10 +139,12 @@ class Asker:
         return tuple(scores)
 
     def _ask(self, text: str, most: int, attempt: int) -> AsyncGenerator[Chunk]:
-        request = self._request(text, most, attempt, 0)
+        request = self._request(self._prompt + text, most, attempt, 0)
         return cast(AsyncGenerator[Chunk], self._backend.complete(request))
 
-    def _request(self, text: str, most: int, attempt: int, alternatives: int) -> CompletionRequest:
+    def _request(
+        self, prompt: str, most: int, attempt: int, alternatives: int
+    ) -> CompletionRequest:
         if self.requests >= MAX_REQUESTS:
             raise Unfilled(f"{MAX_REQUESTS} requests were not enough for this turn")
         self.requests += 1
@@ -142,7 +153,7 @@ class Asker:
         if attempt:
             seed = (seed or 0) + attempt
         return CompletionRequest(
-            prompt=self._prompt + text,
+            prompt=prompt,
             max_tokens=most,
             temperature=max(limits.temperature, 0.7) if attempt else limits.temperature,
             seed=seed,

@@ -148,3 +148,14 @@ async def likelihoods(asker: Asker, before: str, texts: Sequence[str]) -> list[f
             if len(written) >= max(map(len, texts)):
                 break
     return [AGREEMENT * (_shared(text, written) - 1) for text in texts]
+
+
+async def liking(asker: Asker, before: str, texts: Sequence[str]) -> list[float]:
+    """How much the model likes to go on from ``before`` with each of the texts, whatever is
+    requested: natural logarithms, 0 for all where it cannot be asked. To be taken off its
+    likelihoods, so that a model which always likes one text best still chooses (contextual
+    calibration: Zhao and others, "Calibrate Before Use", 2021). Raises what the asker raises."""
+    ways = await asker.scores(before, neutral=True)
+    if not ways:
+        return [0.0] * len(texts)
+    return [_scored(text, ways[0])[0] for text in texts]

@@ -9,7 +9,9 @@ _NO_VALUES: Final = (
     " per less same such well good via upon during through across whose having being going"
     " given following around near between about after before until since because however"
     " respectively also currently three four five six seven eight nine ten eleven twelve"
-    " looking interested wondering curious like want need help please"
+    " looking interested wondering curious like want need help please i'm i'd i've i'll what's"
+    " that's it's let's there's here's who's where's how's we're we'd we'll you're they're ones"
+    " later second third lastly finally accordingly considering regarding another"
 )
 NO_VALUES: Final = frozenset(_NO_VALUES.split(" "))
 """Words that begin and end no value of their own."""

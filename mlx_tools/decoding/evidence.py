@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mlx_tools.decoding.arguments import About
-from mlx_tools.decoding.features import Beside, Candidate, Features, none_features
+from mlx_tools.decoding.features import Beside, Candidate, none_features
 from mlx_tools.decoding.mentions import Mention
 from mlx_tools.decoding.offers import Kind, Offers, Use, Wanted, dump, overlapping
 from mlx_tools.decoding.weights import Weights, fitted_weights
@@ -30,6 +30,12 @@ Plan = Mapping[str, Planned]
 """What arguments are to have, by their names."""
 
 _NOTHING: Final[Plan] = {}
+_MOST_CANDIDATES: Final = 40
+_BRANCHES: Final = 10
+_BEAM: Final = 24
+"""How many candidates of an argument, and how many plans, are looked at side by side."""
+_BOUND: Final = 4.5
+"""So much at most the request's words count against the model's likelihoods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,8 @@ class RequestEvidence:
         self._offers = Offers(request, tools)
         self._known: dict[object, list[tuple[float, Candidate]]] = {}
         self._used: list[Use] = []
-        self._earlier: list[Use] = []
-        self._answered = bool(answered)
+        self._tools = tuple(tools)
+        self._answered = tuple(answered)
         self._had = {text.casefold() for call in answered for text in _leaves(call.arguments)}
         specs = {spec.name: spec for spec in tools}
         self._covered = {
@@ -92,7 +98,16 @@ class RequestEvidence:
     @property
     def has_answered(self) -> bool:
         """Whether calls of this request are answered already."""
-        return self._answered
+        return bool(self._answered)
+
+    def has_had(self, spec: ToolSpec, plan: Plan) -> bool:
+        """Whether a call of the tool with all that a plan has was answered already."""
+        planned = {name: one.candidate.value for name, one in plan.items()}
+        return any(
+            call.name == spec.name
+            and all(call.arguments.get(name) == value for name, value in planned.items())
+            for call in self._answered
+        )
 
     def is_news(self, candidate: Candidate) -> bool:
         """Whether no call already answered had all of a candidate."""
@@ -104,103 +119,76 @@ class RequestEvidence:
         return self._offers.context.stems
 
     @property
-    def covered(self) -> frozenset[str]:
-        """The stems that calls already answered, and what earlier calls of this turn have."""
-        earlier = (stem for _, mention in self._earlier for stem in stems(mention.text))
-        return frozenset(self._covered).union(earlier)
+    def mentions(self) -> Sequence[Mention]:
+        """The texts of the request that may be values."""
+        return self._offers.texts
 
-    def is_fresh(self, candidate: Candidate) -> bool:
-        """Whether no earlier call of this turn has any of a candidate."""
-        return not any(overlapping(self._earlier, m) for m in candidate.mentions)
+    @property
+    def strong(self) -> list[Mention]:
+        """The numbers of the request and its names, quotations and the like."""
+        numbers = [m for m in self._offers.numbers if m.kind != "numeral"]
+        return [*numbers, *self._offers.strong]
 
-    def lists(self, name: str) -> tuple[bool, bool]:
-        """Of the lists of the request that hold what an earlier call has for an argument: whether
-        one holds more, and whether one is used up."""
-        had = {mention.start for one, mention in self._earlier if one == name}
-        used = {mention.start for _, mention in self._earlier}
-        left = done = False
-        for run in self._offers.lists:
-            starts = {mention.start for mention in run}
-            if starts & had:
-                left, done = left or not starts <= used, done or starts <= used
-        return left, done
+    @property
+    def lists(self) -> Sequence[Sequence[Mention]]:
+        """Its lists of values: those of numbers and names first, then those of plain words."""
+        return self._offers.lists
 
-    def unused(self) -> float:
-        """The share of the request's numbers, names and quotations that no earlier call has."""
-        said = [*self._offers.numbers, *self._offers.strong]
-        left = [m for m in said if not overlapping(self._earlier, m)]
-        return len(left) / max(len(said), 1)
+    def of_clauses(self, start: int, end: int) -> RequestEvidence:
+        """The evidence of a part of the request, as if it were all of it."""
+        if end - start == len(self.request):
+            return self
+        return RequestEvidence(self.request[start:end], self.weights, (), self._tools)
 
     # --- arguments ---
-
-    def score(self, features: Features) -> float:
-        """What features say together, as a natural logarithm of odds."""
-        weights = self.weights.features
-        return sum(weights.get(name, 0.0) * value for name, value in features.items())
 
     def none(self, kind: Kind, about: About) -> float:
         """What speaks for none of the candidates: for leaving an optional argument out, or for the
         model's own words where it is required."""
         if about.required:
             return self.weights.free
-        return self.score(none_features(about, kind, self._offers.context))
+        return self.weights.score(none_features(about, kind, self._offers.context))
 
     # --- plans ---
 
     def plan(
-        self, wanted: Sequence[Wanted], beside: Beside, *, fresh: bool = False
+        self, wanted: Sequence[Wanted], beside: Beside, *, width: int = _BEAM
     ) -> dict[str, Planned]:
         """Which argument is to have what: all of them together as likely as can be, and nothing for
         two of them.
 
-        An argument that nothing speaks for more than against is left out; with ``fresh``, also one
-        for which all is in an earlier call. Found by a beam search in the arguments' order.
+        An argument that nothing speaks for more than against is left out. Found by a beam search in
+        the arguments' order, with ``width`` plans side by side.
         """
         beam: list[_Partial] = [_Partial()]
         for one in wanted:
-            scored = self._scored(one, beside)
+            scored = self.scored(one, beside)
             none = self.none(one.kind, one.about)
-            if fresh:
-                scored = [pair for pair in scored if pair[1].mentions and self.is_fresh(pair[1])]
             grown = list(beam)
             for partial in beam:
-                for score, candidate in scored[:_BRANCHES]:
+                for score, candidate in scored[: min(_BRANCHES, width)]:
                     if any(overlapping(partial.used, m) for m in candidate.mentions):
                         continue
                     odds = score + self._placed(one, candidate, partial.used) - none
                     if odds > 0:
                         grown.append(partial.grown(one.about.name, candidate, odds))
             grown.sort(key=lambda partial: -partial.total)
-            beam = grown[:_BEAM]
+            beam = grown[:width]
         return dict(beam[0].made)
 
-    def _scored(self, one: Wanted, beside: Beside) -> list[tuple[float, Candidate]]:
+    def scored(self, one: Wanted, beside: Beside) -> list[tuple[float, Candidate]]:
         """What may fill an argument, the likeliest first, by all but what calls have already."""
         key = (beside.name, one.about, one.kind, dump(one.values))
         found = self._known.get(key)
         if found is None:
             offers = self._offers.of(one, beside)
-            scored = [(self.score(features), candidate) for candidate, features in offers]
+            scored = [(self.weights.score(features), candidate) for candidate, features in offers]
             found = sorted(scored, key=lambda pair: -pair[0])[:_MOST_CANDIDATES]
             self._known[key] = found
         return found
 
     def _placed(self, one: Wanted, candidate: Candidate, used: Sequence[Use]) -> float:
-        return self.score(self._offers.placing(one, candidate, used, self._earlier))
-
-    def plan_again(self, wanted: Sequence[Wanted], beside: Beside) -> dict[str, Planned]:
-        """A plan for another call of a tool: what no call of this turn has yet, and for the other
-        arguments what they had."""
-        made = self.plan(wanted, beside, fresh=True)
-        for one in wanted:
-            had = [mention for name, mention in self._earlier if name == one.about.name]
-            if one.about.name in made or not had:
-                continue
-            last = [c for _, c in self._scored(one, beside) if c.mentions[-1:] == (had[-1],)]
-            if last:
-                best = max(last, key=lambda candidate: len(candidate.mentions))
-                made[one.about.name] = Planned(best, _AS_BEFORE)
-        return made
+        return self.weights.score(self._offers.placing(one, candidate, used))
 
     # --- choices ---
 
@@ -218,11 +206,13 @@ class RequestEvidence:
         own = plan.get(one.about.name)
         none = self.none(one.kind, one.about)
         found = []
-        for score, candidate in self._scored(one, beside):
+        for score, candidate in self.scored(one, beside):
             odds = score + self._placed(one, candidate, [*taken, *self._used]) - none
             if own is not None and own.candidate.value == candidate.value:
-                odds = max(odds, own.odds) + self.weights.planned
+                odds += self.weights.planned
             found.append((candidate, odds))
+        if own is not None:  # it may be another call's
+            found.append((own.candidate, own.odds + self.weights.planned))
         found.sort(key=lambda pair: -pair[1])
         best: dict[str, tuple[Candidate, float]] = {}
         for pair in found:
@@ -243,7 +233,7 @@ class RequestEvidence:
         best = dict.fromkeys(map(dump, values), -math.inf)
         one = Wanted(about, "allowed", tuple(values))
         for candidate, features in self._offers.of(one, Beside()):
-            odds = self.score(features) + self._placed(one, candidate, self._used)
+            odds = self.weights.score(features) + self._placed(one, candidate, self._used)
             if (planned := plan.get(about.name)) and planned.candidate.value == candidate.value:
                 odds = max(odds, planned.odds) + self.weights.planned
             key = dump(candidate.value)
@@ -268,11 +258,6 @@ class RequestEvidence:
         mentions = self._offers.numbers if kind == "number" else self._offers.texts
         said = [m for m in mentions if m.kind not in ("word", "phrase")]
         return bool(said) and all(map(self._taken, said))
-
-    def next_call(self) -> None:
-        """Begins another call: what an argument had is not taken by the arguments of this one."""
-        self._earlier += self._used
-        self._used = []
 
     def use(self, name: str, candidate: Candidate) -> None:
         """Takes note that the argument ``name`` has this of the request."""
@@ -318,14 +303,6 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-_MOST_CANDIDATES: Final = 40
-_BRANCHES: Final = 10
-_BEAM: Final = 24
-"""How many candidates of an argument, and how many plans, are looked at side by side."""
-_BOUND: Final = 4.5
-"""So much at most the request's words count against the model's likelihoods."""
-_AS_BEFORE: Final = 4.0
-"""The odds of what an argument had in the call before, where nothing new is for it."""
 _MAX_PART: Final = 200
 
 

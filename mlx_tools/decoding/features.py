@@ -61,6 +61,9 @@ class Context:
         self.stems = frozenset(stems(request))
         self._starts = [word.start for word in self.words]
         self._ends = [word.end for word in self.words]
+        cuts = [match.span() for match in _CUT.finditer(request)]
+        self._cut_starts = [start for start, _ in cuts]
+        self._cut_ends = [end for _, end in cuts]
         self._edges = [match.start() for match in _EDGE.finditer(request)]
 
     def before(self, start: int) -> list[Word]:
@@ -107,7 +110,9 @@ class Context:
 
     def cuts(self, start: int, end: int) -> int:
         """How many commas, full stops and *and* there are between two places."""
-        return len(_CUT.findall(self.request, start, end)) if start < end else 0
+        if end <= start:
+            return 0
+        return max(bisect_right(self._cut_ends, end) - bisect_left(self._cut_starts, start), 0)
 
     def preposition(self, start: int) -> str:
         """The preposition right before a place, an article passed over; empty for none."""

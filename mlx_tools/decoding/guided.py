@@ -6,21 +6,23 @@ are. What it writes is a line of the protocol whose calls validate against their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.decoding.asker import Asker, Unfilled
-from mlx_tools.decoding.choice import Option, choose, likelihoods
-from mlx_tools.decoding.evidence import Plan, RequestEvidence
+from mlx_tools.decoding.choice import Option, choose, likelihoods, liking
+from mlx_tools.decoding.evidence import RequestEvidence
 from mlx_tools.decoding.fill import Filler
-from mlx_tools.decoding.further import call_odds, next_tool
 from mlx_tools.decoding.holes import StringHole, TextHole
 from mlx_tools.decoding.leaves import Place
-from mlx_tools.decoding.outline import beside, fitting, outline
+from mlx_tools.decoding.opening import call_odds
+from mlx_tools.decoding.outline import beside, fitting
 from mlx_tools.decoding.pen import Pen
 from mlx_tools.decoding.shape import Shapes
+from mlx_tools.decoding.turn import PlannedCall, plan_turn
 from mlx_tools.protocol import Style, forcing_prefix
 from mlx_tools.protocol.styles import closing
 from mlx_tools.spec import ToolSpec
@@ -67,9 +69,9 @@ class Guide:
             await self._answer()
             return self.text
         made: list[Made] = []
-        tool: ToolSpec | None = await self._first_tool()
-        while tool is not None and await self._call(tool, made):
-            tool = self._next_tool(made)
+        planned = await self._planned()
+        for call in planned[: self._task.max_calls]:
+            await self._call(call, made, alone=len(planned) == 1)
         return self.text
 
     def _say(self, text: str) -> None:
@@ -86,62 +88,72 @@ class Guide:
             return True
         openings = [forcing_prefix(task.style, choice) for choice in ("required", "none")]
         common = _common(*openings)
-        odds = await self._odds(common, [text[len(common) :] for text in openings])
+        texts = [text[len(common) :] for text in openings]
         weights = self._evidence.weights
-        words = max(self._called, default=0.0)
-        return weights.request * words + weights.call * odds > 0
-
-    async def _odds(self, before: str, texts: Sequence[str]) -> float:
-        """The model's odds of the first of two texts against the second, as a logarithm."""
-        first, second = await likelihoods(self._asker, before, texts)
-        return first - second
+        words = weights.request * max(self._called, default=0.0)
+        call, answer = await likelihoods(self._asker, common, texts)
+        if abs(words) < weights.sure:
+            likes_call, likes_answer = await liking(self._asker, common, texts)
+            call, answer = call - likes_call, answer - likes_answer
+        return words + weights.call * (call - answer) > 0
 
     # --- a call ---
 
-    async def _call(self, spec: ToolSpec, made: list[Made]) -> bool:
-        """Writes a call. One besides others is told of when it is whole, and dropped where nothing
-        is new in it: False."""
+    async def _planned(self) -> list[PlannedCall]:
+        """The calls that the request asks for, the one of the tool that is chosen first."""
+        task = self._task
+        tools = tuple(task.tools.values())
+        if task.tool_choice in task.tools:
+            return plan_turn(self._evidence, (task.tools[task.tool_choice],))
+        planned = plan_turn(self._evidence, tools)
+        first = await self._first_tool(tools, planned[0].spec if len(planned) > 1 else None)
+        if any(call.spec.name == first.name for call in planned):
+            return sorted(planned, key=lambda call: call.spec.name != first.name)
+        return plan_turn(self._evidence, (first,))
+
+    async def _first_tool(self, tools: Sequence[ToolSpec], planned: ToolSpec | None) -> ToolSpec:
+        """One of the tools, by the request's words and the model's likelihoods; ``planned`` is the
+        first of several calls, where that many are planned."""
+        best, weights = max(self._called), self._evidence.weights
+        biases = [
+            self._evidence.bias(called - best + weights.planned * (tool is planned))
+            for tool, called in zip(tools, self._called, strict=True)
+        ]
+        before = forcing_prefix(self._task.style, "required")
+        names = [tool.name + '"' for tool in tools]
+        first, second = sorted([*biases, -math.inf], reverse=True)[:2]
+        if first - second < weights.sure:
+            liked = await liking(self._asker, before, names)
+            biases = [bias - like for bias, like in zip(biases, liked, strict=True)]
+        options = [Option(name, bias) for name, bias in zip(names, biases, strict=True)]
+        return tools[await choose(self._asker, before, options)]
+
+    async def _call(self, planned: PlannedCall, made: list[Made], *, alone: bool) -> None:
+        """Writes a call. One besides others is told of when it is whole, and dropped where it has
+        a hole that is not filled, or nothing is new in it."""
+        spec = planned.spec
         self.tool = spec.name
         opening = forcing_prefix(self._task.style, "required") + spec.name + OPEN_ARGUMENTS
-        own: Plan | None = None
         if not made:
             self._say(opening)
-        elif spec.name in {one.name for one, _ in made}:
-            own = self._evidence.plan_again(outline(spec), beside(spec))
+        evidence, own = self._evidence, None
+        if not alone:
+            evidence = evidence.of_clauses(planned.start, planned.end)
+            own = planned.in_clauses()
         pen = Pen(self.text + ("\n" + opening if made else ""))
-        filler = Filler(self._asker, pen, Shapes(spec.parameters), fitting(spec), self._evidence)
+        filler = Filler(self._asker, pen, Shapes(spec.parameters), fitting(spec), evidence)
+        place = Place(beside=beside(spec), own=own)
         try:
-            arguments = await filler.fill(spec.parameters, Place(beside=beside(spec), own=own))
+            arguments = await filler.fill(spec.parameters, place)
         except Unfilled:
             if not made:
                 raise
-            return False
+            return
         if (spec, arguments) in made:
-            return False
+            return
         made.append((spec, arguments))
         self._say(pen.text[len(self.text) :])
         self._say(closing(self._task.style, "tool_call"))
-        return True
-
-    async def _first_tool(self) -> ToolSpec:
-        task = self._task
-        if task.tool_choice in task.tools:
-            return task.tools[task.tool_choice]
-        tools = tuple(task.tools.values())
-        options = [
-            Option(tool.name + '"', self._evidence.bias(odds - max(self._called)))
-            for tool, odds in zip(tools, self._called, strict=True)
-        ]
-        before = forcing_prefix(task.style, "required")
-        return tools[await choose(self._asker, before, options)]
-
-    def _next_tool(self, made: Sequence[Made]) -> ToolSpec | None:
-        """The tool that is called besides, in the same turn; None where the calls are enough."""
-        if len(made) >= self._task.max_calls:
-            return None
-        self._evidence.next_call()
-        tools = tuple(self._task.tools.values())
-        return next_tool(self._evidence, tools, [spec for spec, _ in made])
 
     # --- an answer ---
 

@@ -103,12 +103,7 @@ def texts(request: str) -> list[Mention]:
 
 
 def _found(request: str) -> Iterator[Mention]:
-    quoted = [
-        Mention(
-            next(group for group in match.groups() if group is not None), "quoted", *match.span()
-        )
-        for match in _QUOTED.finditer(request)
-    ]
+    quoted = list(_quotations(request))
     yield from quoted
     days = [Mention(request[a:b], "date", a, b) for a, b in dates.spans(request)]
     yield from days
@@ -120,6 +115,14 @@ def _found(request: str) -> Iterator[Mention]:
     yield from names
     yield from _codes(request)
     yield from _phrases(request, [*quoted, *days, *names])
+
+
+def _quotations(request: str) -> Iterator[Mention]:
+    """What stands in quotation marks; where that is all of the request, what is in it does."""
+    begins = 1 if request[:1] in "\"'“‘" and request.rstrip()[-1:] in "\"'”’" else 0
+    for match in _QUOTED.finditer(request, begins):
+        text = next(group for group in match.groups() if group is not None)
+        yield Mention(text, "quoted", *match.span())
 
 
 def _names(request: str) -> Iterator[Mention]:

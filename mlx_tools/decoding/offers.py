@@ -182,10 +182,8 @@ class Offers:
         one: Wanted,
         candidate: Candidate,
         used: Sequence[Use],
-        earlier: Sequence[Use],
     ) -> Features:
-        """What speaks for a candidate by what this call has already, and earlier ones of the same
-        turn."""
+        """What speaks for a candidate by what this call has already."""
         if not candidate.mentions:
             return {}
         kind = one.kind
@@ -195,13 +193,8 @@ class Offers:
             found |= self._distances(kind, start, end, used)
         if any(overlapping(used, mention) for mention in candidate.mentions):
             found[f"{kind} taken"] = 1.0
-        had = [name for m in candidate.mentions for name in overlapping(earlier, m)]
-        if one.about.name in had:
-            found[f"{kind} again"] = 1.0
-        elif had:
-            found[f"{kind} of another call"] = 1.0
         before = self._before.get(start, ())
-        if any(not _touches([*used, *earlier], place) for place in before):
+        if any(not _touches(used, place) for place in before):
             found[f"{kind} later in its list"] = 1.0
         places = self._places.get(kind, ())
         free = next((p for p in places if not _touches(used, p)), None)

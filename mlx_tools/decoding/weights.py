@@ -32,6 +32,10 @@ class Weights:
     spent: float = 3.0
     """That an array ends where the request says nothing more that could go into it."""
 
+    def score(self, features: Mapping[str, float]) -> float:
+        """What features say together, as a natural logarithm of odds."""
+        return sum(self.features.get(name, 0.0) * value for name, value in features.items())
+
 
 @functools.cache
 def fitted_weights() -> Weights:

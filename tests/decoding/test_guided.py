@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.backends.base import Chunk, TokenScore
 from mlx_tools.decoding import Asker, AskerLimits, Guide, Task, Unfilled, guidance
 from mlx_tools.decoding.asker import MAX_REQUESTS
 from mlx_tools.messages import FinalAnswer, ToolCall
@@ -201,3 +202,36 @@ def test_a_thousand_catalogs_and_no_call_that_does_not_fit(
     test_a_model_that_writes_rubbish_gets_a_valid_call_or_none.hypothesis.inner_test(  # type: ignore[attr-defined]
         made, style, scores, seed
     )
+
+
+class Fond:
+    """Likes one tool best whatever is asked, and another one more than usual when it is asked."""
+
+    model = None
+    asked: int
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def complete(self, request: Any) -> Any:
+        if not request.top_logprobs:
+            yield Chunk('\u6771\u4eac"}}\n', "stop")
+            return
+        self.asked += 1
+        likes = {"alpha": -0.1, "beta": -4.0 if NEUTRAL in request.prompt else -2.0, "{": -9.0}
+        yield Chunk("alpha", "length", scores=(tuple(TokenScore(*pair) for pair in likes.items()),))
+
+
+NEUTRAL = "Nothing is asked.\n"
+
+
+@pytest.mark.parametrize(("neutral", "called"), [(NEUTRAL, "beta"), ("", "alpha")])
+def test_a_tool_that_a_model_always_likes_is_not_called_for_that(neutral: str, called: str) -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    catalog = {name: ToolSpec(name, "", schema) for name in ("alpha", "beta")}
+    limits = AskerLimits(max_tokens=99, timeout=10, idle_timeout=10)
+    asker = Asker(Fond(), PROMPT, limits, neutral)
+    task = Task(style="jsonl", tools=catalog, tool_choice="required")
+    guide = Guide(asker, task, guidance("\u6771\u4eac", (), tuple(catalog.values())))
+    (call,) = calls(anyio.run(guide.write), "jsonl")
+    assert call.name == called
