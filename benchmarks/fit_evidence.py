@@ -62,9 +62,16 @@ SMALLEST = 0.05
 """A weight below this is left out."""
 
 BY_HAND = {"free": -4.0}
-FEATURES_BY_HAND = {"answer again": 3.0, "first computes": 5.0}
-"""Weights that are chosen here and not fitted: BFCL has no runs of several turns, and no tool that
-computes what a formula says."""
+FEATURES_BY_HAND = {
+    "answer again": 3.0,
+    "first computes": 5.0,
+    "turn new tool, unsaid": -1.5,
+    "turn spread name": 1.5,
+    "turn list cut": -0.5,
+}
+"""Weights that are chosen here and not fitted: BFCL has no runs of several turns, no tool that
+computes what a formula says, hardly a clause that goes on without a word of any tool, nor a plain
+list of names in a request that does not say in words that there are several things to do."""
 
 
 @dataclass(frozen=True, slots=True)

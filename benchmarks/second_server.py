@@ -170,11 +170,21 @@ async def named(text: str, options: argparse.Namespace) -> AsyncIterator[Running
 
 
 async def measured(
-    running: Running, items: Sequence[BfclItem], strategies: Sequence[str]
+    running: Running, items: Sequence[BfclItem], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """The results of all items by all strategies on one server."""
-    limits = Limits(idle_timeout=600, completion_timeout=600, total_timeout=1200)
-    settings = RunSettings(style="jsonl", chat_format=running.chat_format)
+    strategies = options.strategies.split(",")
+    limits = Limits(
+        idle_timeout=600,
+        completion_timeout=600,
+        total_timeout=1200,
+        max_tokens=options.max_tokens,
+    )
+    settings = RunSettings(
+        style="jsonl",
+        chat_format=running.chat_format,
+        request_weight=options.request_weight,
+    )
     proposers = {
         name: Proposer(running.backend, settings=replace(settings, strategy=name), limits=limits)
         for name in strategies
@@ -203,7 +213,6 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             load_items(category, wheel), limit=options.limit, seed=options.seed, half=options.half
         )
     ]
-    strategies = options.strategies.split(",")
     names = [] if options.servers == "none" else options.servers.split(",")
     found: dict[str, Any] = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -211,6 +220,8 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         "mlx_tools": __version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "sample": {"limit": options.limit, "seed": options.seed, "half": options.half},
+        "request_weight": options.request_weight,
+        "max_tokens": options.max_tokens,
         "servers": {},
     }
     entered = [served(name, options) for name in names]
@@ -219,7 +230,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         async with enter as running:
             began, load = time.monotonic(), os.getloadavg()[0]
             say(f"{running.name}: {running.what}")
-            results = await measured(running, items, strategies)
+            results = await measured(running, items, options)
             found["servers"][running.name] = {
                 "what": running.what,
                 "seconds": round(time.monotonic() - began, 1),
@@ -300,6 +311,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40, help="questions of each category")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
     parser.add_argument("--half", default="report", choices=("all", "tune", "report"))
+    parser.add_argument("--max-tokens", type=int, default=128, help="of one turn")
+    parser.add_argument("--request-weight", type=float, default=5.0, help="see mlx-tools eval")
     parser.add_argument("--venv", type=Path, help="an environment with llama-cpp-python's server")
     parser.add_argument("--gguf", type=Path, help="the embedded model's file")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")  # no test is a measurement of time
 
 ENVIRON = dict(os.environ)
 """As the tests were started with; a test that sets variables of its own does not reach it."""

@@ -43,9 +43,15 @@ def clauses(
     request: str, mentions: Sequence[Mention], lists: Sequence[Sequence[Mention]]
 ) -> list[Clause]:
     """Cuts a request at marks and at words that join; not within a name or a quotation, nor within
-    one of ``lists``. Of more than `MAX_CLAUSES` the weakest cuts are left out."""
+    one of ``lists`` of numbers or names. Of more than `MAX_CLAUSES` the weakest cuts are left out.
+    """
     whole = [m for m in mentions if m.kind in _WHOLE and m.end - m.start < _MAX_WHOLE]
-    gaps = [(one.end, other.start) for run in lists for one, other in pairwise(run)]
+    gaps = [
+        (one.end, other.start)
+        for run in lists
+        for one, other in pairwise(run)
+        if one.kind == other.kind != "phrase"
+    ]
     found = []
     for match in _CUT.finditer(request):
         start, end = match.span()

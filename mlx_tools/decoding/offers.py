@@ -61,7 +61,7 @@ class Offers:
         self.strong = [mention for mention in self.texts if mention.kind in STRONG]
         self.lists = [
             *runs(_with_units(self.numbers, request), request),
-            *runs(self.strong, request),
+            *(run for run in runs(self.strong, request) if not _is_place(run, request)),
             *enumerations(request),
         ]
         self._telling = _telling(tools, self.context)
@@ -259,6 +259,12 @@ class Offers:
             or (set(stems(value)) and set(stems(value)) <= self.context.stems)
         ]
         return [*days, *self.texts, *listed]
+
+
+def _is_place(run: Sequence[Mention], request: str) -> bool:
+    """Whether a list is a place, and where that is: *Austin, Texas*."""
+    names = {mention.kind for mention in run} == {"name"}
+    return names and len(run) == 2 and request[run[0].end : run[1].start].strip() == ","
 
 
 def _telling(tools: Sequence[ToolSpec], context: Context) -> dict[str, list[tuple[int, int]]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,9 +19,10 @@ from mlx_tools.decoding.clauses import clauses
 from mlx_tools.decoding.evidence import Plan, Planned, RequestEvidence
 from mlx_tools.decoding.features import Candidate, Features
 from mlx_tools.decoding.mentions import Mention
-from mlx_tools.decoding.offers import Wanted, dump
+from mlx_tools.decoding.offers import dump
 from mlx_tools.decoding.outline import beside, outline
-from mlx_tools.lexical import Ranking, relevance, stems
+from mlx_tools.decoding.parts import WIDTH, Part, Step, added, meet, moved, options, part_of
+from mlx_tools.lexical import Ranking
 from mlx_tools.spec import ToolSpec
 
 
@@ -37,32 +38,7 @@ class PlannedCall:
 
     def in_clauses(self) -> Plan:
         """The plan with its mentions as they stand in that part."""
-        return {name: _moved(planned, -self.start) for name, planned in self.plan.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """A list whose items an argument has in one call each."""
-
-    items: tuple[Planned, ...]
-    odds: float
-    """How much the further items suit the argument more than the first, on average."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What one tool makes of some clauses."""
-
-    spec: ToolSpec
-    plan: Plan
-    spreads: Mapping[str, _Spread]
-    features: Features
-    start: int
-    end: int
-
-
-_Step = tuple[_Part, tuple[str, ...]]
-"""A part of the turn, and the arguments that its lists are spread over."""
+        return {name: moved(planned, -self.start) for name, planned in self.plan.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +46,7 @@ class _Way:
     """A way to make the turn, as far as it is made."""
 
     score: float = 0.0
-    steps: tuple[_Step, ...] = ()
+    steps: tuple[Step, ...] = ()
     features: Features = field(default_factory=dict)
 
 
@@ -116,7 +92,7 @@ class TurnPlanner:
                 if first == last:
                     found += [self._grown(way, (), cut | _SKIPPED) for way in reached[first]]
                 for step, features in parts.get((first, last), ()):
-                    here = _sum(features, cut)
+                    here = added(features, cut)
                     score = self.weights.score(here)
                     found += [self._grown(way, (step,), here, score) for way in reached[first]]
             found.sort(key=lambda way: -way.score)
@@ -124,7 +100,7 @@ class TurnPlanner:
         return [way for way in reached[-1] if way.steps]
 
     def _grown(
-        self, way: _Way, steps: tuple[_Step, ...], features: Features, score: float | None = None
+        self, way: _Way, steps: tuple[Step, ...], features: Features, score: float | None = None
     ) -> _Way:
         if score is None:
             score = self.weights.score(features)
@@ -135,12 +111,14 @@ class TurnPlanner:
             else:
                 had = any(part.spec.name == name for part, _ in way.steps)
                 kind = "turn tool again" if had else "turn new tool"
+            if not steps[0][0].features["turn match"]:
+                kind += ", unsaid"
             features = features | {kind: 1.0}
             score += self.weights.score({kind: 1.0})
-        return _Way(way.score + score, (*way.steps, *steps), _sum(way.features, features))
+        return _Way(way.score + score, (*way.steps, *steps), added(way.features, features))
 
     @functools.cached_property
-    def _parts(self) -> dict[tuple[int, int], list[tuple[_Step, Features]]]:
+    def _parts(self) -> dict[tuple[int, int], list[tuple[Step, Features]]]:
         """What the tools make of every run of clauses, by its first and last."""
         ranking = Ranking(self._tools)
         found = {}
@@ -152,10 +130,10 @@ class TurnPlanner:
                     continue
                 matches = ranking.scores(self._request[start:end])
                 parts = self._parts_of(start, end, matches)
-                found[first, last] = [option for part in parts for option in _options(part)]
+                found[first, last] = [option for part in parts for option in options(part)]
         return found
 
-    def _parts_of(self, start: int, end: int, matches: Sequence[float]) -> Iterator[_Part]:
+    def _parts_of(self, start: int, end: int, matches: Sequence[float]) -> Iterator[Part]:
         best = max(matches, default=0.0)
         order = sorted(range(len(self._tools)), key=lambda number: -matches[number])
         local: RequestEvidence | None = None
@@ -164,43 +142,12 @@ class TurnPlanner:
                 continue
             local = local or self._evidence.of_clauses(start, end)
             match = matches[number] / best if best > 0 else 0.0
-            yield self._part(self._tools[number], local, match, start, end)
-
-    def _part(
-        self, spec: ToolSpec, local: RequestEvidence, match: float, start: int, end: int
-    ) -> _Part:
-        wanted, words = self._outlines[spec.name], beside(spec)
-        plan = local.plan(wanted, words, width=_WIDTH)
-        needed = [w.about.name for w in wanted if w.about.required and w.kind != "other"]
-        told = [planned for planned in plan.values() if planned.candidate.mentions]
-        missing = sum(name not in plan for name in needed)
-        name = frozenset(stems(spec.name))
-        features = {
-            "turn call": 1.0,
-            "turn odds": sum(min(planned.odds, 8.0) for planned in told) / 8,
-            "turn told": float(len(told)),
-            "turn nothing told": float(not told),
-            "turn missing": float(missing),
-            "turn missing share": missing / max(len(needed), 1),
-            "turn relevance": max(-3.0, min(relevance(local.words, spec), 4.0)),
-            "turn match": match,
-            "turn named": len(name & local.words) / max(len(name), 1),
-        }
-        spreads = {
-            w.about.name: spread
-            for w in wanted
-            if (spread := _spread(w, plan, local.scored(w, words), local.lists))
-        }
-        moved = {name: _moved(planned, start) for name, planned in plan.items()}
-        lists = {
-            name: replace(spread, items=tuple(_moved(item, start) for item in spread.items))
-            for name, spread in spreads.items()
-        }
-        return _Part(spec, moved, lists, features, start, end)
+            spec = self._tools[number]
+            yield part_of(spec, self._outlines[spec.name], local, match, start)
 
     # --- the calls of a way ---
 
-    def _calls(self, steps: Sequence[_Step]) -> list[PlannedCall]:
+    def _calls(self, steps: Sequence[Step]) -> list[PlannedCall]:
         made: list[PlannedCall] = []
         for part, names in steps:
             for items in self._together_or_each([part.spreads[name].items for name in names]):
@@ -247,7 +194,7 @@ class TurnPlanner:
         """What all of the request has for the arguments of a tool."""
         plan = self._wholes.get(spec.name)
         if plan is None:
-            plan = self._evidence.plan(self._outlines[spec.name], beside(spec), width=_WIDTH)
+            plan = self._evidence.plan(self._outlines[spec.name], beside(spec), width=WIDTH)
             self._wholes[spec.name] = plan
         return plan
 
@@ -258,8 +205,14 @@ class TurnPlanner:
         names = {call.spec.name for call in calls}
         used = [m for c in calls for p in c.plan.values() for m in p.candidate.mentions]
         said = self._evidence.strong
-        unused = sum(not any(m.start < u.end and u.start < m.end for u in used) for m in said)
+        left = [m for m in said if not any(meet(m, u) for u in used)]
+        unused = len(left)
+        cut, rivals = self._left_of_lists(calls, used), self._rivals(calls, left)
         return {
+            "turn lists cut": float(min(cut, 3)),
+            "turn list cut": float(cut > 0),
+            "turn rivals": float(min(rivals, 4)),
+            "turn a rival": float(rivals > 0),
             "turn calls": float(len(calls)),
             "turn one call": 1.0 - several,
             "turn tools": float(len(names)),
@@ -271,96 +224,50 @@ class TurnPlanner:
             "turn unused share": unused / max(len(said), 1),
         }
 
+    def _left_of_lists(self, calls: Sequence[PlannedCall], used: Sequence[Mention]) -> int:
+        """How many lists of numbers or names have an item that an argument has, alone, and another
+        one that no call has."""
+        own = [p.candidate.mentions[0] for c in calls for p in c.plan.values() if _alone(p)]
+        return sum(
+            any(meet(m, one) for m in run for one in own)
+            and not all(any(meet(m, u) for u in used) for m in run)
+            for run in self._evidence.lists
+            if run[0].kind != "phrase"
+        )
 
-def _options(part: _Part) -> Iterator[tuple[_Step, Features]]:
-    """A part with no list spread, with each one of them, and with all."""
-    yield (part, ()), part.features
-    names = list(part.spreads)
-    chosen = [(name,) for name in names] + ([tuple(names)] if len(names) > 1 else [])
-    for some in chosen:
-        features = part.features
-        for name in some:
-            spread = part.spreads[name]
-            more = {
-                "turn spread": 1.0,
-                "turn spread calls": len(spread.items) - 1.0,
-                "turn spread odds": spread.odds / 8,
-            }
-            features = _sum(features, more)
-        yield (part, some), features
-
-
-def _spread(
-    one: Wanted,
-    plan: Plan,
-    scored: Sequence[tuple[float, Candidate]],
-    lists: Sequence[Sequence[Mention]],
-) -> _Spread | None:
-    """The list that begins with what an argument has, if all its items suit the argument and no
-    other argument has any of it."""
-    planned = plan.get(one.about.name)
-    if one.kind not in ("number", "text") or planned is None:
-        return None
-    if len(planned.candidate.mentions) != 1:
-        return None
-    own = planned.candidate.mentions[0]
-    taken = [m for p in plan.values() if p is not planned for m in p.candidate.mentions]
-    base = next((score for score, c in scored if c == planned.candidate), 0.0)
-    best: _Spread | None = None
-    for run in lists:
-        if not _meet(run[0], own) or any(_meet(m, t) for m in run for t in taken):
-            continue
-        suiting = [_suiting(item, own, scored) for item in run]
-        found = [pair for pair in suiting if pair is not None]
-        items = tuple(Planned(candidate, score) for score, candidate in found)
-        if len(found) < len(run) or len({dump(i.candidate.value) for i in items}) < len(run):
-            continue
-        odds = sum(item.odds for item in items[1:]) / (len(items) - 1) - base
-        if odds > _LEAST_SPREAD and (best is None or odds > best.odds):
-            best = _Spread(items, odds)
-    return best
+    def _rivals(self, calls: Sequence[PlannedCall], left: Sequence[Mention]) -> int:
+        """How many of the mentions that are left suit an argument of a call about as well as what
+        it has."""
+        found = set()
+        for call in calls:
+            words = beside(call.spec)
+            for one in self._outlines[call.spec.name]:
+                planned = call.plan.get(one.about.name)
+                if planned is None or not _alone(planned):
+                    continue
+                scored = self._evidence.scored(one, words)
+                own = next((s for s, c in scored if c == planned.candidate), None)
+                for score, candidate in scored:
+                    if own is None or score < own - _RIVAL:
+                        break
+                    found |= {m.start for m in left if _meets(candidate, m)}
+        return len(found)
 
 
-def _suiting(
-    item: Mention, own: Mention, scored: Sequence[tuple[float, Candidate]]
-) -> tuple[float, Candidate] | None:
-    """The likeliest candidate that is an item of a list, of the kind of the first if there is."""
-    inside = [
-        (score, candidate)
-        for score, candidate in scored
-        if len(candidate.mentions) == 1
-        and _meet(candidate.mentions[0], item)
-        and candidate.mentions[0].start <= item.start
-    ]
-    same = [pair for pair in inside if pair[1].mentions[0].kind == own.kind]
-    return max(same or inside, key=lambda pair: pair[0], default=None)
+def _alone(planned: Planned) -> bool:
+    return len(planned.candidate.mentions) == 1
 
 
-def _meet(one: Mention, other: Mention) -> bool:
-    return one.start < other.end and other.start < one.end
-
-
-def _moved(planned: Planned, by: int) -> Planned:
-    """The same with its mentions so much further on."""
-    mentions = tuple(
-        replace(m, start=m.start + by, end=m.end + by) for m in planned.candidate.mentions
-    )
-    return replace(planned, candidate=replace(planned.candidate, mentions=mentions))
+def _meets(candidate: Candidate, mention: Mention) -> bool:
+    return any(meet(one, mention) for one in candidate.mentions)
 
 
 def _each_once(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
     known: dict[tuple[str, str], PlannedCall] = {}
     for call in calls:
-        values = {name: planned.candidate.value for name, planned in call.plan.items()}
+        values = {name: call.plan[name].candidate.value for name in sorted(call.plan)}
         known.setdefault((call.spec.name, dump(values)), call)
     return list(known.values())
-
-
-def _sum(one: Features, other: Features) -> Features:
-    total = dict(one)
-    for name, value in other.items():
-        total[name] = total.get(name, 0.0) + value
-    return total
 
 
 _SKIPPED: Final[Features] = {"turn skipped": 1.0}
@@ -368,7 +275,6 @@ _WAYS: Final = 60
 _LONGEST: Final = 5
 _LONGEST_CHARS: Final = 1000
 """So many clauses and characters at most speak of one call, where not all of them do."""
-_WIDTH: Final = 6
 _TOOLS: Final = 3
 _LEAST_MATCH: Final = 0.4
 """How many ways, plans and tools are looked at side by side, and which tools match too little."""
@@ -376,7 +282,8 @@ _CALLS: Final = 8
 _WEAK: Final = 2.0
 _STRONGER: Final = 2.0
 """Below which odds, and by how much more, what another call has is taken instead."""
-_LEAST_SPREAD: Final = -4.0
+_RIVAL: Final = 3.0
+"""By how much less a rival may suit an argument."""
 _RESPECTIVELY: Final = re.compile(r"\brespectively\b", re.IGNORECASE)
 _JOINT: Final = re.compile(
     r"\b(?:also|then|another|additionally|as well|both|each|respectively|again|moreover"

@@ -35,6 +35,13 @@ RESULTS = tool(
     team=TEXT | {"description": "The name of the team."},
     season=NUMBER | {"description": "The year of the season."},
 )
+EXCHANGE = tool(
+    "convert_currency",
+    "Converts an amount of money.",
+    amount=NUMBER | {"description": "The amount."},
+    source=TEXT | {"description": "The currency to convert from."},
+    target=TEXT | {"description": "The currency to convert to."},
+)
 TOOLS = (WEATHER, POPULATION, RESULTS)
 
 
@@ -71,6 +78,25 @@ def test_each_clause_has_its_own_tool() -> None:
         ("get_weather", {"city": "Oslo"}),
         ("get_population", {"country": "Peru"}),
     ]
+
+
+def test_a_plain_list_of_names_is_enough() -> None:
+    made = planned("weather in Oslo and Bergen please")
+    assert made == [("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Bergen"})]
+
+
+def test_each_of_two_things_keeps_its_own() -> None:
+    made = planned("Convert 50 EUR to USD and 70 GBP to JPY.", EXCHANGE)
+    assert [tuple(arguments.values()) for _, arguments in made] == [
+        (50, "EUR", "USD"),
+        (70, "GBP", "JPY"),
+    ]
+
+
+def test_a_clause_without_a_word_of_any_tool_goes_on_with_the_one_before() -> None:
+    made = planned("What is the population of France? And of Spain?", *TOOLS, EXCHANGE)
+    countries = [("get_population", {"country": country}) for country in ("France", "Spain")]
+    assert made == countries
 
 
 def test_a_call_has_what_it_lacks_from_another_one() -> None:
