@@ -325,7 +325,7 @@ class Walk:
         }
         stop_after = self.random.choice([None, None, None, 1, 2])
         text, seen = "", 0
-        async with aclosing(backend.complete(request(prompt, timeout=60.0, **options))) as chunks:
+        async with aclosing(backend.complete(request(prompt, timeout=300.0, **options))) as chunks:
             async for chunk in chunks:
                 text, seen = text + chunk.text, seen + 1
                 if seen == stop_after:
@@ -357,12 +357,12 @@ def test_no_walk_of_requests_kills_the_server_or_stays_unanswered(
 def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) -> None:
     backend = CompletionsBackend(real_server)
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    text, last = ask(backend, prompt, max_tokens=8, timeout=60)
+    text, last = ask(backend, prompt, max_tokens=8, timeout=300, idle_timeout=300)
     assert "Paris" in text
     assert last.usage is not None
     assert last.usage.completion_tokens == 8
     assert not last.edited
-    again = ask(backend, prompt, max_tokens=8, timeout=60)[1].usage
+    again = ask(backend, prompt, max_tokens=8, timeout=300, idle_timeout=300)[1].usage
     assert again is not None
     assert again.cached_tokens is not None
     assert again.prompt_tokens is not None
@@ -372,7 +372,7 @@ def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) 
 def test_text_that_is_not_edited_is_not_called_so(real_server: str) -> None:
     backend = CompletionsBackend(real_server)
     for prompt in ('{"a": [1, ', "日本語 😀 "):
-        assert not ask(backend, prompt, max_tokens=16, timeout=60)[1].edited
+        assert not ask(backend, prompt, max_tokens=16, timeout=300, idle_timeout=300)[1].edited
 
 
 def test_a_stream_that_is_closed_stops_the_generation(own: ServerBackend) -> None:
