@@ -381,7 +381,9 @@ def test_a_stream_that_is_closed_stops_the_generation(own: ServerBackend) -> Non
             long = request(PROMPT, max_tokens=100_000)
             async with aclosing(backend.complete(long)) as chunks:
                 await anext(chunks)
-        await collect(backend, "something else", max_tokens=1)
+        # Had they gone on, this would wait for their 300,000 tokens, and time out.
+        chunks = await collect(backend, "something else", max_tokens=1)
+        assert chunks[-1].finish_reason is not None
 
     asyncio.run(closed(client(own)))
 

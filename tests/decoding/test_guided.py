@@ -208,16 +208,11 @@ class Fond:
     """Likes one tool best whatever is asked, and another one more than usual when it is asked."""
 
     model = None
-    asked: int
-
-    def __init__(self) -> None:
-        self.asked = 0
 
     async def complete(self, request: Any) -> Any:
         if not request.top_logprobs:
             yield Chunk('\u6771\u4eac"}}\n', "stop")
             return
-        self.asked += 1
         likes = {"alpha": -0.1, "beta": -4.0 if NEUTRAL in request.prompt else -2.0, "{": -9.0}
         yield Chunk("alpha", "length", scores=(tuple(TokenScore(*pair) for pair in likes.items()),))
 

@@ -24,7 +24,10 @@ CALLS: tuple[dict[str, Any], ...] = (
 
 
 def check_every_cut(text: str, whole: list[Any], rules: ReadingRules) -> None:
-    """At every cut: a beginning of the calls, and none freely unless they are all there."""
+    """The text has all the calls; at every cut a beginning of them, and none freely unless they are
+    all there."""
+    uncut = [m for m in read(text, "stop", rules).messages if isinstance(m, ToolCall)]
+    assert [(call.name, call.arguments) for call in uncut] == whole
     for at, reason in itertools.product(range(len(text)), ("stop", "length")):
         finish: FinishReason = "stop" if reason == "stop" else "length"
         reading = read(text[:at], finish, rules)
