@@ -4,7 +4,7 @@
 
 BFCL's questions, one turn each, by the strategies guided and free, as `mlx-tools eval bfcl` asks
 and scores them. Servers: mlx-lm's, stock, with the embedded model; llama-cpp-python's with the file
-that this model was made from, 4 bits, without likelihoods and with (``--logits_all true``). It is
+that this model was made from, 4 bits, without likelihoods and with (``--logits_all``). It is
 installed into an environment of its own first, where it is not there yet (a C++ compiler is needed,
 minutes). Every server is a fresh one, and one after the other is asked.
 
@@ -59,8 +59,12 @@ from mlx_tools.router import find_chat_format, find_served_format
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "second_server.json"
 LLAMA = "llama-cpp-python[server]==0.3.36"
-SERVERS = {"mlx": (), "llama": (), "llama+logprobs": ("--logits_all", "true")}
-"""Our names, and what llama-cpp-python's is told besides."""
+SERVERS = {
+    "mlx": (),
+    "llama": ("--logits_all", "false"),
+    "llama+logprobs": ("--logits_all", "true"),
+}
+"""Our names, and what llama-cpp-python's is told besides; by itself it computes all logits."""
 
 CONTEXT = 4096
 START_SECONDS = 180.0

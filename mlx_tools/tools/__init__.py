@@ -6,12 +6,13 @@ from mlx_tools.tools.context import Progress, ToolContext
 from mlx_tools.tools.executor import ToolResult, execute
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.tool import Callee, EffectsBy, Tool, ToolError, tool
+from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, ToolError, tool
 
 __all__ = [
     "Callee",
     "EffectsBy",
     "InvalidArguments",
+    "Preview",
     "Progress",
     "Registry",
     "Tool",

@@ -26,18 +26,21 @@ class ToolContext:
     The parameter is not part of the tool's schema. ``timeout`` is what the call had when it
     started, in seconds, None without a limit. ``policy`` is the one that let the call run: a tool
     that shows or does more on behalf of its caller holds itself to it. Without one it allows
-    nothing.
+    nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
+    no preview: a tool that finds another state must change nothing.
     """
 
-    __slots__ = ("_cancelled", "_report", "policy", "timeout")
+    __slots__ = ("_cancelled", "_report", "expected", "policy", "timeout")
 
     def __init__(
         self,
         report: Callable[[Progress], None] | None = None,
         timeout: float | None = None,
         policy: Policy | None = None,
+        expected: str | None = None,
     ) -> None:
         self.timeout = timeout
+        self.expected = expected
         self.policy = policy or Policy()
         self._report = report
         self._cancelled = False

@@ -56,6 +56,7 @@ async def execute(
     timeout: float,
     max_output_chars: int = MAX_OUTPUT_CHARS,
     policy: Policy | None = None,
+    expected: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
@@ -68,9 +69,9 @@ async def execute(
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``policy`` is what the tool's context tells it. ``on_progress`` is called in the event
-    loop with what the tool reports, the latest report alone where they come faster than the loop
-    turns.
+    final. ``policy`` and ``expected`` are what the tool's context tells it. ``on_progress`` is
+    called in the event loop with what the tool reports, the latest report alone where they come
+    faster than the loop turns.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -82,7 +83,10 @@ async def execute(
     for _ in range(tries):
         left = seconds - (perf_counter() - started)
         given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change them
-        outcome = await _attempt(tool, given, max(left, 0.0), policy, on_progress)
+        context = ToolContext(
+            _reporter(on_progress) if on_progress else None, max(left, 0.0), policy, expected
+        )
+        outcome = await _attempt(tool, given, context)
         if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
             break
     duration_ms = round((perf_counter() - started) * 1000)
@@ -104,15 +108,10 @@ def _copied(value: Any) -> Any:
 
 
 async def _attempt(
-    tool: Callee,
-    arguments: Mapping[str, Any],
-    seconds: float,
-    policy: Policy | None,
-    on_progress: OnProgress | None,
+    tool: Callee, arguments: Mapping[str, Any], context: ToolContext
 ) -> Outcome | None:
     """One call. Returns its outcome, the value as text, or None where its time is over."""
     loop = asyncio.get_running_loop()
-    context = ToolContext(_reporter(on_progress) if on_progress else None, seconds, policy)
     leave: Callable[[], None] | None = None
     token = set_context(context)
     try:
@@ -127,7 +126,7 @@ async def _attempt(
         return None, error
     finally:
         reset_context(token)
-    timer = loop.call_later(seconds, settle, outcome, None)
+    timer = loop.call_later(context.timeout or 0.0, settle, outcome, None)
     try:
         ended = await outcome
     except asyncio.CancelledError:  # the caller's own

@@ -67,13 +67,27 @@ class EffectsBy:
         return frozenset().union(*self.table.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a call would change, told before it runs.
+
+    ``text`` is for a person: a unified diff of what is written. ``state`` identifies what the call
+    would act on as it is now, such as a hash of the file's content: an approval holds only as long
+    as it stays the same.
+    """
+
+    text: str
+    state: str
+
+
 class Tool:
     """A spec and the function behind it.
 
     ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
     ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
-    that was made of a plain function can still be called as that function. ``__name__`` is the
-    tool's name, known before its spec is made.
+    that was made of a plain function can still be called as that function. ``preview`` tells what a
+    call would change; it runs in a thread, changes nothing, and may raise `ToolError`. ``__name__``
+    is the tool's name, known before its spec is made.
     """
 
     __name__: str
@@ -84,9 +98,11 @@ class Tool:
         run: Run,
         *,
         function: Callable[..., Any] | None = None,
+        preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
     ) -> None:
         self._spec = spec
         self._run = run
+        self._preview = preview
         self._function = function
         self.is_async = is_async(function if function is not None else run)
         if function is not None:
@@ -121,9 +137,15 @@ class Tool:
         """For a tool that is not asynchronous: the call, to be made in a thread."""
         return functools.partial(self._run, arguments)
 
+    def preview(self, arguments: Mapping[str, Any]) -> Preview | None:
+        """What a call with these arguments would change, None where the tool cannot tell. Raises
+        `ToolError` where such a call could only fail."""
+        return self._preview(arguments) if self._preview is not None else None
+
     def of_plugin(self, plugin: str) -> Tool:
         """The same tool, said to come from ``plugin``."""
-        return Tool(replace(self.spec, plugin=plugin), self._run, function=self._function)
+        spec = replace(self.spec, plugin=plugin)
+        return Tool(spec, self._run, function=self._function, preview=self._preview)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the plain function that the tool was made of."""
