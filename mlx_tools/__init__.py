@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends import LocalBackend as LocalBackend
     from mlx_tools.backends import ServerBackend as ServerBackend
     from mlx_tools.controller import Controller as Controller
-    from mlx_tools.controller import Conversation as Conversation
+    from mlx_tools.conversation import Conversation as Conversation
     from mlx_tools.errors import BackendError as BackendError
     from mlx_tools.errors import MlxToolsError as MlxToolsError
     from mlx_tools.errors import UsageError as UsageError
@@ -62,7 +62,7 @@ _HOMES: Final = {
     "CompletionRequest": "backends",
     "CompletionsBackend": "backends",
     "Controller": "controller",
-    "Conversation": "controller",
+    "Conversation": "conversation",
     "Limits": "policy",
     "LocalBackend": "backends",
     "MlxToolsError": "errors",

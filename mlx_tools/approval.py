@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from mlx_tools import given
+
+_APPROVALS: Final = 'write {"c1": True}, with True, False or an ApprovalAnswer for each call'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +38,38 @@ class ApprovalAnswer:
 
     ``arguments`` are those that the call is to have instead: they are validated and decided about
     anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
-    effects need no further approval in this session; a suspect one still does.
+    effects need no further approval in this session; a suspect one still does. ``digest`` is that
+    of the call as whoever answers saw it, where it is not asked in place; empty for what was shown
+    last.
     """
 
     approved: bool | None
     reason: str = ""
     arguments: Mapping[str, Any] | None = None
     for_session: bool = False
+    digest: str = ""
+
+
+Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
+"""What was decided of calls that wait, by their ids; True or False is said of all of them."""
+
+
+def answers_of(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:
+    """An answer for each call that ``approvals`` speaks of; ``waiting`` are all of them. Raises
+    `UsageError` for what is no approval."""
+    if approvals is None:
+        return {}
+    if isinstance(approvals, bool):
+        return {call: ApprovalAnswer(approvals) for call in waiting}
+    if not isinstance(approvals, Mapping):
+        raise given.wrong("approvals", approvals, _APPROVALS)
+    answers = {}
+    for call, said in approvals.items():
+        answer = ApprovalAnswer(said) if isinstance(said, bool) else said
+        if not isinstance(call, str) or not isinstance(answer, ApprovalAnswer):
+            raise given.wrong("approvals", approvals, _APPROVALS)
+        answers[call] = answer
+    return answers
 
 
 class Approver(Protocol):

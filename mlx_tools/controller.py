@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+import os
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from time import monotonic
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
 from mlx_tools import data, events, given
-from mlx_tools.approval import Approver, NobodyThere
+from mlx_tools.approval import Approvals, Approver, NobodyThere
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
 from mlx_tools.backends.limits import found_within
+from mlx_tools.conversation import Conversation
 from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header, Style
-from mlx_tools.outcome import Outcome, outcome_of
+from mlx_tools.outcome import Outcome
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
     ChatFormat,
@@ -33,7 +34,7 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.router import decide_for, format_of, model_of
 from mlx_tools.run_settings import RunSettings
-from mlx_tools.session import Session, State
+from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
@@ -171,15 +172,7 @@ class Controller:
                 words=data.load_words(),
                 disabled=self.registry.disabled,
             )
-            driver = Driver(
-                session,
-                files,
-                backend=self.backend,
-                registry=self.registry,
-                approver=self._approver,
-                secret=self._store.secret,
-                spent=monotonic() - began,
-            )
+            driver = self._driver(session, files, monotonic() - began)
         except BaseException:
             files.transcript.close()
             raise
@@ -190,6 +183,55 @@ class Controller:
             return self._header(files.session, decided, chat_format, openings, opening)
 
         return Conversation(driver, self.policy, begin)
+
+    async def resume(
+        self, session: str | os.PathLike[str], *, approvals: Approvals = None
+    ) -> Outcome:
+        """Goes on with a session that is paused, or that a crash broke off.
+
+        ``session`` is its id or the path of its transcript. ``approvals`` says what was decided of
+        the calls that wait, by their ids: ``{"c1": True}``, or an `ApprovalAnswer` each; True
+        approves all that wait, but none that is in doubt, False refuses all. What is not decided is
+        asked, or paused again. How the model is spoken to comes from the transcript; the policy is
+        the recorded one narrowed by this controller's.
+
+        Raises `UsageError`, and runs nothing, for a session that has ended, a call that does not
+        wait, and an approval of something else than what would run now. Raises `TranscriptError`
+        for a transcript that is damaged, in use, or was not written with this store's secret.
+        """
+        async with self.reopen(session) as conversation:
+            return await conversation.resume(approvals)
+
+    def reopen(self, session: str | os.PathLike[str]) -> Conversation:
+        """Opens a session again, for `Conversation.resume`. Raises what `resume` raises."""
+        opens = getattr(self._store, "open", None)
+        if opens is None:
+            raise UsageError("this store cannot open a session again")
+        files: SessionFiles = opens(session)
+        try:
+            folded = Session(
+                files.transcript,
+                specs=self.registry.specs(),
+                words=data.load_words(),
+                disabled=self.registry.disabled,
+            )
+            driver = self._driver(folded, files)
+            driver.check_reopened()
+            return Conversation(driver, self.policy)
+        except BaseException:
+            files.transcript.close()
+            raise
+
+    def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
+        return Driver(
+            session,
+            files,
+            backend=self.backend,
+            registry=self.registry,
+            approver=self._approver,
+            secret=self._store.secret,
+            spent=spent,
+        )
 
     def _check_tools(self) -> None:
         choice = self.settings.tool_choice
@@ -276,99 +318,6 @@ class Controller:
             limits=self.limits.to_json(),
             tool_choice=settings.tool_choice,
         )
-
-
-class Conversation:
-    """One open session: questions that see each other, in one transcript.
-
-    ``begin`` makes the header, of the first question and its tool choice.
-    """
-
-    def __init__(
-        self, driver: Driver, policy: Policy, begin: Callable[[str, str | None], Header]
-    ) -> None:
-        self._driver = driver
-        self._policy = policy
-        self._begin = begin
-
-    @property
-    def session(self) -> str:
-        """The session's id."""
-        return self._driver.files.session
-
-    @property
-    def transcript(self) -> str | None:
-        """The path of the transcript, None where it is in memory alone."""
-        return self._driver.files.path
-
-    async def run(self, question: str, *, tool_choice: str | None = None) -> Outcome:
-        """Answers the next question; see `Controller.run`."""
-        return await self._answer(question, tool_choice, lambda event: None)
-
-    async def stream(
-        self, question: str, *, tool_choice: str | None = None
-    ) -> AsyncGenerator[events.Event]:
-        """Answers the next question and yields what happens; see `Controller.stream`."""
-        told: asyncio.Queue[events.Event | None] = asyncio.Queue()
-
-        async def answer() -> None:
-            try:
-                outcome = await self._answer(question, tool_choice, told.put_nowait)
-                told.put_nowait(events.Finished(outcome=outcome))
-            finally:
-                told.put_nowait(None)
-
-        task = asyncio.create_task(answer())
-        try:
-            while (event := await told.get()) is not None:
-                yield event
-            await task
-        finally:
-            if task.cancel():
-                with suppress(asyncio.CancelledError):
-                    await task
-
-    async def _answer(
-        self, question: str, tool_choice: str | None, emit: Callable[[events.Event], None]
-    ) -> Outcome:
-        if not isinstance(question, str) or not question.strip():
-            raise UsageError("the question is no text, or empty")
-        self._check_choice(tool_choice)
-        driver = self._driver
-        if driver.session.state is State.EMPTY:
-            driver.open(self._begin(question, tool_choice))
-        await driver.run(question, tool_choice, emit)
-        return outcome_of(
-            driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
-        )
-
-    def _check_choice(self, tool_choice: str | None) -> None:
-        """Raises `UsageError` for a choice that is neither a word nor a tool that may be called."""
-        if tool_choice in (None, "auto", "none"):
-            return
-        specs = self._driver.session.specs
-        allowed = [name for name, spec in specs.items() if permitted(self._policy, spec)]
-        some = any(not is_search(specs[name]) for name in allowed)
-        if tool_choice not in allowed and (tool_choice != "required" or not some):
-            raise UsageError(
-                f"tool_choice: {tool_choice!r} is not allowed",
-                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
-            )
-
-    def close(self) -> None:
-        """Closes the transcript."""
-        self._driver.files.transcript.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 _HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'

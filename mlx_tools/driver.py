@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Literal
 
 import anyio
 
 from mlx_tools import events
-from mlx_tools.approval import ApprovalRequest, Approver
+from mlx_tools.approval import Approver
+from mlx_tools.asking import Answers, Asking, Changed
 from mlx_tools.backends.base import Backend
 from mlx_tools.completer import Completer, Emit
 from mlx_tools.due import Ask, Complete, Execute, Rest, Write
-from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError
+from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError, UsageError
 from mlx_tools.messages import (
-    ApprovalRecord,
     CallRecord,
     CorrectionRecord,
     DecisionRecord,
@@ -30,18 +31,20 @@ from mlx_tools.messages import (
     ExecutionRecord,
     Header,
     ObservationRecord,
-    PauseRecord,
     Record,
     RepairRecord,
+    ResumedRecord,
     StoppedRecord,
 )
 from mlx_tools.observation import shorten
-from mlx_tools.policy.approval import approval_digest
-from mlx_tools.session import Session, State
+from mlx_tools.policy import Policy
+from mlx_tools.policy.approval import header_seal, same
+from mlx_tools.session import Session
+from mlx_tools.states import State
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Progress, Registry, ToolResult, execute
+from mlx_tools.transcript import to_json
 
-APPROVAL_HOLDS: Final = timedelta(days=7)
 _PREVIEW_CHARS: Final = 200
 
 
@@ -68,15 +71,35 @@ class Driver:
         self.outputs: dict[str, str] = {}
         self._completer = Completer(backend, session)
         self._registry = registry
-        self._approver = approver
         self._secret = secret
+        self._asking = Asking(
+            session, registry, approver=approver, secret=secret, append=self._append
+        )
         self._spent = spent
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
     def open(self, header: Header) -> None:
         """Begins the session. Raises `TranscriptError` where the header cannot be written."""
-        self._append(header)
+        self._append(replace(header, seal=header_seal(self._secret, to_json(header))))
+
+    def check_reopened(self) -> None:
+        """Raises `UsageError` where nothing was asked in this session yet, `TranscriptError` where
+        it was not begun with this secret: its policy might be anybody's."""
+        session = self.session
+        if session.state in (State.EMPTY, State.IDLE) and session.turn == 0:
+            raise UsageError("the session has no question yet", hint="ask one in a new session")
+        seal = header_seal(self._secret, to_json(session.header))
+        if not same(seal, session.header.seal):
+            raise TranscriptError(
+                "the transcript was not begun here, or its header was changed",
+                hint="only the store that a session was begun in can go on with it",
+            )
+
+    def waiting(self) -> tuple[CallRecord, ...]:
+        """The calls that a person must decide about."""
+        session = self.session
+        return session.current.asked() if session.state in (State.PAUSED, State.CALLING) else ()
 
     async def run(self, question: str, tool_choice: str | None, emit: Emit) -> None:
         """Puts a question and drives the session until it rests.
@@ -87,6 +110,28 @@ class Driver:
         """
         self._emit = emit
         self._append(self.session.asking(question, tool_choice, _now()))
+        await self._drive()
+
+    async def resume(self, policy: Policy, answers: Answers, emit: Emit) -> None:
+        """Goes on with a session that was paused or broke off, under ``policy``, with what a person
+        answered to the calls that wait.
+
+        Raises `UsageError`, and runs nothing, where an answer is about a call that does not wait,
+        or an approval is of something else than what would run now.
+        """
+        self._emit = emit
+        session = self.session
+        pause = session.pause
+        self._asking.check_answers(answers, policy)
+        self._append(ResumedRecord(policy=policy.to_json(), at=_now()))
+        while isinstance(due := session.due(), Write) and session.state is State.READING:
+            self._write(due.records)
+        if session.state is State.CALLING:
+            self._asking.decide_anew()
+            await self._asking.take(answers, pause)
+        await self._drive()
+
+    async def _drive(self) -> None:
         try:
             left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
             with anyio.move_on_after(left) as scope:
@@ -119,7 +164,8 @@ class Driver:
                 case Ask():
                     began, deadline = monotonic(), scope.deadline
                     scope.deadline = math.inf
-                    await self._ask(due.calls)
+                    self._waiting_for = ""
+                    await self._asking.ask(due.calls)
                     scope.deadline = deadline + monotonic() - began
                 case Rest():
                     return
@@ -251,6 +297,11 @@ class Driver:
 
     async def _call(self, call: CallRecord) -> None:
         tool = self._registry.get(call.name)
+        try:
+            expected = await self._asking.binding(call)
+        except Changed as changed:
+            self._asking.ask_again(call, str(changed))
+            return
         mutates = tool.spec.mutates(call.arguments)
         self._append(ExecutionRecord(call=call.call, mutates=mutates, at=_now()))
         self._emit(events.ToolStarted(call=call.call, name=call.name))
@@ -260,6 +311,7 @@ class Driver:
             call.arguments,
             timeout=limits.tool_timeout,
             policy=self.session.policy,
+            expected=expected,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
         unkept: list[TranscriptError] = []
@@ -291,6 +343,8 @@ class Driver:
         limit = self.session.limits.max_observation_chars
         if content is not None:
             self.outputs[call.call] = content
+            if self.session.current.was_edited(call.call):
+                content = self.session.words.edited_notice(call.arguments) + content
             if len(content) > limit:
                 if self.files.artifacts is not None:
                     try:
@@ -311,52 +365,6 @@ class Driver:
 
     def _cut_notice(self, omitted: int) -> str:
         return self.session.words.cut_notice(omitted)
-
-    async def _ask(self, calls: Sequence[CallRecord]) -> None:
-        """Asks about calls; those that nobody decided about pause the run."""
-        self._waiting_for = ""
-        requests = [self._approval_request(call) for call in calls]
-        askable = [r for r in requests if not self.session.current.in_doubt(r.call)]
-        answers = await self._approver.decide(askable) if askable else ()
-        for request, answer in zip(askable, answers, strict=True):
-            if answer.approved is not None:
-                self._append(
-                    ApprovalRecord(
-                        call=request.call,
-                        approved=answer.approved,
-                        digest=request.digest,
-                        reason=answer.reason,
-                        at=_now(),
-                    )
-                )
-        if isinstance(self.session.due(), Ask):
-            still = {call.call for call in self.session.current.asked()}
-            waiting = [r for r in requests if r.call in still]
-            self._append(
-                PauseRecord(
-                    calls=tuple(r.call for r in waiting),
-                    digests=tuple(r.digest for r in waiting),
-                    expires_at=(datetime.now(UTC) + APPROVAL_HOLDS).isoformat(timespec="seconds"),
-                )
-            )
-
-    def _approval_request(self, call: CallRecord) -> ApprovalRequest:
-        header = self.session.header
-        return ApprovalRequest(
-            call=call.call,
-            name=call.name,
-            arguments=call.arguments,
-            reason=self.session.current.reason(call.call),
-            suspect=call.runs == "with_approval",
-            digest=approval_digest(
-                self._secret,
-                session=header.session,
-                call=call.call,
-                name=call.name,
-                arguments=call.arguments,
-                policy_hash=header.policy_hash,
-            ),
-        )
 
 
 async def _all(work: Callable[[CallRecord], Awaitable[None]], calls: Sequence[CallRecord]) -> None:

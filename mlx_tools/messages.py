@@ -87,7 +87,8 @@ class Header:
     ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
     model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
     that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
-    is what they were chosen by.
+    is what they were chosen by. ``seal`` shows whoever has the store's secret that nobody changed
+    the header since.
     """
 
     type: ClassVar[str] = "header"
@@ -115,6 +116,7 @@ class Header:
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
     verdict: Mapping[str, Any] = field(default_factory=dict)
+    seal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +200,38 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRecord:
+    """A person is asked about calls, and the run waits: written before anything is shown.
+
+    Each of ``digests`` binds an approval of one of ``calls`` to what is shown. ``at`` is when it
+    was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC).
+    """
+
+    type: ClassVar[str] = "paused"
+    calls: tuple[str, ...]
+    digests: tuple[str, ...]
+    expires_at: str
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditRecord:
+    """A person gave a call other arguments; a decision on the call as it is now follows."""
+
+    type: ClassVar[str] = "edited"
+    call: str
+    arguments: Mapping[str, Any]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRecord:
-    """What a person said of a call that policy asked about; binds to ``digest``."""
+    """What a person said of a call that policy asked about; binds to ``digest``.
+
+    ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds:
+    both are part of the digest. ``scope`` ``session`` covers later calls of the tool too. ``seal``
+    shows whoever has the store's secret that a person said it.
+    """
 
     type: ClassVar[str] = "approval"
     call: str
@@ -207,16 +239,20 @@ class ApprovalRecord:
     digest: str
     reason: str = ""
     at: str = ""
+    scope: Literal["call", "session"] = "call"
+    state: str = ""
+    expires_at: str = ""
+    seal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PauseRecord:
-    """The run waits for a person: what is asked, and until when the question holds."""
+class ResumedRecord:
+    """Another process goes on from here. ``policy`` is the one in force from now on: the header's,
+    narrowed by what was configured at the time."""
 
-    type: ClassVar[str] = "paused"
-    calls: tuple[str, ...]
-    digests: tuple[str, ...]
-    expires_at: str
+    type: ClassVar[str] = "resumed"
+    policy: Mapping[str, Any]
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,8 +327,10 @@ Record = (
     | CallRecord
     | RepairRecord
     | DecisionRecord
-    | ApprovalRecord
     | PauseRecord
+    | EditRecord
+    | ApprovalRecord
+    | ResumedRecord
     | ExecutionRecord
     | ObservationRecord
     | CorrectionRecord

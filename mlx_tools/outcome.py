@@ -12,6 +12,7 @@ from mlx_tools.messages import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
+    EditRecord,
     ErrorInfo,
     ExecutionRecord,
     Header,
@@ -198,6 +199,7 @@ def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallRepor
     for record in run:
         if isinstance(record, RepairRecord) and record.call is not None:
             repairs.setdefault(record.call, []).append(record.name)
+    edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
     paused = isinstance(run[-1], PauseRecord)
     repeated = _stopped_by(run)
     reports = []
@@ -211,7 +213,7 @@ def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallRepor
             CallReport(
                 id=call.call,
                 name=call.name,
-                arguments=call.arguments,
+                arguments=edited.get(call.call, call.arguments),
                 status=status,
                 repairs=tuple(repairs.get(call.call, ())),
                 duration_ms=end.duration_ms if end is not None else None,
@@ -248,11 +250,12 @@ def _error_status(error: ErrorInfo | None) -> CallStatus:
 
 def _pending(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
     calls = {r.call: r for r in run if isinstance(r, CallRecord)}
+    edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
     return tuple(
         PendingCall(
             call_id=key,
             name=calls[key].name,
-            arguments=dict(calls[key].arguments),
+            arguments=dict(edited.get(key, calls[key].arguments)),
             digest=digest,
             expires_at=pause.expires_at,
         )

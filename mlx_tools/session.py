@@ -9,11 +9,10 @@ session: that is all there is to resuming.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Final
 
 from mlx_tools.due import Ask, Complete, Due, Execute, Rest, Thought, Write
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import ErrorCode, TranscriptError
 from mlx_tools.messages import (
     AnswerRecord,
     ApprovalRecord,
@@ -21,6 +20,7 @@ from mlx_tools.messages import (
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
+    EditRecord,
     ErrorInfo,
     ExecutionRecord,
     FinishReason,
@@ -28,6 +28,7 @@ from mlx_tools.messages import (
     ObservationRecord,
     PauseRecord,
     Record,
+    ResumedRecord,
     StoppedRecord,
     Strategy,
     ToolCall,
@@ -44,39 +45,11 @@ from mlx_tools.protocol import (
     forcing_prefix,
     read,
 )
-from mlx_tools.spec import ToolSpec
+from mlx_tools.spec import Effects, ToolSpec
+from mlx_tools.states import TRANSITIONS, State
 from mlx_tools.turn import History, Turn, follow
 
-
-class State(StrEnum):
-    """Where a session stands."""
-
-    EMPTY = "empty"
-    IDLE = "idle"
-    COMPLETING = "completing"
-    READING = "reading"
-    CALLING = "calling"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-
-
-TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
-    State.EMPTY: frozenset({"header"}),
-    State.IDLE: frozenset({"user"}),
-    State.COMPLETING: frozenset({"completion", "correction", "stopped"}),
-    State.READING: frozenset(
-        {"tool_call", "repair", "decision", "tool_observation", "correction", "final_answer"}
-        | {"stopped"}
-    ),
-    State.CALLING: frozenset(
-        {"approval", "execution_started", "tool_observation", "paused", "stopped"}
-    ),
-    State.PAUSED: frozenset({"approval", "stopped"}),
-    State.STOPPED: frozenset({"user"}),
-}
-"""Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""
-
-
+_OF_A_CALL: Final = (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord, EditRecord)
 MAX_BREAKS: Final = 2
 """After so many breaks of format a session on ``auto`` stays guided."""
 
@@ -85,8 +58,14 @@ class Session:
     """The fold of a transcript's records.
 
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
-    with the reason; ``words`` the texts that a model reads.
+    with the reason; ``words`` the texts that a model reads. What the tools were when a record was
+    written may differ from what they are now: what is recorded holds.
     """
+
+    current: Turn
+    prompt: Prompt
+    policy: Policy
+    asked_again: bool
 
     def __init__(
         self,
@@ -103,6 +82,7 @@ class Session:
         self.turn = 0
         self.calls_made = 0
         self.breaks = 0
+        self.pause: PauseRecord | None = None
         self._pending: tuple[CompletionRecord, Reading] | None = None
         for record in records:
             self.apply(record)
@@ -119,6 +99,8 @@ class Session:
         if isinstance(record, Header):
             self._open(record)
             return
+        if self._begins_calling(record):
+            self.current.all_written()
         match record:
             case UserRecord():
                 self._ask(record)
@@ -132,6 +114,10 @@ class Session:
                 self.state = State.IDLE
             case PauseRecord():
                 self.state = State.PAUSED
+                self.pause = record
+            case ResumedRecord():
+                self.policy = Policy.from_json(record.policy)
+                self.state = State.CALLING if self.state is State.PAUSED else self.state
             case CorrectionRecord():
                 self._correct(record)
             case _:
@@ -141,6 +127,7 @@ class Session:
     def _open(self, header: Header) -> None:
         self.header = header
         self.policy = Policy.from_json(header.policy)
+        self.consents: Mapping[str, Effects] = {}
         self.limits = Limits.from_json(header.limits)
         self.chat_format = ChatFormat.from_json(header.chat_format)
         self._neutraliser = Neutraliser(self.chat_format.control_tokens)
@@ -217,9 +204,15 @@ class Session:
             said = record.content if record.error is None else record.error.message
             if said and calls_in(said):
                 self.observations.append(said)
-        elif isinstance(record, ApprovalRecord):
-            self.state = State.CALLING
+        elif isinstance(record, ApprovalRecord) and record.approved and record.scope == "session":
+            self._consent(self.current.call(record.call))
         self._settle()
+
+    def _consent(self, call: CallRecord) -> None:
+        """From now on calls of this tool with no more effects need no approval of their own."""
+        if (spec := self.specs.get(call.name)) is not None:
+            effects = spec.effects_of(call.arguments) | self.consents.get(call.name, frozenset())
+            self.consents = {**self.consents, call.name: effects}
 
     def _settle(self) -> None:
         """Goes on once the records of a completion are all there, and all calls are answered."""
@@ -232,15 +225,24 @@ class Session:
 
         Beside the table: a record must speak of a call that is open, and start none that may not.
         """
-        if record.type not in TRANSITIONS[self.state]:
+        if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
-        if isinstance(record, (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord)):
+        if isinstance(record, _OF_A_CALL):
             if record.call not in self.current.open_calls:
                 raise TranscriptError(
                     f"a {record.type} record speaks of the call {record.call!r}, which is not open"
                 )
             if isinstance(record, ExecutionRecord) and not self.current.may_run(record.call):
                 raise TranscriptError(f"the call {record.call!r} was not allowed to run")
+            waits = any(call.call == record.call for call in self.current.asked())
+            if isinstance(record, (ApprovalRecord, EditRecord)) and not waits:
+                raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
+
+    def _begins_calling(self, record: Record) -> bool:
+        """Whether the record says that the decisions of a turn are all there, though today there
+        would be more of them: a tool or the policy was another one then."""
+        at_end = self.state is State.READING and record.type in ("execution_started", "paused")
+        return at_end and bool(self.current.open_calls)
 
     # --- what is due ---
 
@@ -259,9 +261,11 @@ class Session:
         return Rest(self.state)
 
     def _denial(self, call: CallRecord, reason: str) -> ObservationRecord:
-        text = self.words.error("denied", name=call.name, reason=reason)
+        """A call that a person refused; one that was started may have done its work."""
+        code: ErrorCode = "in_doubt" if self.current.in_doubt(call.call) else "denied"
+        text = self.words.error(code, name=call.name, reason=reason)
         return ObservationRecord(
-            call=call.call, name=call.name, id=call.id, error=ErrorInfo("denied", text)
+            call=call.call, name=call.name, id=call.id, error=ErrorInfo(code, text)
         )
 
     def _due_completion(self) -> Due:

@@ -6,6 +6,8 @@ to run the tool is `mlx_tools.tools.Tool`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -88,3 +90,10 @@ class ToolSpec:
             "effects": sorted(self.possible_effects),
             "plugin": self.plugin,
         }
+
+    def digest(self) -> str:
+        """SHA-256 of the spec, 64 hexadecimal digits: the tool's version, for approvals. Changes
+        with anything that the tool declares."""
+        declared = [self.to_json(), self.needs_approval, self.timeout, self.retry]
+        text = json.dumps(declared, sort_keys=True, separators=(",", ":"), default=str)
+        return hashlib.sha256(text.encode()).hexdigest()

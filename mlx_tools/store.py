@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,10 +13,14 @@ from typing import Final
 
 from mlx_tools import given
 from mlx_tools.artifacts import KEEP_SECONDS, ArtifactStore
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.messages import Header
 from mlx_tools.transcript import Transcript, TranscriptFile
 
 _TRANSCRIPT: Final = "transcript.jsonl"
+_SESSION_ID: Final = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
+KEPT: Final = 256
+"""Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,48 @@ def new_session_id() -> str:
 
 
 class MemoryStore:
-    """Keeps nothing on disk: for tests, and for callers who keep transcripts themselves."""
+    """Keeps nothing on disk: for tests, and for callers who keep transcripts themselves.
+
+    The last sessions can be opened again, `KEPT` of them.
+    """
 
     secret: bytes = secrets.token_bytes(32)
 
+    def __init__(self) -> None:
+        self._kept: dict[str, _InMemory] = {}
+
     def create(self) -> SessionFiles:
         """A new session, in memory."""
-        return SessionFiles(new_session_id(), Transcript())
+        session = new_session_id()
+        self._kept[session] = _InMemory()
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return SessionFiles(session, self._kept[session])
+
+    def open(self, session: str | os.PathLike[str]) -> SessionFiles:
+        """A session of this store, to go on with. Raises `UsageError` where there is none,
+        `TranscriptError` where it is in use."""
+        kept = self._kept.get(os.fspath(session))
+        if kept is None:
+            raise UsageError(f"there is no session {os.fspath(session)!r} in memory")
+        kept.reopen()
+        return SessionFiles(os.fspath(session), kept)
+
+
+class _InMemory(Transcript):
+    """A transcript that is in use until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._in_use = True
+
+    def reopen(self) -> None:
+        if self._in_use:
+            raise TranscriptError("the session is in use", hint="wait for it to end")
+        self._in_use = True
+
+    def close(self) -> None:
+        self._in_use = False
 
 
 class TranscriptStore:
@@ -79,6 +119,35 @@ class TranscriptStore:
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
         return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"))
+
+    def open(self, session: str | os.PathLike[str]) -> SessionFiles:
+        """A session, to go on with: by its id, or by the path of its transcript.
+
+        It is locked until its transcript is closed. Raises `UsageError` where there is none,
+        `TranscriptError` where it is damaged or in use.
+        """
+        path = self.path_of(session)
+        if not path.is_file():
+            raise UsageError(
+                f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
+            )
+        transcript = TranscriptFile(path, create=False)
+        header = transcript[0] if len(transcript) else None
+        name = header.session if isinstance(header, Header) else path.parent.name
+        return SessionFiles(name, transcript, ArtifactStore(path.parent / "artifacts"))
+
+    def path_of(self, session: str | os.PathLike[str]) -> Path:
+        """Where the transcript of a session is, or would be. An id never leads out of the store;
+        a path is taken as it is. Raises `UsageError` for what is neither."""
+        text = os.fspath(session)
+        if _SESSION_ID.fullmatch(text):
+            return self.folder / text / _TRANSCRIPT
+        if isinstance(session, os.PathLike) or os.sep in text:
+            path = Path(text).expanduser()
+            return path / _TRANSCRIPT if path.is_dir() else path
+        raise UsageError(
+            f"{text!r} is no session", hint="give its id, or the path of its transcript"
+        )
 
     @property
     def secret(self) -> bytes:

@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TypeGuard, get_args
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import (
     ApprovalRecord,
+    EditRecord,
     ErrorInfo,
     ExecutionRecord,
     Header,
@@ -200,8 +201,11 @@ class TranscriptFile(Transcript):
     only read, it can read again.
     """
 
-    def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
-        """Opens ``path``, makes it where there is none, and drops a line that a crash cut off.
+    def __init__(
+        self, path: Path, *, sync: Callable[[int], None] = os.fsync, create: bool = True
+    ) -> None:
+        """Opens ``path``, makes it where there is none and ``create`` is true, and drops a line
+        that a crash cut off.
 
         ``sync`` gets an open file's data to the disk. Raises `TranscriptError` where the file is
         damaged, locked or cannot be written.
@@ -210,8 +214,10 @@ class TranscriptFile(Transcript):
         self.path = path
         self._sync = sync
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            if create:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flags |= os.O_CREAT
             self._file: int | None = os.open(path, flags, 0o600)
         except OSError as error:
             raise TranscriptError(
@@ -272,7 +278,9 @@ class TranscriptFile(Transcript):
         """Whether the record must survive a power cut before the next step is taken."""
         if isinstance(record, ObservationRecord):
             return record.call in self._mutating
-        return _starts_mutating(record) or isinstance(record, ApprovalRecord | PauseRecord)
+        return _starts_mutating(record) or isinstance(
+            record, ApprovalRecord | EditRecord | PauseRecord
+        )
 
     def close(self) -> None:
         """Closes the file and gives up its lock."""

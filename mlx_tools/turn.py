@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
@@ -17,6 +18,7 @@ from mlx_tools.messages import (
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
+    EditRecord,
     ErrorInfo,
     ExecutionRecord,
     FinalAnswer,
@@ -28,7 +30,7 @@ from mlx_tools.messages import (
 from mlx_tools.policy import Decision, Limits, Policy, decide
 from mlx_tools.prompt import PromptWords
 from mlx_tools.protocol import JudgedCall, Reading, canonical, judge
-from mlx_tools.spec import ToolSpec
+from mlx_tools.spec import Effects, ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -48,6 +50,7 @@ class Situation(Protocol):
     observations: list[str]
     history: History
     calls_made: int
+    consents: Mapping[str, Effects]
 
     @property
     def choice(self) -> str: ...
@@ -100,9 +103,9 @@ class Turn:
         self._records = tuple(records)
         self._noted = 0
         self._calls: dict[str, CallRecord] = {}
-        self._allowed: set[str] = set()
-        self._refused: dict[str, str] = {}
-        self._reasons: dict[str, str] = {}
+        self._decisions: dict[str, DecisionRecord] = {}
+        self._approvals: dict[str, ApprovalRecord] = {}
+        self._edited: set[str] = set()
         self._started: set[str] = set()
         self._in_doubt: set[str] = set()
         self.open_calls: dict[str, CallRecord] = {}
@@ -112,6 +115,10 @@ class Turn:
         """What follows from the completion and is not in the transcript yet."""
         return self._records[self._noted :]
 
+    def all_written(self) -> None:
+        """Says that nothing more follows from the completion than what was noted."""
+        self._records = self._records[: self._noted]
+
     def note(self, record: Record) -> None:
         """Takes in a record that came after the completion."""
         if self._noted < len(self._records):
@@ -120,18 +127,27 @@ class Turn:
             case CallRecord():
                 self._calls[record.call] = self.open_calls[record.call] = record
             case DecisionRecord():
-                self._reasons[record.call] = record.reason
-                if record.decision == "allow":
-                    self._allowed.add(record.call)
-            case ApprovalRecord(approved=True):
-                self._allowed.add(record.call)
-                self._in_doubt.discard(record.call)
+                self._decisions[record.call] = record
+                self._approvals.pop(record.call, None)
+            case EditRecord():
+                edited = replace(
+                    self._calls[record.call],
+                    arguments=record.arguments,
+                    runs="freely",
+                    echoed=False,
+                )
+                self._calls[record.call] = self.open_calls[record.call] = edited
+                self._edited.add(record.call)
+                self._decisions.pop(record.call, None)
             case ApprovalRecord():
-                self._refused[record.call] = record.reason
+                self._approvals[record.call] = record
+                if record.approved:
+                    self._in_doubt.discard(record.call)
             case ExecutionRecord():
                 self._started.add(record.call)
                 if record.mutates:
                     self._in_doubt.add(record.call)
+                    self._approvals.pop(record.call, None)  # used up
             case ObservationRecord():
                 del self.open_calls[record.call]
 
@@ -141,11 +157,33 @@ class Turn:
 
     def reason(self, key: str) -> str:
         """Why policy asks about this call."""
-        return self._reasons.get(key, "")
+        decision = self._decisions.get(key)
+        return decision.reason if decision is not None else ""
+
+    def decision(self, key: str) -> DecisionRecord | None:
+        """The last decision on this call."""
+        return self._decisions.get(key)
+
+    def approval(self, key: str) -> ApprovalRecord | None:
+        """What a person said of this call, where that still holds."""
+        return self._approvals.get(key)
+
+    def was_edited(self, key: str) -> bool:
+        """Whether a person gave this call other arguments."""
+        return key in self._edited
+
+    def was_started(self, key: str) -> bool:
+        """Whether this call was started, be it that nobody knows how it ended."""
+        return key in self._started
 
     def may_run(self, call: str) -> bool:
         """Whether policy or a person let this call run, and it is not in doubt."""
-        return call in self._allowed and call not in self._in_doubt
+        if call in self._in_doubt:
+            return False
+        approval, decision = self._approvals.get(call), self._decisions.get(call)
+        if approval is not None:
+            return approval.approved
+        return decision is not None and decision.decision == "allow"
 
     def runnable(self) -> tuple[CallRecord, ...]:
         """Open calls that may run. One that was started, can change things and has no observation
@@ -155,12 +193,18 @@ class Turn:
     def refused(self) -> tuple[tuple[CallRecord, str], ...]:
         """Open calls that a person refused, with the reason given."""
         return tuple(
-            (self._calls[key], why) for key, why in self._refused.items() if key in self.open_calls
+            (self._calls[key], said.reason)
+            for key, said in self._approvals.items()
+            if key in self.open_calls and not said.approved
         )
 
     def asked(self) -> tuple[CallRecord, ...]:
         """Open calls that a person must decide about."""
-        return tuple(c for key, c in self.open_calls.items() if not self.may_run(key))
+        return tuple(
+            c
+            for key, c in self.open_calls.items()
+            if not self.may_run(key) and key not in self._approvals
+        )
 
     def in_doubt(self, call: str) -> bool:
         """Whether the call was started, can change things, and nobody knows how it ended."""
@@ -233,25 +277,33 @@ def _verdict(
         return [_refusal(record, _error(now, "repeated_call", name))]
     if judged.error is not None and name not in now.disabled:
         return [_refusal(record, judged.error)]
-    if _size(record.arguments) > now.limits.max_argument_bytes:
+    if arguments_size(record.arguments) > now.limits.max_argument_bytes:
         return [_refusal(record, _error(now, "payload_too_large", name))]
+    decision = decision_on(record, now)
+    if decision.decision != "deny":
+        return [decision]
+    return [decision, refusal_by(decision, record, now)]
+
+
+def decision_on(record: CallRecord, now: Situation, policy: Policy | None = None) -> DecisionRecord:
+    """What policy, that of the session or another, says of a call that was read, edited, or comes
+    from before a pause."""
+    spec = now.specs.get(record.name)
     decision = decide(
-        now.policy,
-        now.specs.get(name),
-        name,
+        now.policy if policy is None else policy,
+        spec,
+        record.name,
         record.arguments,
         runs=record.runs,
         echoed=record.echoed,
-        disabled_reason=now.disabled.get(name),
+        disabled_reason=now.disabled.get(record.name),
     )
-    records: list[Record] = [_decision_record(record, decision)]
-    if decision.decision == "deny":
-        code = decision.code or "not_allowed"
-        records.append(_refusal(record, _error(now, code, name, decision.reason)))
-    return records
-
-
-def _decision_record(record: CallRecord, decision: Decision) -> DecisionRecord:
+    consent = now.consents.get(record.name)
+    clean = record.runs == "freely" and not record.echoed
+    covered = spec is not None and consent and spec.effects_of(record.arguments) <= consent
+    if decision.decision == "ask" and clean and covered:
+        reason = f"{record.name} was allowed for this session"
+        decision = Decision("allow", "session_consent", reason)
     return DecisionRecord(
         call=record.call,
         decision=decision.decision,
@@ -259,6 +311,12 @@ def _decision_record(record: CallRecord, decision: Decision) -> DecisionRecord:
         reason=decision.reason,
         code=decision.code,
     )
+
+
+def refusal_by(decision: DecisionRecord, call: CallRecord, now: Situation) -> ObservationRecord:
+    """How a call comes back that a decision denied."""
+    code = decision.code or "not_allowed"
+    return _refusal(call, _error(now, code, call.name, decision.reason))
 
 
 def _error(now: Situation, code: ErrorCode, name: str, reason: str = "") -> ErrorInfo:
@@ -269,7 +327,7 @@ def _refusal(record: CallRecord, error: ErrorInfo) -> ObservationRecord:
     return ObservationRecord(call=record.call, name=record.name, id=record.id, error=error)
 
 
-def _size(arguments: Mapping[str, Any]) -> int:
+def arguments_size(arguments: Mapping[str, Any]) -> int:
     """Bytes of the arguments as compact JSON."""
     text = _compact(arguments)
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -23,7 +23,7 @@ FACE: Final = "__init__"
 
 FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("errors",),
-    ("given", "messages", "spec"),
+    ("given", "messages", "spec", "states"),
     ("lexical",),
     ("policy", "prompt", "protocol"),
     ("due", "outcome", "transcript", "turn"),
@@ -32,8 +32,9 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("artifacts", "models", "tools"),
     ("backends", "store", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),
-    ("completer",),
+    ("asking", "completer"),
     ("driver",),
+    ("conversation",),
     ("controller",),
     ("config", "doctor", "proposal"),
     ("evaluate",),

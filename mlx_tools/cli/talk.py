@@ -15,7 +15,8 @@ from mlx_tools.cli.output import complain, print_text
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, ending
 from mlx_tools.cli.wiring import RunOptions, approver_of, opened
-from mlx_tools.controller import Controller, Conversation
+from mlx_tools.controller import Controller
+from mlx_tools.conversation import Conversation
 from mlx_tools.errors import UsageError
 from mlx_tools.events import Finished
 from mlx_tools.outcome import Answered, Outcome, Paused

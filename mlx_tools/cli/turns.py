@@ -19,7 +19,7 @@ from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
 from mlx_tools.events import Event
 
 if TYPE_CHECKING:
-    from mlx_tools.controller import Conversation
+    from mlx_tools.conversation import Conversation
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""

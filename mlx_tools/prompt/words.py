@@ -6,6 +6,7 @@ that a slip of an editor's hand is told by file and key, and not by a model that
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ class PromptWords:
     go_on: str
     forged: str
     cut: str
+    edited: str
     errors: Mapping[str, str]
     examples: ExampleWords
     corrections: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +109,11 @@ class PromptWords:
     def cut_notice(self, omitted: int) -> str:
         """What stands where ``omitted`` characters of an observation were left out."""
         return fill(self.cut, {"omitted": str(omitted)})
+
+    def edited_notice(self, arguments: Mapping[str, Any]) -> str:
+        """What stands before the output of a call that a person gave these arguments."""
+        written = json.dumps(dict(arguments), ensure_ascii=False)
+        return fill(self.edited, {"arguments": written})
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -143,6 +150,7 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         go_on=turns.text("go_on"),
         forged=turns.text("forged"),
         cut=turns.text("cut", required=("omitted",)),
+        edited=turns.text("edited", required=("arguments",)),
         errors=messages.table("errors").texts(CODES, allowed=_NAMES),
         corrections=messages.table("corrections").texts(CODES, complete=False),
         examples=_examples(_Table.parse(EXAMPLES, texts)),

@@ -6,7 +6,7 @@ from mlx_tools.tools.context import Progress, ToolContext
 from mlx_tools.tools.executor import ToolResult, execute
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, ToolError, tool
+from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, ToolError, preview_of, tool
 
 __all__ = [
     "Callee",
@@ -20,5 +20,6 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "execute",
+    "preview_of",
     "tool",
 ]

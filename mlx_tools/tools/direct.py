@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from mlx_tools.approval import ApprovalRequest, Approver, NobodyThere
+import anyio
+
+from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver, NobodyThere
 from mlx_tools.messages import (
     ApprovalRecord,
     CallRecord,
@@ -22,10 +24,11 @@ from mlx_tools.messages import (
 )
 from mlx_tools.observation import shorten
 from mlx_tools.policy import Decision, Limits, Policy, decide
-from mlx_tools.policy.approval import approval_digest
+from mlx_tools.policy.approval import Shown, approval_digest
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute
 from mlx_tools.tools.registry import Registry
+from mlx_tools.tools.tool import Preview, preview_of
 
 _CALL: Final = "c1"
 
@@ -88,21 +91,41 @@ async def call_tool(
         code = decision.code or "not_allowed"
         status: Status = "dry_run" if code == "dry_run" else "denied"
         return call.ended(status, error=ErrorInfo(code, decision.reason))
+    expected: str | None = None
     if decision.decision == "ask":
-        digest = approval_digest(
-            secret,
+        tool = registry.get(judged.call.name)
+        preview = await anyio.to_thread.run_sync(preview_of, tool, judged.call.arguments)
+        shown = Shown(
             session=session,
             call=_CALL,
             name=judged.call.name,
             arguments=judged.call.arguments,
-            policy_hash=policy.digest(),
+            tool=tool.spec.digest(),
+            policy=policy.digest(),
+            state=preview.state,
         )
-        approved, reason = await call.asked(approver or NobodyThere(), judged, digest)
-        if approved is None:
+        digest = approval_digest(secret, shown)
+        answer = await call.asked(approver or NobodyThere(), judged, digest, preview)
+        if answer.approved is None:
             return call.result("pending")
-        if not approved:
-            return call.ended("denied", error=ErrorInfo("denied", reason or "denied"))
-    return await call.run(on_progress)
+        if not answer.approved:
+            return call.ended("denied", error=ErrorInfo("denied", answer.reason or "denied"))
+        if answer.arguments is not None:
+            return await call_tool(
+                registry,
+                policy,
+                name,
+                answer.arguments,
+                limits=limits,
+                approver=approver,
+                record=record,
+                session=session,
+                secret=secret,
+                now=now,
+                on_progress=on_progress,
+            )
+        expected = preview.state or None
+    return await call.run(on_progress, expected)
 
 
 class _Direct:
@@ -178,8 +201,8 @@ class _Direct:
         return decision
 
     async def asked(
-        self, approver: Approver, judged: JudgedCall, digest: str
-    ) -> tuple[bool | None, str]:
+        self, approver: Approver, judged: JudgedCall, digest: str, preview: Preview
+    ) -> ApprovalAnswer:
         """What a person says."""
         request = ApprovalRequest(
             call=_CALL,
@@ -188,9 +211,10 @@ class _Direct:
             reason=self._decision.reason if self._decision else "",
             suspect=judged.runs == "with_approval",
             digest=digest,
+            preview=preview.text,
         )
         (answer,) = await approver.decide([request])
-        if answer.approved is not None:
+        if answer.approved is not None and answer.arguments is None:
             self._record(
                 ApprovalRecord(
                     call=_CALL,
@@ -198,11 +222,12 @@ class _Direct:
                     digest=digest,
                     reason=answer.reason,
                     at=self._now(),
+                    state=preview.state,
                 )
             )
-        return answer.approved, answer.reason
+        return answer
 
-    async def run(self, on_progress: OnProgress | None) -> DirectCall:
+    async def run(self, on_progress: OnProgress | None, expected: str | None) -> DirectCall:
         """Runs the tool."""
         tool = self._registry.get(self._call.name)
         mutates = tool.spec.mutates(self._call.arguments)
@@ -212,6 +237,7 @@ class _Direct:
             self._call.arguments,
             timeout=self._limits.tool_timeout,
             policy=self._policy,
+            expected=expected,
             on_progress=on_progress,
         )
         status: Status = "ok" if result.error is None else "error"

@@ -80,6 +80,16 @@ class Preview:
     state: str
 
 
+def preview_of(tool: Callee, arguments: Mapping[str, Any]) -> Preview:
+    """What a call would change; empty where the tool cannot tell, a fault in its place where the
+    call could only fail. Blocks: call it in a thread."""
+    look = getattr(tool, "preview", None)
+    try:
+        return (look(arguments) if look is not None else None) or Preview("", "")
+    except ToolError as error:
+        return Preview(f"This call can only fail: {error}", f"fails: {error}")
+
+
 class Tool:
     """A spec and the function behind it.
 

@@ -68,7 +68,17 @@ RECORDS = st.one_of(
         rule=TEXT,
         reason=TEXT,
     ),
-    _record(m.ApprovalRecord, call=KEY, approved=st.booleans(), digest=TEXT),
+    _record(
+        m.ApprovalRecord,
+        call=KEY,
+        approved=st.booleans(),
+        digest=TEXT,
+        scope=st.sampled_from(["call", "session"]),
+        state=TEXT,
+        seal=TEXT,
+    ),
+    _record(m.EditRecord, call=KEY, arguments=ARGUMENTS, at=TEXT),
+    _record(m.ResumedRecord, policy=ARGUMENTS, at=TEXT),
     _record(
         m.PauseRecord,
         calls=st.lists(KEY, max_size=2).map(tuple),

@@ -18,6 +18,7 @@ from mlx_tools.messages import (
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
+    EditRecord,
     ErrorInfo,
     ExecutionRecord,
     Header,
@@ -25,12 +26,14 @@ from mlx_tools.messages import (
     PauseRecord,
     Record,
     RepairRecord,
+    ResumedRecord,
     StoppedRecord,
     UserRecord,
 )
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import read
-from mlx_tools.session import TRANSITIONS, Session, State
+from mlx_tools.session import Session
+from mlx_tools.states import TRANSITIONS, State
 from tests.core.sessions import (
     answer,
     call,
@@ -54,6 +57,8 @@ EXAMPLES: dict[str, Record] = {
         DecisionRecord(call="c1", decision="allow", rule="allow *", reason=""),
         ApprovalRecord(call="c1", approved=True, digest="d"),
         PauseRecord(calls=("c1",), digests=("d",), expires_at=""),
+        EditRecord(call="c1", arguments={"x": 2}),
+        ResumedRecord(policy=Policy(allow=["*"]).to_json()),
         ExecutionRecord(call="c1", mutates=False),
         ObservationRecord(call="c1", name="look", content="seen"),
         CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),
@@ -73,10 +78,12 @@ def test_each_state_can_be_brought_about(state: State) -> None:
 
 
 def _fits(state: State, kind: str) -> bool:
-    """Whether the example record also speaks of a call that is open in `in_state(state)`."""
+    """Whether the example record also speaks of a call that it may be about in this state."""
     if state is State.READING:
         # Nothing has been read yet, so no call is open.
         return kind not in ("decision", "tool_observation")
+    if kind in ("approval", "edited"):  # the call that runs as policy allows is not asked about
+        return state is State.PAUSED
     return kind != "execution_started" or state is State.CALLING
 
 

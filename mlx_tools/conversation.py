@@ -1,0 +1,147 @@
+"""One open session: questions that see each other, and what was asked of a person in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from mlx_tools import events
+from mlx_tools.approval import Approvals, answers_of
+from mlx_tools.completer import Emit
+from mlx_tools.driver import Driver
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import Header
+from mlx_tools.outcome import Outcome, outcome_of
+from mlx_tools.policy import Policy, permitted
+from mlx_tools.prompt import is_search
+from mlx_tools.states import State
+
+
+class Conversation:
+    """One open session: questions that see each other, in one transcript.
+
+    ``policy`` is today's: that of a new session, and what narrows the recorded one of an older.
+    ``begin`` makes the header of a new one, of the first question and its tool choice.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        policy: Policy,
+        begin: Callable[[str, str | None], Header] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._policy = policy
+        self._begin = begin
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self._driver.files.session
+
+    @property
+    def transcript(self) -> str | None:
+        """The path of the transcript, None where it is in memory alone."""
+        return self._driver.files.path
+
+    async def run(self, question: str, *, tool_choice: str | None = None) -> Outcome:
+        """Answers the next question; see `Controller.run`."""
+        return await self._answer(question, tool_choice, lambda event: None)
+
+    def stream(
+        self, question: str, *, tool_choice: str | None = None
+    ) -> AsyncGenerator[events.Event]:
+        """Answers the next question and yields what happens; see `Controller.stream`."""
+        return _told(lambda emit: self._answer(question, tool_choice, emit))
+
+    async def resume(self, approvals: Approvals = None) -> Outcome:
+        """Goes on where the session was paused or broke off; see `Controller.resume`."""
+        return await self._resume(approvals, lambda event: None)
+
+    def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
+        """Goes on like `resume` and yields what happens, like `stream`."""
+        return _told(lambda emit: self._resume(approvals, emit))
+
+    async def _resume(self, approvals: Approvals, emit: Emit) -> Outcome:
+        driver = self._driver
+        state = driver.session.state
+        if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
+            ended = "has its answer" if state is State.IDLE else "has stopped"
+            raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
+        policy = Policy.from_json(driver.session.header.policy).narrowed_by(self._policy)
+        current = driver.session.current
+        sure = [c.call for c in driver.waiting() if not current.in_doubt(c.call)]
+        answers = answers_of(approvals, sure)
+        await driver.resume(policy, answers, emit)
+        return self._outcome()
+
+    async def _answer(self, question: str, tool_choice: str | None, emit: Emit) -> Outcome:
+        if not isinstance(question, str) or not question.strip():
+            raise UsageError("the question is no text, or empty")
+        self._check_choice(tool_choice)
+        driver = self._driver
+        if driver.session.state is State.EMPTY and self._begin is not None:
+            driver.open(self._begin(question, tool_choice))
+        await driver.run(question, tool_choice, emit)
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        driver = self._driver
+        return outcome_of(
+            driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
+        )
+
+    def _check_choice(self, tool_choice: str | None) -> None:
+        """Raises `UsageError` for a choice that is neither a word nor a tool that may be called."""
+        if tool_choice in (None, "auto", "none"):
+            return
+        session = self._driver.session
+        specs = session.specs
+        policy = self._policy if session.state is State.EMPTY else session.policy
+        allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
+        some = any(not is_search(specs[name]) for name in allowed)
+        if tool_choice not in allowed and (tool_choice != "required" or not some):
+            raise UsageError(
+                f"tool_choice: {tool_choice!r} is not allowed",
+                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
+            )
+
+    def close(self) -> None:
+        """Closes the transcript."""
+        self._driver.files.transcript.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _told(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:
+    """What happens while ``answer`` works; closing the generator cancels it."""
+    told: asyncio.Queue[events.Event | None] = asyncio.Queue()
+
+    async def work() -> None:
+        try:
+            outcome = await answer(told.put_nowait)
+            told.put_nowait(events.Finished(outcome=outcome))
+        finally:
+            told.put_nowait(None)
+
+    task = asyncio.create_task(work())
+    try:
+        while (event := await told.get()) is not None:
+            yield event
+        await task
+    finally:
+        if task.cancel():
+            with suppress(asyncio.CancelledError):
+                await task

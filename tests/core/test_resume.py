@@ -1,0 +1,502 @@
+"""Pause and resume: an approval lets through exactly what was shown, once, and nothing is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools import (
+    Answered,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Controller,
+    Outcome,
+    Paused,
+    Policy,
+    Tool,
+    ToolSpec,
+    TranscriptStore,
+    UsageError,
+    tool,
+)
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import ApprovalRecord, ExecutionRecord, Header, PauseRecord
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.tools import Preview, ToolContext, ToolError
+from mlx_tools.tools.context import current_context
+from mlx_tools.transcript import encode, load
+
+ALL = Policy(allow=["*"])
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(content: str = "done") -> str:
+    return json.dumps({"type": "final_answer", "content": content})
+
+
+class House:
+    """A store, tools that note what they did, and controllers as separate processes have them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.did: list[Any] = []
+        self.present = "old"
+        did = self.did
+
+        @tool(needs_approval=True, effects={"write"})
+        def send(text: str) -> str:
+            """Sends a text."""
+            did.append(text)
+            return f"sent {text}"
+
+        @tool(effects={"read"})
+        def look(x: int = 0) -> str:
+            """Looks."""
+            did.append(("look", x))
+            return "seen"
+
+        spec = ToolSpec(
+            "put",
+            "Puts a text.",
+            {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+            frozenset({"write"}),
+            needs_approval=True,
+        )
+
+        def put(arguments: Mapping[str, Any]) -> str:
+            expected = current_context().expected
+            if expected is not None and expected != self.state():
+                raise ToolError("has changed", code="not_allowed")
+            self.present = arguments["text"]
+            did.append(("put", arguments["text"]))
+            return "put"
+
+        def preview(arguments: Mapping[str, Any]) -> Preview:
+            return Preview(f"-{self.present}\n+{arguments['text']}\n", self.state())
+
+        self.tools = [send, look, Tool(spec, put, preview=preview)]
+
+    def state(self) -> str:
+        return hashlib.sha256(self.present.encode()).hexdigest()
+
+    def controller(self, *lines: str, **more: Any) -> Controller:
+        return Controller(
+            ScriptedBackend(*lines),
+            more.pop("tools", self.tools),
+            more.pop("policy", ALL),
+            store=TranscriptStore(self.folder),
+            **more,
+        )
+
+    def paused(self, *lines: str, **more: Any) -> Paused:
+        outcome = self.controller(*lines, **more).run_sync("Do it.")
+        assert isinstance(outcome, Paused)
+        return outcome
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path / "sessions")
+
+
+def resumed(controller: Controller, session: str, approvals: Any = None) -> Outcome:
+    import anyio
+
+    async def go() -> Outcome:
+        return await controller.resume(session, approvals=approvals)
+
+    return anyio.run(go)
+
+
+def test_an_approved_call_runs_once_and_the_run_goes_on_to_its_answer(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    assert house.did == []
+    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
+    assert isinstance(outcome, Answered)
+    assert house.did == ["hi"]
+    assert outcome.calls[0].status == "ok"
+    with pytest.raises(UsageError, match="already decided"):
+        resumed(house.controller(answer()), paused.session, {"c1": True})
+    assert house.did == ["hi"]
+
+
+def test_a_session_resumes_by_the_path_of_its_transcript_and_in_memory(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    assert paused.transcript is not None
+    outcome = resumed(house.controller(answer()), paused.transcript, True)
+    assert isinstance(outcome, Answered)
+    inside = Controller(
+        ScriptedBackend(call("send", text="again"), answer("well")), house.tools, ALL
+    )
+    waiting = inside.run_sync("Do it.")
+    after = resumed(inside, waiting.session, True)
+    assert isinstance(after, Answered)
+    assert house.did == ["hi", "again"]
+
+
+def test_a_refused_call_comes_back_to_the_model_with_the_reason(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    controller = house.controller(answer())
+    no = ApprovalAnswer(False, "not on a Sunday")
+    outcome = resumed(controller, paused.session, {"c1": no})
+    assert isinstance(outcome, Answered)
+    assert house.did == []
+    assert outcome.calls[0].error_code == "denied"
+    backend = controller.backend
+    assert isinstance(backend, ScriptedBackend)
+    assert "not on a Sunday" in backend.requests[0].prompt
+
+
+def test_an_edited_call_is_validated_decided_and_approved_as_it_is_then(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    edit = ApprovalAnswer(True, arguments={"text": "hello"})
+    controller = house.controller(answer())
+    outcome = resumed(controller, paused.session, {"c1": edit})
+    assert house.did == ["hello"]
+    assert outcome.calls[0].arguments == {"text": "hello"}
+    backend = controller.backend
+    assert isinstance(backend, ScriptedBackend)
+    assert "The user changed the arguments" in backend.requests[0].prompt
+    kinds = [record.type for record in load(Path(paused.transcript or ""))]
+    at = kinds.index("edited")
+    assert kinds[at : at + 3] == ["edited", "decision", "approval"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [({"text": 5, "x": 1}, "do not fit"), ({}, "do not fit")]
+)
+def test_an_edit_that_does_not_fit_is_refused_and_the_call_still_waits(
+    house: House, arguments: Mapping[str, Any], says: str
+) -> None:
+    paused = house.paused(call("send", text="hi"))
+    edit = ApprovalAnswer(True, arguments=arguments)
+    with pytest.raises(UsageError, match=says):
+        resumed(house.controller(answer()), paused.session, {"c1": edit})
+    assert house.did == []
+    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
+    assert isinstance(outcome, Answered)
+    assert house.did == ["hi"]
+
+
+def test_calls_that_need_no_approval_run_at_once_and_the_others_wait(house: House) -> None:
+    paused = house.paused(call("look", x=1) + "\n" + call("send", text="a"))
+    assert house.did == [("look", 1)]
+    assert [c.status for c in paused.calls] == ["ok", "pending"]
+    again = resumed(house.controller(), paused.session)
+    assert isinstance(again, Paused)
+    assert isinstance(resumed(house.controller(answer()), paused.session, True), Answered)
+    assert house.did == [("look", 1), "a"]
+
+
+def test_some_of_a_batch_can_be_decided_and_the_rest_waits_on(house: House) -> None:
+    paused = house.paused(call("send", text="a") + "\n" + call("send", text="b"))
+    half = resumed(house.controller(), paused.session, {"c2": True})
+    assert isinstance(half, Paused)
+    assert house.did == ["b"]
+    assert [c.call_id for c in half.pending] == ["c1"]
+    assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": False}), Answered)
+    assert house.did == ["b"]
+
+
+def test_a_tool_allowed_for_the_session_is_not_asked_about_again(house: House) -> None:
+    lines = (call("send", text="a") + "\n" + call("send", text="b"),)
+    paused = house.paused(*lines)
+    yes = ApprovalAnswer(True, for_session=True)
+    after = (call("send", text="c"), answer())
+    outcome = resumed(house.controller(*after), paused.session, {"c1": yes})
+    assert isinstance(outcome, Answered)
+    assert sorted(house.did) == ["a", "b", "c"]
+    other = house.paused(call("send", text="d"))
+    assert other.session != paused.session
+    assert len(house.did) == 3
+
+
+def test_what_the_call_acts_on_must_be_what_was_shown(house: House) -> None:
+    paused = house.paused(call("put", text="new"))
+    house.present = "changed by somebody"
+    with pytest.raises(UsageError, match="changed since it was shown"):
+        resumed(house.controller(answer()), paused.session, {"c1": True})
+    assert house.present == "changed by somebody"
+    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
+    assert isinstance(outcome, Answered)  # it was asked anew, and this is what was shown then
+    assert house.present == "new"
+
+
+class Approves:
+    """Approves, and does something between being shown and answering."""
+
+    def __init__(self, meanwhile: Any, times: int = 1) -> None:
+        self.seen: list[ApprovalRequest] = []
+        self.meanwhile = meanwhile
+        self.times = times
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        self.seen += requests
+        if self.times > 0:
+            self.times -= 1
+            self.meanwhile()
+        return [ApprovalAnswer(True) for _ in requests]
+
+
+def test_a_target_that_changes_between_showing_and_running_is_shown_again(house: House) -> None:
+    approver = Approves(lambda: setattr(house, "present", "moved"))
+    outcome = house.controller(call("put", text="new"), answer(), approver=approver).run_sync("Do.")
+    assert isinstance(outcome, Answered)
+    assert [request.preview for request in approver.seen] == ["-old\n+new\n", "-moved\n+new\n"]
+    assert [did for did in house.did if did[0] == "put"] == [("put", "new")]
+
+
+def other_tools(house: House) -> list[Tool]:
+    @tool(needs_approval=True, effects={"write", "network"})
+    def send(text: str) -> str:
+        """Sends a text, and more."""
+        house.did.append(("other", text))
+        return "sent"
+
+    return [send]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"policy": Policy(allow=["*"], deny=["look"])},
+        {"tools": None},
+    ],
+)
+def test_an_approval_does_not_hold_under_another_policy_or_for_another_tool(
+    house: House, changed: dict[str, Any]
+) -> None:
+    paused = house.paused(call("send", text="hi"))
+    if "tools" in changed:
+        changed = {"tools": other_tools(house)}
+    with pytest.raises(UsageError, match="has changed since it was shown"):
+        resumed(house.controller(answer(), **changed), paused.session, {"c1": True})
+    assert house.did == []
+
+
+def test_today_s_policy_narrows_the_recorded_one(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    strict = Policy(allow=["*"], deny=["send"])
+    with pytest.raises(UsageError, match="denied by the policy"):
+        resumed(house.controller(answer(), policy=strict), paused.session, {"c1": True})
+    outcome = resumed(house.controller(answer(), policy=strict), paused.session)
+    assert isinstance(outcome, Answered)
+    assert outcome.calls[0].error_code == "not_allowed"
+    assert house.did == []
+
+
+def test_the_digest_that_was_shown_must_be_the_one_that_is_approved(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    wrong = ApprovalAnswer(True, digest="0" * 64)
+    with pytest.raises(UsageError, match="not the digest"):
+        resumed(house.controller(answer()), paused.session, {"c1": wrong})
+    right = ApprovalAnswer(True, digest=paused.pending[0].digest)
+    assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": right}), Answered)
+
+
+@pytest.mark.parametrize("approvals", [{"c9": True}, {"c1": "yes"}, {1: True}, "c1"])
+def test_an_approval_that_is_none_is_an_error_and_changes_nothing(
+    house: House, approvals: Any
+) -> None:
+    paused = house.paused(call("send", text="hi"))
+    before = Path(paused.transcript or "").read_bytes()
+    with pytest.raises(UsageError):
+        resumed(house.controller(answer()), paused.session, approvals)
+    assert Path(paused.transcript or "").read_bytes() == before
+
+
+def test_a_session_that_has_ended_has_nothing_to_resume(house: House) -> None:
+    done = house.controller(answer()).run_sync("Do it.")
+    with pytest.raises(UsageError, match="nothing waits"):
+        resumed(house.controller(answer()), done.session)
+
+
+def test_a_session_in_use_is_not_resumed(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    holder = house.controller().reopen(paused.session)
+    with pytest.raises(TranscriptError, match="in use"):
+        resumed(house.controller(answer()), paused.session, True)
+    holder.close()
+    assert isinstance(resumed(house.controller(answer()), paused.session, True), Answered)
+
+
+# --- a transcript that somebody else wrote ---------------------------------------------------
+
+
+def rewritten(path: Path, change: Any) -> None:
+    records = [change(record) for record in load(path)]
+    path.write_text("".join(encode(r) + "\n" for r in records if r is not None))
+
+
+def test_a_header_that_was_changed_is_not_believed(house: House) -> None:
+    paused = house.paused(call("send", text="hi"), policy=Policy(allow=["send"]))
+    loose = Policy(allow=["*"]).to_json()
+    rewritten(
+        Path(paused.transcript or ""),
+        lambda r: replace(r, policy=loose) if isinstance(r, Header) else r,
+    )
+    with pytest.raises(TranscriptError, match="header was changed"):
+        resumed(house.controller(answer()), paused.session, True)
+
+
+def test_an_expiry_that_was_put_off_is_not_believed(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    rewritten(
+        Path(paused.transcript or ""),
+        lambda r: (
+            replace(r, expires_at="2999-01-01T00:00:00.000+00:00")
+            if isinstance(r, PauseRecord)
+            else r
+        ),
+    )
+    with pytest.raises(UsageError, match="changed since it was shown"):
+        resumed(house.controller(answer()), paused.session, True)
+    assert house.did == []
+
+
+def test_an_old_question_is_asked_anew(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    long_ago = (datetime.now(UTC) - timedelta(days=30)).isoformat()
+    ended = (datetime.now(UTC) - timedelta(days=23)).isoformat()
+    path = Path(paused.transcript or "")
+    rewritten(
+        path,
+        lambda r: replace(r, at=long_ago, expires_at=ended) if isinstance(r, PauseRecord) else r,
+    )
+    with pytest.raises(UsageError, match="too long ago"):
+        resumed(house.controller(answer()), paused.session, True)
+    assert house.did == []
+
+
+def test_a_clock_that_was_set_back_does_not_make_an_approval_last(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    later = (datetime.now(UTC) + timedelta(days=300)).isoformat()
+    rewritten(
+        Path(paused.transcript or ""),
+        lambda r: replace(r, at=later) if isinstance(r, PauseRecord) else r,
+    )
+    with pytest.raises(UsageError, match="clock"):
+        resumed(house.controller(answer()), paused.session, True)
+    assert house.did == []
+
+
+@pytest.mark.parametrize("flip", ["forged", "flipped"])
+def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) -> None:
+    paused = house.paused(call("send", text="hi"))
+    path = Path(paused.transcript or "")
+    pause = next(r for r in load(path) if isinstance(r, PauseRecord))
+    seal = "0" * 64
+    if flip == "flipped":  # a denial, which has a seal of its own, is made an approval
+        copy = House(house.folder.parent / "copy")
+        copy.folder.mkdir(parents=True)
+        (copy.folder / "secret").write_bytes((house.folder / "secret").read_bytes())
+        (copy.folder / paused.session).mkdir()
+        other = copy.folder / paused.session / "transcript.jsonl"
+        other.write_bytes(path.read_bytes())
+        resumed(copy.controller(answer()), paused.session, {"c1": False})
+        said = next(r for r in load(other) if isinstance(r, ApprovalRecord))
+        seal = said.seal
+    forged = ApprovalRecord(
+        call="c1",
+        approved=True,
+        digest=pause.digests[0],
+        at=datetime.now(UTC).isoformat(),
+        expires_at=pause.expires_at,
+        seal=seal,
+    )
+    with path.open("a") as out:
+        out.write(encode(forged) + "\n")
+    outcome = resumed(house.controller(answer()), paused.session)
+    assert isinstance(outcome, Paused)
+    assert house.did == []
+
+
+# --- crashes ---------------------------------------------------------------------------------
+
+
+def cut_after(path: Path, number: int) -> None:
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join(lines[:number]) + b"\n")
+
+
+def test_a_mutating_call_that_was_cut_off_is_in_doubt_and_never_run_again_unasked(
+    house: House,
+) -> None:
+    paused = house.paused(call("send", text="hi"))
+    resumed(house.controller(answer()), paused.session, True)
+    path = Path(paused.transcript or "")
+    records = load(path)
+    started = next(i for i, r in enumerate(records) if isinstance(r, ExecutionRecord))
+    cut_after(path, started + 1)
+    house.did.clear()
+    outcome = resumed(house.controller(answer()), paused.session)
+    assert isinstance(outcome, Paused)
+    assert outcome.calls[0].status == "in_doubt"
+    outcome = resumed(house.controller(answer()), paused.session, True)  # True names no call
+    assert isinstance(outcome, Paused)
+    assert house.did == []
+    with pytest.raises(UsageError, match="other arguments"):
+        edit = ApprovalAnswer(True, arguments={"text": "x"})
+        resumed(house.controller(answer()), paused.session, {"c1": edit})
+    outcome = resumed(house.controller(answer()), paused.session, {"c1": False})
+    assert isinstance(outcome, Answered)
+    assert outcome.calls[0].error_code == "in_doubt"
+    assert house.did == []
+
+
+def test_a_call_in_doubt_runs_again_where_a_person_says_so(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    resumed(house.controller(answer()), paused.session, True)
+    path = Path(paused.transcript or "")
+    started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
+    cut_after(path, started + 1)
+    resumed(house.controller(), paused.session)
+    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
+    assert isinstance(outcome, Answered)
+    assert house.did == ["hi", "hi"]
+
+
+def test_a_run_cut_off_at_any_record_goes_on_to_its_answer(house: House) -> None:
+    lines = (call("look", x=1), call("send", text="hi"), answer("well"))
+    paused = house.paused(*lines[:2])
+    resumed(house.controller(lines[2]), paused.session, True)
+    path = Path(paused.transcript or "")
+    whole = path.read_bytes()
+    records = load(path)
+    for number in range(2, len(records)):
+        path.write_bytes(whole)
+        cut_after(path, number)
+        house.did.clear()
+        made = sum(r.type == "completion" for r in records[:number])
+        sent_before = any(isinstance(r, ExecutionRecord) and r.mutates for r in records[:number])
+        outcome = resumed(house.controller(*lines[made:]), paused.session)
+        while isinstance(outcome, Paused):
+            (waiting,) = outcome.pending
+            doubtful = any(c.status == "in_doubt" for c in outcome.calls)
+            made = sum(r.type == "completion" for r in load(path))
+            outcome = resumed(
+                house.controller(*lines[made:]), paused.session, {waiting.call_id: not doubtful}
+            )
+        assert isinstance(outcome, Answered), number
+        assert house.did.count("hi") == (0 if sent_before else 1), number
+
+
+def test_tools_may_ask_for_their_context(house: House) -> None:
+    @tool(effects={"read"})
+    def peek(context: ToolContext) -> str:
+        """Peeks."""
+        return f"expects {context.expected}"
+
+    outcome = Controller(ScriptedBackend(call("peek"), answer()), [peek], ALL).run_sync("Go.")
+    assert isinstance(outcome, Answered)
+    assert outcome.calls[0].output == "expects None"
