@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
 from mlx_tools.backends.limits import found_within
 from mlx_tools.conversation import Conversation
-from mlx_tools.driver import Driver
+from mlx_tools.driver import Driver, utc_now
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header, Style
 from mlx_tools.outcome import Outcome
@@ -57,8 +57,10 @@ class Controller:
     ``backend`` completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
     ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
     ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
-    about calls that need an approval; without one such a run ends `Paused`. Raises `UsageError` for
-    anything that is not what it should be.
+    about calls that need an approval; without one such a run ends `Paused`. ``standing`` is what
+    is configured for all sessions, where ``policy`` was chosen for the new ones alone: a session
+    that is resumed is held to it where it has changed since. ``now`` is the wall clock, in UTC.
+    Raises `UsageError` for anything that is not what it should be.
     """
 
     def __init__(
@@ -71,12 +73,18 @@ class Controller:
         settings: RunSettings | None = None,
         store: Store | None = None,
         approver: Approver | None = None,
+        standing: Policy | None = None,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
         self.policy = _given("policy", policy, Policy, "write Policy(allow=[…])")
+        self._standing = _given("standing", standing, Policy, "write Policy(allow=[…])")
+        if standing is None:
+            self._standing = self.policy
         self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
+        self._now = now
         self._decided: tuple[RunSettings, Decided] | None = None
         self._kept: tuple[Any, Openings] | None = None
         self._store = given.having(
@@ -193,7 +201,7 @@ class Controller:
         the calls that wait, by their ids: ``{"c1": True}``, or an `ApprovalAnswer` each; True
         approves all that wait, but none that is in doubt, False refuses all. What is not decided is
         asked, or paused again. How the model is spoken to comes from the transcript; the policy is
-        the recorded one narrowed by this controller's.
+        the recorded one, narrowed by what this controller has where that is another one.
 
         Raises `UsageError`, and runs nothing, for a session that has ended, a call that does not
         wait, and an approval of something else than what would run now. Raises `TranscriptError`
@@ -217,10 +225,18 @@ class Controller:
             )
             driver = self._driver(folded, files)
             driver.check_reopened()
-            return Conversation(driver, self.policy)
+            return Conversation(driver, self._in_force(folded.header))
         except BaseException:
             files.transcript.close()
             raise
+
+    def _in_force(self, header: Header) -> Policy:
+        """The policy under which a session goes on: its own, narrowed by what stands today where
+        that is not what stood when it was begun."""
+        own = Policy.from_json(header.policy)
+        stood = Policy.from_json(header.standing) if header.standing else own
+        same = stood.digest() == self._standing.digest()
+        return own if same else own.narrowed_by(self._standing)
 
     def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
         return Driver(
@@ -231,6 +247,7 @@ class Controller:
             approver=self._approver,
             secret=self._store.secret,
             spent=spent,
+            now=self._now,
         )
 
     def _check_tools(self) -> None:
@@ -295,7 +312,7 @@ class Controller:
         settings = self.settings
         return Header(
             session=session,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=self._now().isoformat(timespec="seconds"),
             model=settings.model or model_of(self.backend),
             backend=settings.backend,
             chat_format=chat_format.to_json(),
@@ -315,6 +332,7 @@ class Controller:
             shortlist_request=opening.request,
             policy=self.policy.to_json(),
             policy_hash=self.policy.digest(),
+            standing={} if self._standing == self.policy else self._standing.to_json(),
             limits=self.limits.to_json(),
             tool_choice=settings.tool_choice,
         )

@@ -23,8 +23,8 @@ from mlx_tools.states import State
 class Conversation:
     """One open session: questions that see each other, in one transcript.
 
-    ``policy`` is today's: that of a new session, and what narrows the recorded one of an older.
-    ``begin`` makes the header of a new one, of the first question and its tool choice.
+    ``policy`` is the one in force. ``begin`` makes the header of a new session, of its first
+    question and that one's tool choice.
     """
 
     def __init__(
@@ -71,11 +71,10 @@ class Conversation:
         if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
             ended = "has its answer" if state is State.IDLE else "has stopped"
             raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
-        policy = Policy.from_json(driver.session.header.policy).narrowed_by(self._policy)
         current = driver.session.current
         sure = [c.call for c in driver.waiting() if not current.in_doubt(c.call)]
         answers = answers_of(approvals, sure)
-        await driver.resume(policy, answers, emit)
+        await driver.resume(self._policy, answers, emit)
         return self._outcome()
 
     async def _answer(self, question: str, tool_choice: str | None, emit: Emit) -> Outcome:

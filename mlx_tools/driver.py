@@ -48,6 +48,11 @@ from mlx_tools.transcript import to_json
 _PREVIEW_CHARS: Final = 200
 
 
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
 class Driver:
     """Drives one session, question after question.
 
@@ -65,6 +70,7 @@ class Driver:
         approver: Approver,
         secret: bytes,
         spent: float = 0.0,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.session = session
         self.files = files
@@ -73,8 +79,9 @@ class Driver:
         self._registry = registry
         self._secret = secret
         self._asking = Asking(
-            session, registry, approver=approver, secret=secret, append=self._append
+            session, registry, approver=approver, secret=secret, append=self._append, now=now
         )
+        self._clock = now
         self._spent = spent
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
@@ -109,7 +116,7 @@ class Driver:
         cancels finds the run stopped as ``interrupted``.
         """
         self._emit = emit
-        self._append(self.session.asking(question, tool_choice, _now()))
+        self._append(self.session.asking(question, tool_choice, self._now()))
         await self._drive()
 
     async def resume(self, policy: Policy, answers: Answers, emit: Emit) -> None:
@@ -123,7 +130,7 @@ class Driver:
         session = self.session
         pause = session.pause
         self._asking.check_answers(answers, policy)
-        self._append(ResumedRecord(policy=policy.to_json(), at=_now()))
+        self._append(ResumedRecord(policy=policy.to_json(), at=self._now()))
         while isinstance(due := session.due(), Write) and session.state is State.READING:
             self._write(due.records)
         if session.state is State.CALLING:
@@ -190,6 +197,9 @@ class Driver:
                 )
 
     # --- records ---
+
+    def _now(self) -> str:
+        return self._clock().isoformat(timespec="milliseconds")
 
     def _append(self, record: Record) -> None:
         self.session.check(record)
@@ -303,7 +313,7 @@ class Driver:
             self._asking.ask_again(call, str(changed))
             return
         mutates = tool.spec.mutates(call.arguments)
-        self._append(ExecutionRecord(call=call.call, mutates=mutates, at=_now()))
+        self._append(ExecutionRecord(call=call.call, mutates=mutates, at=self._now()))
         self._emit(events.ToolStarted(call=call.call, name=call.name))
         limits = self.session.limits
         result = await execute(
@@ -383,7 +393,3 @@ async def _all(work: Callable[[CallRecord], Awaitable[None]], calls: Sequence[Ca
             group.start_soon(guarded, call)
     if failures:
         raise failures[0]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

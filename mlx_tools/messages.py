@@ -87,8 +87,9 @@ class Header:
     ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
     model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
     that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
-    is what they were chosen by. ``seal`` shows whoever has the store's secret that nobody changed
-    the header since.
+    is what they were chosen by. ``standing`` is what was configured at the time besides what this
+    session was allowed, empty where that is ``policy`` itself. ``seal`` shows whoever has the
+    store's secret that nobody changed the header since.
     """
 
     type: ClassVar[str] = "header"
@@ -113,6 +114,7 @@ class Header:
     shortlist_request: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     policy_hash: str = ""
+    standing: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
     verdict: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ reaches it at once, in the middle of a completion or of a question to the user a
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -60,12 +60,16 @@ class Turns:
     def run(
         self, conversation: Conversation, question: str, tool_choice: str | None = None
     ) -> Iterator[Event]:
-        """What happens while the question is answered; the last event is `Finished`.
+        """What happens while the question is answered; see `follow`."""
+        return self.follow(lambda: conversation.stream(question, tool_choice=tool_choice))
+
+    def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
+        """What happens in a run, whose events ``stream`` gives; the last is `Finished`.
 
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
         """
-        future = self.portal.start_task_soon(self._run, conversation, question, tool_choice)
+        future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:
             yield from self._told()
@@ -84,9 +88,9 @@ class Turns:
             while self._queue.get(timeout=_PATIENCE) is not None:
                 continue
 
-    async def _run(self, conversation: Conversation, question: str, choice: str | None) -> None:
+    async def _run(self, stream: Callable[[], AsyncGenerator[Event]]) -> None:
         try:
-            async with aclosing(conversation.stream(question, tool_choice=choice)) as events:
+            async with aclosing(stream()) as events:
                 async for event in events:
                     self._queue.put(event)
         finally:

@@ -201,6 +201,7 @@ async def opened(
             settings=settings,
             store=session_store(configuration),
             approver=approver,
+            standing=configuration.standing(),
         )
 
 

@@ -48,7 +48,7 @@ class Configuration:
     ``origins`` has an entry for every setting that has a value; a list that adds up has one for
     each source that added. ``files`` are those that were read. ``choices`` say which tools are
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
-    which narrows it.
+    which narrows it. ``layers`` are the sources, lowest first.
     """
 
     settings: Settings
@@ -57,6 +57,7 @@ class Configuration:
     origins: Mapping[str, tuple[Origin, ...]]
     files: tuple[str, ...]
     warnings: tuple[str, ...]
+    layers: tuple[Layer, ...] = field(default=(), repr=False)
 
     def named_by(self, key: str) -> str:
         """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
@@ -80,6 +81,23 @@ class Configuration:
             dry_run=own.dry_run,
         )
         for allow, preset in self.choices[1:]:
+            policy = policy.narrowed_by(Policy(allow=allow or (), preset=preset))
+        return policy
+
+    def standing(self) -> Policy:
+        """What files and the environment take away from any session, also from one that was begun
+        with other choices: nothing that is merely a default or an option of this command."""
+        lasting = merge([layer for layer in self.layers if layer.kind != "option"])
+        own = lasting.settings.policy
+        policy = Policy(
+            allow=["*"],
+            deny=own.deny,
+            ask=own.ask,
+            local_only=own.local_only,
+            dry_run=own.dry_run,
+        )
+        chosen = any(lasting.is_set(key) for key in _TOOL_CHOICE)
+        for allow, preset in lasting.choices if chosen else ():
             policy = policy.narrowed_by(Policy(allow=allow or (), preset=preset))
         return policy
 
@@ -188,6 +206,7 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         origins=origins,
         files=tuple(layer.source for layer in layers if layer.kind in ("user", "project")),
         warnings=tuple(warning for layer in layers for warning in layer.warnings),
+        layers=tuple(layers),
     )
 
 

@@ -1,0 +1,148 @@
+"""Goes on with a paused session: its transcript says how, the command line only what was decided.
+
+The backend, the model, the style and the roots are those of the transcript's header, so that
+nothing has to be said twice. What is configured today holds besides: where it has changed since the
+session was begun it can only take power away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from mlx_tools.approval import ApprovalAnswer, Approvals, Approver
+from mlx_tools.backends import LocalBackend
+from mlx_tools.cli import options
+from mlx_tools.cli.approve import asker
+from mlx_tools.cli.output import complain
+from mlx_tools.cli.turns import Turns
+from mlx_tools.cli.view import View
+from mlx_tools.cli.wiring import (
+    RunOptions,
+    approver_of,
+    choose,
+    refuse_where_off,
+    registry_of,
+    session_store,
+)
+from mlx_tools.controller import Controller
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.events import Event
+from mlx_tools.messages import Header
+from mlx_tools.router import native_markers
+from mlx_tools.transcript import load
+
+
+def approvals_of(
+    approve: Sequence[str],
+    approve_all: bool,
+    deny: Sequence[str],
+    reason: str,
+    edit: Sequence[tuple[str, str]],
+) -> Approvals:
+    """What the options of ``sessions resume`` say. Raises `UsageError` for what contradicts."""
+    if approve_all and (approve or deny or edit):
+        raise UsageError("--approve-all goes with no other decision")
+    if approve_all:
+        return True
+    said: dict[str, ApprovalAnswer] = {}
+
+    def say(call: str, answer: ApprovalAnswer) -> None:
+        if call in said:
+            raise UsageError(f"{call} is decided about twice")
+        said[call] = answer
+
+    for text in approve:
+        call, _, digest = text.partition("=")
+        say(call, ApprovalAnswer(True, reason, digest=digest))
+    for call in deny:
+        say(call, ApprovalAnswer(False, reason or "the user said no"))
+    for call, text in edit:
+        say(call, ApprovalAnswer(True, reason, arguments=_arguments(text)))
+    if reason and not said:
+        raise UsageError("--reason goes with --deny, --approve or --edit")
+    return said or None
+
+
+def _arguments(text: str) -> Mapping[str, object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--edit: the arguments are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("--edit: the arguments are no JSON object", hint="--edit c1 '{\"x\": 1}'")
+    return value
+
+
+def resume_events(session: str, approvals: Approvals, view: View) -> Iterator[Event]:
+    """What happens while the session, an id or a transcript's path, goes on."""
+    header = _header_of(session)
+    run = RunOptions(configuration=options.load(_as_options(header)))
+    refuse_where_off(run)
+    with ExitStack() as stack:
+        portal: BlockingPortal = stack.enter_context(start_blocking_portal())
+        turns = Turns(portal, asker(run.configuration.settings.policy.approve))
+        controller = stack.enter_context(
+            portal.wrap_async_context_manager(
+                _reopening(
+                    run,
+                    header,
+                    approver=approver_of(run.configuration, turns),
+                    note=lambda line: complain(line, kind="note"),
+                )
+            )
+        )
+        conversation = stack.enter_context(closing(controller.reopen(session)))
+        try:
+            yield from turns.follow(lambda: conversation.stream_resumed(approvals))
+        finally:
+            view.end()
+
+
+def _header_of(session: str) -> Header:
+    """The header of a session, read without holding it."""
+    path = session_store(options.load({})).path_of(session)
+    if not path.is_file():
+        raise UsageError(f"there is no session {session!r}", hint="mlx-tools sessions list")
+    records = load(path)
+    if not records or not isinstance(records[0], Header):
+        raise TranscriptError(f"the transcript {path} holds nothing yet")
+    return records[0]
+
+
+def _as_options(header: Header) -> dict[str, str | bool | Sequence[str]]:
+    """The header as options of the command line: how the model is reached, and the roots."""
+    given: dict[str, str | bool | Sequence[str]] = {"tools.roots": list(header.roots)}
+    kind, url = header.backend.get("kind"), header.backend.get("url")
+    if isinstance(kind, str):
+        given["backend.kind"] = kind
+    if isinstance(url, str):
+        given["backend.url"] = url
+    if header.model is not None:
+        given["model.name"] = header.model
+    return given
+
+
+@asynccontextmanager
+async def _reopening(
+    run: RunOptions, header: Header, *, approver: Approver, note: Callable[[str], None]
+) -> AsyncIterator[Controller]:
+    """A controller for a session that was begun before; its backend is closed at the end."""
+    configuration = run.configuration
+    registry = registry_of(configuration)
+    chosen = await choose(run, note)
+    try:
+        if not isinstance(chosen.backend, LocalBackend) and not native_markers(header.style):
+            chosen.backend.forbidden_tokens = ()
+        yield Controller(
+            chosen.backend,
+            registry,
+            store=session_store(configuration),
+            approver=approver,
+            standing=configuration.standing(),
+        )
+    finally:
+        await chosen.backend.aclose()
