@@ -204,7 +204,7 @@ class Questions:
             yield len(rows) - shown
 
     def _more(self, left: int) -> None:
-        text = f"-- {left} rows more: a key goes on, q ends -- "
+        text = f"-- {left} rows more, q ends -- "
         print(text, end="", file=self._screen, flush=True)
 
     def _show(self, lines: Sequence[Line]) -> None:

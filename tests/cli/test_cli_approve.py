@@ -587,7 +587,7 @@ def test_a_long_call_is_shown_a_screen_at_a_time_as_wide_as_the_screen_is_then(d
         resize(one.master, 40, 12)
         os.write(one.master, b"d")
 
-    typed: list[Any] = [(ASKED, narrower), *[("a key goes on", " ")] * 3, ("a key goes on", "q")]
+    typed: list[Any] = [(ASKED, narrower), *[("q ends", " ")] * 3, ("q ends", "q")]
     one.asks(request(arguments), typed=[*typed, (ASKED, "p")])
     paged = COLOUR.sub("", one.text).split("q ends")
     assert len(paged) == 5
