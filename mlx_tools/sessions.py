@@ -238,15 +238,19 @@ class SessionFolder:
                 ended = False
             if not (ended or whatever):
                 return False
+            grave = self.folder / f"{_REMOVED}{session}"
             try:
                 # under another name first: what is half removed is no session
-                grave = self.folder / f"{_REMOVED}{session}"
                 (self.folder / session).rename(grave)
-                shutil.rmtree(grave)
+            except FileNotFoundError:  # another process was quicker
+                return False
             except OSError as error:
                 raise TranscriptError(
                     f"the session {session} cannot be removed: {error.strerror}"
                 ) from None
+            shutil.rmtree(grave, ignore_errors=True)
+            if grave.exists():
+                raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
         return True
 
     def sweep(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TextIO
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
@@ -29,11 +30,15 @@ def ask_user(
     *,
     keyboard: TextIO | None = None,
     screen: TextIO | None = None,
+    in_session: bool = True,
 ) -> Sequence[ApprovalAnswer]:
-    """Ask about one call after the other. Where the input ends, nothing more is decided."""
+    """Ask about one call after the other. Where the input ends, nothing more is decided.
+
+    Without ``in_session`` no call can be edited, and no consent holds for longer than a call.
+    """
     keyboard, screen = keyboard or sys.stdin, screen or sys.stderr
     if have_keys(keyboard, screen):
-        return Questions(requests, keyboard, screen).ask()
+        return Questions(requests, keyboard, screen, in_session=in_session).ask()
     answers: list[ApprovalAnswer] = []
     for number, request in enumerate(requests, start=1):
         of_many = f" ({number} of {len(requests)})" if len(requests) > 1 else ""
@@ -47,15 +52,21 @@ def ask_user(
     return answers
 
 
-def asker(approve: str) -> Callable[[Sequence[ApprovalRequest]], Sequence[ApprovalAnswer]]:
-    """Who is asked, and about what, by the setting ``policy.approve``."""
-    return _ask_about_the_rest if approve == "always" else ask_user
+def asker(
+    approve: str, *, in_session: bool = True
+) -> Callable[[Sequence[ApprovalRequest]], Sequence[ApprovalAnswer]]:
+    """Who is asked, and about what, by the setting ``policy.approve``; see `ask_user`."""
+    ask = partial(ask_user, in_session=in_session)
+    return partial(_ask_about_the_rest, ask) if approve == "always" else ask
 
 
-def _ask_about_the_rest(requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+def _ask_about_the_rest(
+    ask: Callable[[Sequence[ApprovalRequest]], Sequence[ApprovalAnswer]],
+    requests: Sequence[ApprovalRequest],
+) -> Sequence[ApprovalAnswer]:
     """Approve what a standing consent covers, and ask the user about the rest."""
     left = [request for request in requests if request.suspect or request.in_doubt]
-    asked = iter(ask_user(left) if left else ())
+    asked = iter(ask(left) if left else ())
     return [
         next(asked)
         if request.suspect or request.in_doubt

@@ -98,7 +98,7 @@ def foot(
     """
     reason = in_words(request.reason)
     reason = reason if len(reason) <= _REASON_CHARS else f"{reason[: _REASON_CHARS - 1]}…"
-    lines = [Line(f"{as_name(request.name)}: {reason}", "bold")]
+    lines = [Line(f"call {as_name(request.name)}: {reason}", "bold")]
     if heads:
         lines += _heads(arguments, columns)
     edited = arguments is not request.arguments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TextIO
@@ -37,9 +36,17 @@ class Questions:
     """Asks about calls of one turn, one after the other."""
 
     def __init__(
-        self, requests: Sequence[ApprovalRequest], keyboard: TextIO, screen: TextIO
+        self,
+        requests: Sequence[ApprovalRequest],
+        keyboard: TextIO,
+        screen: TextIO,
+        *,
+        in_session: bool = True,
     ) -> None:
+        """``in_session``: the calls are a model's, in a session that goes on: they can be edited,
+        and a consent can hold for longer than a call."""
         self._requests = requests
+        self._in_session = in_session
         self._keyboard = keyboard
         self._screen = screen
         self._answers: list[ApprovalAnswer] = []
@@ -48,8 +55,13 @@ class Questions:
     def ask(self) -> Sequence[ApprovalAnswer]:
         """One answer a call, in order. Once nothing is decided about one, nothing is about the
         others. Raises KeyboardInterrupt for Ctrl-C."""
-        with contextlib.suppress(OSError):  # the terminal is gone: nobody is there to decide
+        try:
             self._ask_all()
+        except KeyboardInterrupt:
+            self._say("")  # what comes next begins a line
+            raise
+        except OSError:  # the terminal is gone: nobody is there to decide
+            pass
         left = len(self._requests) - len(self._answers)
         return [*self._answers, *[ApprovalAnswer(None)] * left]
 
@@ -60,7 +72,7 @@ class Questions:
                 self._show_whole(number, request.arguments)
         for number, request in enumerate(self._requests):
             if self._all and _plain(request):
-                self._say(f"{as_name(request.name)}: approved with the others")
+                self._say(f"call {as_name(request.name)}: approved with the others")
                 self._answers.append(ApprovalAnswer(True, APPROVED))
                 continue
             if number or not many:
@@ -113,9 +125,10 @@ class Questions:
         """The keys that answer here. No standing consent is offered for what it cannot cover."""
         request = self._requests[number]
         left = [r for r in self._requests[number:] if _plain(r)]
-        session = "s" if _plain(request) else ""
+        edit = "e" if self._in_session else ""
+        session = "s" if self._in_session and _plain(request) else ""
         every = "a" if _plain(request) and len(left) > 1 else ""
-        return f"yne{session}{every}dp?"
+        return f"yn{edit}{session}{every}dp?"
 
     def _ask(self, number: int, keys: str) -> None:
         request = self._requests[number]

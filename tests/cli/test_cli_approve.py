@@ -15,6 +15,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
-from mlx_tools.cli.approve import ask_user, asker, describe
+from mlx_tools.cli.approve import _ask_about_the_rest, ask_user, asker, describe
 from mlx_tools.cli.call_text import Line, cells, foot, whole, wrapped
 from mlx_tools.cli.escape import exact, on_one_line, spelled
 from tests.cli.terminal import Terminal, resize
@@ -261,9 +262,27 @@ def test_a_call_in_doubt_is_shown_as_one(desk: Any) -> None:
     assert "run it AGAIN" in one.text and "give it up" in one.text
 
 
+def test_a_call_of_ones_own_is_neither_edited_nor_approved_for_a_session(desk: Any) -> None:
+    one = desk()
+    ask = partial(ask_user, in_session=False)
+    typed = [(ASKED, "e"), (ASKED, "s"), (ASKED, "y")]
+    assert one.asks(request(), typed=typed, ask=ask) == [
+        ApprovalAnswer(True, "approved at the terminal")
+    ]
+    assert "[y/n/d/p/?]" in one.text
+
+
 def test_a_standing_consent_covers_neither_what_is_suspect_nor_what_is_in_doubt() -> None:
-    covered = asker("always")([request()])
-    assert [a.approved for a in covered] == [True]
+    asked = [request(), request(suspect=True), request({}, in_doubt=True), request()]
+    seen: list[ApprovalRequest] = []
+
+    def nobody(requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        seen.extend(requests)
+        return [ApprovalAnswer(None) for _ in requests]
+
+    answers = _ask_about_the_rest(nobody, asked)
+    assert [a.approved for a in answers] == [True, None, None, True] and seen == asked[1:3]
+    assert [a.approved for a in asker("always")([request()])] == [True]
 
 
 # --- editing ------------------------------------------------------------------------------------
