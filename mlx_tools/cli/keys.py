@@ -41,15 +41,15 @@ def read_key(keyboard: TextIO, ask: Callable[[], None]) -> str | None:
     answers. Ctrl-D ends the input. Raises KeyboardInterrupt for Ctrl-C.
     """
     file = keyboard.fileno()
-    with _single_keys(file, ask):
-        ask()
-        try:
+    try:
+        with _single_keys(file, ask):
+            ask()
             data = os.read(file, _CHUNK)
             if data[:1] == _ESCAPE:
                 while select.select([file], [], [], _REST)[0] and os.read(file, _CHUNK):
                     continue
-        except OSError:  # the terminal is gone
-            return None
+    except (OSError, termios.error):  # the terminal is gone
+        return None
     if not data:
         return None
     text = data.decode("utf-8", "replace").rstrip("\r\n")
@@ -74,9 +74,15 @@ def read_line(keyboard: TextIO) -> str | None:
 
 @contextlib.contextmanager
 def terminal_kept(keyboard: TextIO) -> Iterator[None]:
-    """Afterwards the terminal is as it was, whatever another program did to it."""
+    """Afterwards the terminal is as it was, whatever another program did to it.
+
+    Raises OSError where it is gone.
+    """
     file = keyboard.fileno()
-    before = termios.tcgetattr(file)
+    try:
+        before = termios.tcgetattr(file)
+    except termios.error as error:
+        raise OSError(*error.args) from None
     try:
         yield
     finally:

@@ -93,8 +93,8 @@ class Questions:
             foot_shown = True
             keys = self._keys(number)
             key = read_key(self._keyboard, partial(self._ask, number, keys))
-            key = "p" if key is None else key.casefold()
-            if not key or key not in keys:
+            key = "p" if key is None else key.lower()
+            if len(key) != 1 or key not in keys:
                 self._say("?" if not key else in_words(key))
                 self._help(number, keys)
                 continue
@@ -102,7 +102,7 @@ class Questions:
             own = None if arguments is request.arguments else arguments
             match key:
                 case "y" | "s" | "a":
-                    self._all = key == "a"
+                    self._all |= key == "a"
                     return ApprovalAnswer(True, APPROVED, own, for_session=key == "s")
                 case "p":
                     return ApprovalAnswer(None)
@@ -199,7 +199,7 @@ class Questions:
         for left in self._screens(number, arguments):
             key = read_key(self._keyboard, partial(self._more, left))
             self._say("")
-            if key is None or key.casefold() == "q":
+            if key is None or key.lower() == "q":
                 break
 
     def _screens(self, number: int, arguments: Mapping[str, Any]) -> Iterator[int]:

@@ -155,7 +155,7 @@ def test_one_key_answers(desk: Any, typed: list[tuple[str, str]], answer: Approv
 
 @pytest.mark.parametrize(
     "typed",
-    ["\x1b[A", "\x1bOA", "yes", "yy", "a", "q", "\r", " ", "\t", "é", "у", "\x19", "\x1by", "ny"],
+    ["\x1b[A", "\x1bOA", "yes", "yy", "a", "q", "\r", " ", "\t", "é", "у", "ß", "\x19", "\x1by"],
 )
 def test_what_is_no_offered_key_answers_nothing_and_the_keys_are_told(
     desk: Any, typed: str
@@ -217,6 +217,12 @@ def test_all_that_are_left_are_approved_but_not_what_needs_a_look_of_its_own(des
     answers = one.asks(*asked, typed=typed)
     assert [a.approved for a in answers] == [False, True, False, None, None]
     assert not any(a.for_session for a in answers)
+
+
+def test_an_answer_of_its_own_in_between_does_not_end_the_approval_of_all(desk: Any) -> None:
+    asked = [request(), request({"path": "2"}, suspect=True), request({"path": "3"})]
+    answers = desk().asks(*asked, typed=[(ASKED, "a"), (ASKED, "y")])
+    assert [a.approved for a in answers] == [True, True, True]
 
 
 def test_whoever_approves_all_has_seen_all(desk: Any) -> None:
@@ -304,7 +310,7 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             f'cd "{folder}" || exit 9\n'
             "n=$(ls | grep -c '^given')\n"
             '[ "$1" = --wait ] && shift\n'
-            'cp "$1" "given$n"; stat -c %a "$1" >> modes; stat -c %a "$(dirname "$1")" >> modes\n'
+            'cp "$1" "given$n"; for f in "$1" "$(dirname "$1")"; do ls -ld "$f" | cut -c1-10 >> modes; done\n'
             'echo "$1" > name\n'
             '[ -e "text$n" ] && cat "text$n" > "$1"\n'
             f"exit {code}\n"
@@ -324,7 +330,7 @@ def test_edited_arguments_are_shown_and_asked_about_again(desk: Any, editor: Any
         True, "approved at the terminal", arguments={"path": "b.txt", "n": 1}
     )
     assert json.loads((folder / "given0").read_text()) == {"path": "a.txt"}
-    assert (folder / "modes").read_text().split() == ["600", "700"]
+    assert (folder / "modes").read_text().split() == ["-rw-------", "drwx------"]
     assert not Path((folder / "name").read_text().strip()).exists()
     edited = one.text[one.text.index("With your arguments") :]
     assert '"b.txt"' in edited and "edited by you" in edited and DIGEST not in edited
