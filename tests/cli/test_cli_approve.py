@@ -310,7 +310,8 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             f'cd "{folder}" || exit 9\n'
             "n=$(ls | grep -c '^given')\n"
             '[ "$1" = --wait ] && shift\n'
-            'cp "$1" "given$n"; for f in "$1" "$(dirname "$1")"; do ls -ld "$f" | cut -c1-10 >> modes; done\n'
+            'cp "$1" "given$n"\n'
+            'for f in "$1" "$(dirname "$1")"; do ls -ld "$f" | cut -c1-10 >> modes; done\n'
             'echo "$1" > name\n'
             '[ -e "text$n" ] && cat "text$n" > "$1"\n'
             f"exit {code}\n"
