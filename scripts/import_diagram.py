@@ -30,7 +30,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("events", "session"),
     ("approval", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),
-    ("backends", "store", "verdicts"),
+    ("backends", "sessions", "store", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),
     ("asking", "completer"),
     ("driver",),

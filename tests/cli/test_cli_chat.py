@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
 
-Talk = Callable[..., "Terminal"]
+Talk = Callable[..., Terminal]
+QUESTION = r"Run it once\? \[y/n/e/s/d/p/\?\] "
 
 
 def talk(run: Any, *script: Any, lines: str, options: tuple[str, ...] = ()) -> Any:
@@ -105,81 +102,6 @@ def test_bytes_that_are_no_text_are_told(run: Any) -> None:
 # --- at a terminal ------------------------------------------------------------------------------
 
 
-TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "mlx_tools", *sys.argv[1:]])
-"""
-"""For the leader of a new session: its standard input becomes the terminal of that session."""
-
-
-class Terminal:
-    """A command on a pseudo-terminal."""
-
-    def __init__(self, *arguments: str, environ: dict[str, str] | None = None) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TAKE_TERMINAL, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | (environ or {}),
-        )
-        os.close(slave)
-        self.text = ""
-
-    def until(self, pattern: str, timeout: float = 30.0) -> str:
-        """What is shown up to and with the pattern; that much is then forgotten."""
-        end = time.monotonic() + timeout
-        while not (found := re.search(pattern, self.text)):
-            assert time.monotonic() < end, f"{pattern!r} did not come: {self.text!r}"
-            self._read(0.1)
-        before, self.text = self.text[: found.end()], self.text[found.end() :]
-        return before
-
-    def type(self, text: str) -> None:
-        """Type a text."""
-        os.write(self._master, text.encode())
-
-    def insist(self, key: str, pattern: str) -> str:
-        """Type a key, again and again, until the pattern is shown.
-
-        A signal between readline's prompt and its wait for input is noticed with the next key only:
-        no person is that fast, a test is.
-        """
-        for _ in range(30):
-            self.type(key)
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
-                if re.search(pattern, self.text):
-                    return self.until(pattern)
-                self._read(0.1)
-        raise AssertionError(f"{pattern!r} did not come: {self.text!r}")
-
-    def end(self, timeout: float = 30.0) -> int:
-        """Wait for the command's end; its exit code."""
-        end = time.monotonic() + timeout
-        while self.process.poll() is None and time.monotonic() < end:
-            self._read(0.1)
-        self._read(0.1)
-        return self.process.wait(1)
-
-    def close(self) -> None:
-        """End it, whatever it does."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-    def _read(self, timeout: float) -> None:
-        if select.select([self._master], [], [], timeout)[0]:
-            try:
-                self.text += os.read(self._master, 65536).decode("utf-8", "replace")
-            except OSError:  # the other side is closed
-                time.sleep(timeout)
-
-
 @pytest.fixture
 def terminal(home: Path) -> Iterator[Talk]:
     opened: list[Terminal] = []
@@ -256,7 +178,7 @@ def test_at_a_terminal_a_guessed_chat_format_is_told_once(
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "status"), [("y\r", 0, "ok"), ("n too risky\r", 0, "denied")]
+    ("typed", "code", "status"), [("y", 0, "ok"), ("ntoo risky\r", 0, "denied")]
 )
 def test_an_approval_is_asked_in_place(
     terminal: Talk, typed: str, code: int, status: str, home: Path
@@ -265,9 +187,12 @@ def test_an_approval_is_asked_in_place(
         screen = terminal(
             "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
         )
-        seen = screen.until(r"y, or n and why: ")
+        seen = screen.until(QUESTION)
         assert '"expression": "6*7"' in seen and re.search("digest [0-9a-f]{64}", seen)
-        screen.type(typed)
+        screen.type(typed[0])
+        if typed[1:]:
+            screen.until(r"Why not\?")
+            screen.type(typed[1:])
         screen.until(r"Done\.")
         assert screen.end() == code
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
@@ -281,7 +206,7 @@ def test_ctrl_d_at_an_approval_pauses_the_run(terminal: Talk) -> None:
         screen = terminal(
             "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
         )
-        screen.until(r"y, or n and why: ")
+        screen.until(QUESTION)
         screen.type("\x04")
         assert screen.end() == 4
 
@@ -291,7 +216,7 @@ def test_ctrl_c_at_an_approval_interrupts_the_run(terminal: Talk, home: Path) ->
         screen = terminal(
             "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
         )
-        screen.until(r"y, or n and why: ")
+        screen.until(QUESTION)
         screen.type("\x03")
         assert screen.end() == 130
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
@@ -309,8 +234,10 @@ def test_what_was_typed_ahead_approves_nothing(terminal: Talk, home: Path) -> No
         while not server.bodies:
             time.sleep(0.02)
         screen.type("y\ry\r")
-        screen.until(r"y, or n and why: ")
-        screen.type("n not so fast\r")
+        screen.until(QUESTION)
+        screen.type("n")
+        screen.until(r"Why not\?")
+        screen.type("not so fast\r")
         screen.until(r"Done\.")
         assert screen.end() == 0
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")

@@ -160,7 +160,7 @@ def test_an_approval_cannot_be_spoofed_by_its_arguments() -> None:
 
 def test_padding_pushes_nothing_out_of_sight() -> None:
     text = describe(request({"command": "ls" + " " * 10_000 + "; rm -rf ~"}))
-    assert len(text) < 1000 and "; rm -rf ~" in text and "×10000" in text
+    assert len(text) < 1000 and r"ls\u0020{10000}; rm -rf ~" in text
 
 
 @pytest.mark.parametrize(

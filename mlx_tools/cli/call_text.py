@@ -1,0 +1,178 @@
+"""A call that a person decides about, as lines on a screen: whole, wrapped, and not to be forged.
+
+Every row of what the model or a file wrote begins with ``| ``, or ``: `` where a line goes on: no
+such text can look like a line of ours, whatever it holds and however wide the screen is.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
+
+from mlx_tools.approval import ApprovalRequest
+from mlx_tools.cli.escape import as_code, as_name, exact, in_words, on_one_line
+from mlx_tools.cli.output import COLOURS, colourful
+
+MIN_COLUMNS: Final = 12
+MAX_HEADS: Final = 8
+_REASON_CHARS: Final = 300
+
+IN_DOUBT: Final = (
+    "It was started before, and nobody knows how it ended: it may have done all of its work, a "
+    "part of it, or nothing. Look before you decide."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line before it is wrapped. ``foreign``: the model or a file wrote it."""
+
+    text: str
+    colour: str = ""
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Columns and rows of a screen."""
+
+    columns: int
+    rows: int
+
+    @classmethod
+    def of(cls, screen: TextIO) -> Size:
+        """That of a terminal as it is now; 80 by 24 where it does not say."""
+        try:
+            columns, rows = os.get_terminal_size(screen.fileno())
+        except (OSError, ValueError):
+            columns, rows = 0, 0
+        return cls(columns or 80, rows or 24)
+
+
+def whole(request: ApprovalRequest, arguments: Mapping[str, Any], *, place: str = "") -> list[Line]:
+    """All of a call: its name and why it is asked about, its arguments, what it would change.
+
+    ``arguments`` are the request's own, or those that the person has put in their place.
+    ``place`` is where the call stands among others: ``1 of 2``.
+    """
+    edited = arguments is not request.arguments
+    name, of_many = as_name(request.name), f" ({place})" if place else ""
+    lines = [Line(f"The model asks to call {name}{of_many}: {in_words(request.reason)}.", "bold")]
+    if edited:
+        lines.append(Line("With your arguments:", "bold"))
+    lines += [Line(text, foreign=True) for text in exact(arguments).split("\n")]
+    if request.preview and edited:
+        lines.append(
+            Line("What it would change has not been worked out for your arguments.", "dim")
+        )
+    elif request.preview:
+        lines.append(Line("What it would change:", "bold"))
+        lines += diff(request.preview)
+    return lines
+
+
+def diff(text: str) -> Iterator[Line]:
+    """The lines of a unified diff, with its colours."""
+    header = True
+    for line in text.removesuffix("\n").split("\n"):
+        colour = ""
+        if line.startswith("@@"):
+            header, colour = False, "dim"
+        elif header:
+            colour = "bold"
+        elif line[:1] in "+-":
+            colour = {"+": "green", "-": "red"}.get(line[:1], "")
+        yield Line(as_code(line), colour, foreign=True)
+
+
+def foot(
+    request: ApprovalRequest, arguments: Mapping[str, Any], *, columns: int, heads: bool
+) -> list[Line]:
+    """What stands right above the question, however long the call is: name, reason and digest.
+
+    ``heads``: also the beginning of each argument, since the arguments themselves may be out of
+    sight. A row has ``columns`` columns.
+    """
+    reason = in_words(request.reason)
+    reason = reason if len(reason) <= _REASON_CHARS else f"{reason[: _REASON_CHARS - 1]}…"
+    lines = [Line(f"call {as_name(request.name)}: {reason}", "bold")]
+    if heads:
+        lines += _heads(arguments, columns)
+    edited = arguments is not request.arguments
+    size = len(exact(arguments))
+    lines.append(Line(f"{size} characters of arguments{', edited by you' if edited else ''}"))
+    if not edited:
+        lines.append(Line(f"digest {in_words(request.digest)}"))
+    if request.expires_at:
+        lines.append(Line(f"an approval holds until {in_words(request.expires_at)}"))
+    if request.suspect:
+        lines.append(Line("The call was mended, or stands in what a tool said.", "yellow"))
+    if request.in_doubt:
+        lines.append(Line(IN_DOUBT, "yellow"))
+    return lines
+
+
+def _heads(arguments: Mapping[str, Any], columns: int) -> list[Line]:
+    """The first row of each argument."""
+    lines = []
+    for key, value in list(arguments.items())[:MAX_HEADS]:
+        text = f"{on_one_line(str(key))}: {on_one_line(value)}"
+        room = max(30, columns - 24)
+        if cells(text) > room:
+            text = f"{next(_pieces(text, room))} … ({len(text)} characters)"
+        lines.append(Line(text, foreign=True))
+    if len(arguments) > MAX_HEADS:
+        lines.append(Line(f"and {len(arguments) - MAX_HEADS} arguments more"))
+    return lines
+
+
+def wrapped(lines: Sequence[Line], columns: int | None) -> list[Line]:
+    """The lines as rows of at most ``columns`` columns, None for rows of any length."""
+    rows = []
+    for line in lines:
+        first, others = ("| ", ": ") if line.foreign else ("", "  ")
+        if columns is None:
+            rows.append(Line(first + line.text, line.colour))
+            continue
+        room = max(MIN_COLUMNS, columns - 1) - len(others)
+        for number, piece in enumerate(_pieces(line.text, room)):
+            rows.append(Line((others if number else first) + piece, line.colour))
+    return rows
+
+
+def show(rows: Sequence[Line], screen: TextIO) -> None:
+    """Print rows, in their colours where the screen has colours."""
+    coloured = colourful(screen)
+    for row in rows:
+        paint = coloured and row.colour
+        print(f"\x1b[{COLOURS[row.colour]}m{row.text}\x1b[0m" if paint else row.text, file=screen)
+
+
+def cells(text: str) -> int:
+    """How many columns a text takes at most: terminals disagree, and the larger number is safe."""
+    return len(text) if text.isascii() else sum(map(_cell, text))
+
+
+def _cell(char: str) -> int:
+    if char.isascii():
+        return 1
+    wide = unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) == "So"
+    return 2 if wide else 1
+
+
+def _pieces(text: str, room: int) -> Iterator[str]:
+    """The text in pieces of at most ``room`` columns; of an empty one, itself."""
+    if text.isascii():
+        yield from (text[at : at + room] for at in range(0, len(text) or 1, room))
+        return
+    start = taken = 0
+    for at, char in enumerate(text):
+        size = _cell(char)
+        if taken + size > room:
+            yield text[start:at]
+            start, taken = at, 0
+        taken += size
+    yield text[start:]

@@ -1,0 +1,201 @@
+"""A session in words: what was asked, called, decided, seen and answered, in the order it happened.
+
+Whatever a model, a tool or a file wrote is spelled so that no terminal obeys it, and indented below
+a line of ours that says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mlx_tools.cli.escape import as_name, in_words, on_one_line
+from mlx_tools.messages import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+    UserRecord,
+)
+from mlx_tools.outcome import PREVIEW_CHARS
+from mlx_tools.sessions import ListedSession, Standing
+
+QUESTION_CHARS: Final = 60
+_PREVIEW_LINES: Final = 8
+
+Lines = Iterator[tuple[str, str]]
+"""Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
+
+
+def row(listed: ListedSession) -> str:
+    """A session on one line: id, state, model, what it was asked, and what waits."""
+    known = listed.standing
+    about = gist(known)
+    if known.pending:
+        about += f"  ({_count(len(known.pending), 'approval')} due)"
+    if known.in_doubt:
+        about += f"  ({_count(len(known.in_doubt), 'call')} in doubt)"
+    model = _cut(in_words(known.model or "-"), 20)
+    return f"{listed.session:<24}  {known.state:<11}  {model:<20}  {about}".rstrip()
+
+
+def gist(known: Standing) -> str:
+    """What a session is about, cut to fit a line."""
+    if known.state == "damaged":
+        return in_words(known.reason)
+    if not known.question and known.first_call:
+        return f"a call of {_cut(as_name(known.first_call), QUESTION_CHARS)}, without a model"
+    return _cut(in_words(" ".join(known.question.split())), QUESTION_CHARS)
+
+
+def title(listed: ListedSession) -> Lines:
+    """What is known of a session as a whole."""
+    known = listed.standing
+    reason = f" ({in_words(known.reason)})" if known.reason else ""
+    yield "bold", f"session {listed.session}: {known.state}{reason}"
+    yield "dim", f"made {in_words(known.created) or '-'}, model {in_words(known.model or '-')}"
+    yield "dim", f"transcript {in_words(str(listed.path))}"
+
+
+def conversation(records: Sequence[Record]) -> Lines:
+    """The records as a conversation, each call under its key."""
+    names = {r.call: r.name for r in records if isinstance(r, CallRecord)}
+    repairs: dict[str, list[str]] = {}
+    for record in records:
+        if isinstance(record, RepairRecord) and record.call is not None:
+            repairs.setdefault(record.call, []).append(in_words(record.name))
+    for record in records:
+        match record:
+            case Header() | RepairRecord():
+                continue
+            case CallRecord():
+                yield from _call(record, repairs.get(record.call, []))
+            case PauseRecord():
+                yield "yellow", "the run waits for a person"
+            case _:
+                yield from _other(record, names)
+
+
+def waiting(known: Standing) -> Lines:
+    """The calls that a person must decide about, each with what an approval must carry."""
+    for call in known.pending:
+        yield "", ""
+        yield "bold", f"an approval is due for {in_words(call.call_id)} {as_name(call.name)}"
+        yield "", f"  {on_one_line(call.arguments)}"
+        yield "", f"  digest {in_words(call.digest)}"
+        yield "", f"  until {in_words(call.expires_at)}"
+    for key in known.in_doubt:
+        yield "yellow", f"{in_words(key)} is in doubt: it was started, and may have done its work"
+
+
+def _call(record: CallRecord, repairs: Sequence[str]) -> Lines:
+    notes = [f"repaired: {', '.join(repairs)}"] if repairs else []
+    notes += ["it stands in an earlier observation"] if record.echoed else []
+    noted = f"  ({'; '.join(notes)})" if notes else ""
+    key = in_words(record.call)
+    yield "bold", f"→ {key} {as_name(record.name)} {on_one_line(record.arguments)}{noted}"
+
+
+def _other(record: Record, names: Mapping[str, str]) -> Lines:
+    match record:
+        case UserRecord():
+            yield "", ""
+            yield "bold", f"question{_at(record.at)}"
+            yield from _text(record.content)
+        case CompletionRecord():
+            yield "dim", f"· turn {in_words(str(record.turn))}{_thought(record)}"
+        case DecisionRecord():
+            said = f"{record.decision} by {record.rule}: {record.reason}"
+            yield "dim", f"  {in_words(record.call)} policy: {in_words(said)}"
+        case ApprovalRecord():
+            word = "approved" if record.approved else "denied"
+            said = f" ({in_words(record.reason)})" if record.reason else ""
+            yield "yellow", f"  {in_words(record.call)} {word} by a person{said}{_at(record.at)}"
+        case ExecutionRecord():
+            name = as_name(names.get(record.call, "?"))
+            yield "dim", f"  {in_words(record.call)} {name} starts{_at(record.at)}"
+        case ObservationRecord():
+            yield from _observation(record)
+        case CorrectionRecord():
+            yield "yellow", f"! {in_words(record.error.code)}: {in_words(record.error.message)}"
+        case AnswerRecord():
+            yield "bold", "answer"
+            yield from _text(record.content)
+            for source in record.sources:
+                yield "dim", f"  source {on_one_line(source)}"
+        case StoppedRecord():
+            said = f": {in_words(record.message)}" if record.message else ""
+            yield "yellow", f"stopped, {in_words(record.reason)}{said}"
+
+
+def _observation(record: ObservationRecord) -> Lines:
+    took = "" if record.duration_ms is None else f" {in_words(str(record.duration_ms))} ms"
+    begin = f"← {in_words(record.call)} {as_name(record.name)}{took}"
+    if record.error is not None:
+        yield "red", f"{begin} {in_words(record.error.code)}"
+        yield from _text(record.error.message[:PREVIEW_CHARS])
+        return
+    content = record.content or ""
+    size = record.output_size_chars if record.output_size_chars is not None else len(content)
+    yield "green", f"{begin} {in_words(str(size))} characters"
+    preview = content[:PREVIEW_CHARS].split("\n")
+    yield from _text("\n".join(preview[:_PREVIEW_LINES]))
+    if len(content) > PREVIEW_CHARS or len(preview) > _PREVIEW_LINES:
+        yield "dim", "  …"
+
+
+def _thought(record: CompletionRecord) -> str:
+    return f", {len(record.reasoning)} characters of thought" if record.reasoning else ""
+
+
+def _at(at: str) -> str:
+    return f" at {in_words(at)}" if at else ""
+
+
+def _text(text: str) -> Lines:
+    for line in text.split("\n"):
+        yield "", f"  {in_words(line.expandtabs(4))}"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def as_json(listed: ListedSession) -> dict[str, Any]:
+    """A session as ``sessions list --json`` prints it: every key, always."""
+    known = listed.standing
+    return {
+        "session": listed.session,
+        "created": known.created,
+        "state": known.state,
+        "reason": known.reason or None,
+        "question": known.question,
+        "questions": known.questions,
+        "model": known.model,
+        "pending": [
+            {
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "digest": call.digest,
+                "expires_at": call.expires_at,
+            }
+            for call in known.pending
+        ],
+        "in_doubt": list(known.in_doubt),
+        "size_bytes": listed.size,
+        "transcript": str(listed.path),
+    }

@@ -1,0 +1,299 @@
+"""`mlx-tools sessions`: listing, showing and removing what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.cli.session_text import conversation, row, title, waiting
+from mlx_tools.messages import (
+    AnswerRecord,
+    CallRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    UserRecord,
+)
+from mlx_tools.sessions import ListedSession, standing_of
+from mlx_tools.transcript import TranscriptFile, decode, encode
+from tests.cli.scripted_server import ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
+from tests.core.records import RECORDS
+
+HEAD = Header(session="s", created="2026-01-01T00:00:00+00:00", model="m")
+ASKED = UserRecord(content="what is it?")
+ANSWERED = (HEAD, ASKED, AnswerRecord(turn=1, content="It is 42."))
+MADE = CallRecord(turn=1, call="c1", name="calculator", arguments={"expression": "6*7"})
+PAUSED = (
+    HEAD,
+    ASKED,
+    MADE,
+    PauseRecord(calls=("c1",), digests=("d" * 64,), expires_at="2026-01-08T00:00:00+00:00"),
+)
+
+
+@pytest.fixture
+def keep(home: Path) -> Any:
+    """Keeps a session with these records, last written to so many days ago."""
+
+    def write(session: str, *records: Record, days: float = 0) -> Path:
+        place = home / "state" / "sessions" / session
+        place.mkdir(parents=True)
+        path = place / "transcript.jsonl"
+        text = "".join(encode(record) + "\n" for record in records)
+        path.write_text(text, encoding="utf-8")
+        then = time.time() - days * 86_400
+        os.utime(path, (then, then))
+        return path
+
+    return write
+
+
+def kept(home: Path) -> list[str]:
+    return sorted(p.name for p in (home / "state" / "sessions").iterdir())
+
+
+# --- list ---------------------------------------------------------------------------------------
+
+
+def test_without_sessions_there_is_nothing_to_list_and_no_folder_is_made(
+    run: Any, home: Path
+) -> None:
+    for arguments in (("list",), ("list", "--json"), ("prune", "--yes")):
+        result = run("sessions", *arguments)
+        assert (result.code, result.out) == (0, "")
+    assert not (home / "state").exists()
+
+
+def test_sessions_are_listed_the_newest_first(run: Any, keep: Any) -> None:
+    keep("20260101-000000-aa", *ANSWERED)
+    keep("20260103-000000-cc", *PAUSED)
+    keep("20260102-000000-bb", HEAD, ASKED)
+    rows = run("sessions", "list", "--json").lines
+    assert [row["session"][:8] for row in rows] == ["20260103", "20260102", "20260101"]
+    assert [row["state"] for row in rows] == ["paused", "interrupted", "answered"]
+    assert rows[0]["pending"] == [
+        {
+            "call_id": "c1",
+            "name": "calculator",
+            "arguments": {"expression": "6*7"},
+            "digest": "d" * 64,
+            "expires_at": "2026-01-08T00:00:00+00:00",
+        }
+    ]
+    assert {row["question"] for row in rows} == {"what is it?"} and rows[0]["model"] == "m"
+    text = run("sessions", "list").out.splitlines()
+    assert "paused" in text[0] and "1 approval due" in text[0] and "what is it?" in text[0]
+
+
+def test_a_listing_has_a_limit_and_says_what_it_left_out(run: Any, keep: Any) -> None:
+    for number in range(4):
+        keep(f"s{number}", *ANSWERED)
+    result = run("sessions", "list", "--limit", "3", "--json")
+    assert [row["session"] for row in result.lines] == ["s3", "s2", "s1"]
+    assert "1 older" in result.error
+
+
+def test_a_damaged_and_a_running_session_are_rows(run: Any, keep: Any) -> None:
+    keep("s1", *ANSWERED).write_bytes(b"{}\n")
+    path = keep("s2", *ANSWERED)
+    with TranscriptFile(path):
+        rows = run("sessions", "list", "--json").lines
+    assert [(row["session"], row["state"]) for row in rows] == [
+        ("s2", "running"),
+        ("s1", "damaged"),
+    ]
+    assert "line 1" in rows[1]["reason"]
+
+
+def test_a_question_is_cut_to_a_line_and_spelled(run: Any, keep: Any) -> None:
+    evil = "one\ntwo\r\x1b[2J\u202e" + "x" * 500
+    keep("s1", HEAD, UserRecord(content=evil))
+    (line,) = run("sessions", "list").out.splitlines()
+    assert len(line) < 140 and "one two" in line and not set(line) & set("\r\x1b\u202e")
+    assert run("sessions", "list", "--json").json["question"] == evil
+
+
+def test_sessions_of_every_kind_that_commands_make_are_listed(run: Any) -> None:
+    with ScriptedServer(call("calculator", expression="6*7"), answer("42.")) as server:
+        run("ask", "--url", server.url, "six times seven?")
+    run("tools", "call", "calculator", '{"expression":"1"}')
+    rows = run("sessions", "list").out.splitlines()
+    assert sorted(row.split()[1] for row in rows) == ["answered", "answered"]
+    assert any("six times seven?" in row for row in rows)
+    assert any("a call of calculator, without a model" in row for row in rows)
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+def test_a_run_is_shown_as_a_conversation(run: Any) -> None:
+    with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
+        run("ask", "--url", server.url, "six times seven?")
+    text = run("sessions", "show", "last").out
+    wanted = ["session ", "answered", "six times seven?", "→ c1 calculator", '"6*7"', "allow by"]
+    at = 0
+    for part in [*wanted, "← c1 calculator", "42", "answer", "It is 42."]:
+        at = text.index(part, at) + len(part)
+
+
+def test_the_records_are_printed_as_they_are_kept(run: Any, keep: Any) -> None:
+    path = keep("s1", *PAUSED)
+    result = run("sessions", "show", "s1", "--json")
+    assert [decode(line) for line in result.out.splitlines()] == [*PAUSED]
+    assert result.out.splitlines() == path.read_text().splitlines()
+
+
+def test_what_waits_is_shown_with_digest_and_expiry(run: Any, keep: Any) -> None:
+    keep("s1", *PAUSED)
+    text = run("sessions", "show", "s").out
+    for part in ("an approval is due for c1 calculator", "d" * 64, "2026-01-08T00:00:00", '"6*7"'):
+        assert part in text
+
+
+def test_what_is_in_doubt_is_shown(run: Any, keep: Any) -> None:
+    keep("s1", HEAD, ASKED, MADE, ExecutionRecord(call="c1", mutates=True))
+    assert "c1 is in doubt" in run("sessions", "show", "s1").out
+    assert "1 call in doubt" in run("sessions", "list").out
+
+
+def test_long_observations_are_cut_and_errors_are_told(run: Any, keep: Any) -> None:
+    long = ObservationRecord(call="c1", name="calculator", content="line\n" * 4000)
+    wrong = ObservationRecord(
+        call="c1", name="calculator", error=ErrorInfo("tool_error", "it broke")
+    )
+    keep("s1", HEAD, ASKED, MADE, long, MADE, wrong)
+    text = run("sessions", "show", "s1").out
+    assert len(text) < 1500 and "20000 characters" in text and "it broke" in text
+
+
+@pytest.mark.parametrize("wrong", ["nope", "..", "../s1", "/etc/passwd", "s", ""])
+def test_an_id_that_names_no_session_is_a_mistake(run: Any, keep: Any, wrong: str) -> None:
+    keep("s1", *ANSWERED)
+    keep("s2", *ANSWERED)
+    result = run("sessions", "show", wrong)
+    assert result.code == 2 and result.out == "" and result.error.startswith("mlx-tools: error:")
+
+
+def test_a_damaged_session_is_told_without_a_traceback(run: Any, keep: Any) -> None:
+    keep("s1", *ANSWERED).write_bytes(b"what?\n")
+    result = run("sessions", "show", "s1")
+    assert result.code != 0 and "line 1 of the transcript is damaged" in result.error
+    keep("s2", HEAD).write_text(encode(HEAD) + '\n{"type":"user","content":7}\n')
+    result = run("sessions", "show", "s2")
+    assert result.code != 0 and "damaged" in result.error
+    assert run("sessions", "show", "s2", "--json").lines[1] == {"type": "user", "content": 7}
+
+
+@given(st.lists(RECORDS, max_size=6))
+def test_whatever_the_records_nothing_shown_is_obeyed(records: list[Record]) -> None:
+    known = standing_of([HEAD, *records])
+    listed = ListedSession(session="s", path=Path("p"), standing=known)
+    lines = [row(listed)]
+    for _, line in (*title(listed), *conversation([HEAD, *records]), *waiting(known)):
+        lines.append(line)
+    unseen = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    assert not {c for line in lines for c in line if unicodedata.category(c) in unseen}
+
+
+# --- prune --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(keep: Any) -> None:
+    keep("s1-old", *ANSWERED, days=40)
+    keep("s2-paused", *PAUSED, days=40)
+    keep("s3-crashed", HEAD, ASKED, days=40)
+    keep("s4-doubt", HEAD, ASKED, MADE, ExecutionRecord(call="c1", mutates=True), days=40)
+    keep("s5-damaged", HEAD, days=40).write_text("{}\n")
+    keep("s6-new", *ANSWERED)
+
+
+OPEN = ["s2-paused", "s3-crashed", "s4-doubt", "s5-damaged"]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ((), OPEN),
+        (("--older-than", "30"), [*OPEN, "s6-new"]),
+        (("--older-than", "50"), ["s1-old", *OPEN, "s6-new"]),
+        (("--keep", "1"), [*OPEN, "s6-new"]),
+        (("--keep", "99"), ["s1-old", *OPEN, "s6-new"]),
+        (("--older-than", "30", "--keep", "5"), [*OPEN, "s6-new"]),
+        (("--paused", "--keep", "1"), ["s6-new"]),
+        (("--dry-run",), ["s1-old", *OPEN, "s6-new"]),
+    ],
+)
+@pytest.mark.usefixtures("several")
+def test_only_what_may_go_goes(
+    run: Any, home: Path, options: tuple[str, ...], left: list[str]
+) -> None:
+    os.utime(home / "state" / "sessions" / "s5-damaged" / "transcript.jsonl", (0, 0))
+    result = run("sessions", "prune", "--yes", *options)
+    assert result.code == 0 and kept(home) == left
+    gone = {"s1-old", *OPEN, "s6-new"} - set(left)
+    if "--dry-run" not in options:
+        assert {line.split()[1] for line in result.out.splitlines()} == gone
+        assert f"removed {len(gone)} session" in result.error
+
+
+@pytest.mark.usefixtures("several")
+def test_without_a_yes_nobody_is_asked_elsewhere_and_nothing_goes(run: Any, home: Path) -> None:
+    result = run("sessions", "prune", stdin="y\n")
+    assert result.code == 2 and "--yes" in result.error and len(kept(home)) == 6
+
+
+def test_a_session_in_use_stays(run: Any, home: Path, keep: Any) -> None:
+    path = keep("s1", *ANSWERED)
+    with TranscriptFile(path):
+        assert run("sessions", "prune", "--yes", "--paused").code == 0
+    assert kept(home) == ["s1"]
+
+
+@pytest.mark.parametrize(("typed", "left"), [("y\r", 5), ("n\r", 6), ("\r", 6), ("\x04", 6)])
+@pytest.mark.usefixtures("several")
+def test_at_a_terminal_it_asks(home: Path, typed: str, left: int) -> None:
+    screen = Terminal("sessions", "prune", "--older-than", "30")
+    try:
+        assert "s1-old" in screen.until(r"Remove 1 session \(\d+ bytes\)\? y or n: ")
+        screen.type(typed)
+        assert screen.end() == 0
+    finally:
+        screen.close()
+    assert len(kept(home)) == left
+
+
+# --- completion ---------------------------------------------------------------------------------
+
+
+def test_ids_are_completed(keep: Any) -> None:
+    keep("20260101-a", *ANSWERED)
+    keep("20260102-b", *ANSWERED)
+    environ = os.environ | {
+        "_MLX_TOOLS_COMPLETE": "complete_bash",
+        "COMP_WORDS": "mlx-tools sessions show 2026010",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "mlx_tools"], env=environ, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["20260102-b", "20260101-a"]
+
+
+def test_a_listing_is_one_object_a_line_also_of_odd_text(run: Any, keep: Any) -> None:
+    keep("s1", HEAD, UserRecord(content="\ud800 half \u2028"))
+    assert json.loads(run("sessions", "list", "--json").out)["question"] == "\ud800 half \u2028"
