@@ -179,7 +179,7 @@ def outcome_of(
         case AnswerRecord() as last:
             return Answered(answer=last.content, sources=last.sources, **common)
         case PauseRecord() as last:
-            return Paused(pending=_pending(run, last), **common)
+            return Paused(pending=pending_calls(run, last), **common)
         case StoppedRecord() as last:
             return Stopped(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
@@ -248,7 +248,8 @@ def _error_status(error: ErrorInfo | None) -> CallStatus:
     return "denied" if error.code in _DENIALS else "error"
 
 
-def _pending(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
+def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
+    """The calls that are asked about in ``pause``, as they would run."""
     calls = {r.call: r for r in run if isinstance(r, CallRecord)}
     edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
     return tuple(
@@ -259,7 +260,8 @@ def _pending(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ..
             digest=digest,
             expires_at=pause.expires_at,
         )
-        for key, digest in zip(pause.calls, pause.digests, strict=True)
+        for key, digest in zip(pause.calls, pause.digests, strict=False)
+        if key in calls
     )
 
 

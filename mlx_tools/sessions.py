@@ -31,7 +31,7 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.outcome import PendingCall
+from mlx_tools.outcome import PendingCall, pending_calls
 from mlx_tools.transcript import parse
 
 SessionState = Literal[
@@ -112,7 +112,7 @@ def standing_of(records: Sequence[Record]) -> Standing:
         case AnswerRecord():
             return replace(known, state="answered")
         case PauseRecord() as pause:
-            return replace(known, state="paused", pending=_pending(records, pause))
+            return replace(known, state="paused", pending=pending_calls(records, pause))
         case StoppedRecord() as stopped:
             return replace(known, state="stopped", reason=str(stopped.reason))
         case ObservationRecord() if not questions:  # a call without a model
@@ -130,21 +130,6 @@ def _in_doubt(records: Sequence[Record]) -> dict[str, None]:
         elif isinstance(record, ObservationRecord | ApprovalRecord):
             doubt.pop(record.call, None)
     return doubt
-
-
-def _pending(records: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
-    calls = {record.call: record for record in records if isinstance(record, CallRecord)}
-    return tuple(
-        PendingCall(
-            call_id=key,
-            name=calls[key].name,
-            arguments=calls[key].arguments,
-            digest=digest,
-            expires_at=pause.expires_at,
-        )
-        for key, digest in zip(pause.calls, pause.digests, strict=False)
-        if key in calls
-    )
 
 
 class SessionFolder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from time import monotonic
@@ -14,14 +14,13 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
-from mlx_tools.cli.output import complain, print_json, print_text
+from mlx_tools.cli.output import complain, print_json
 from mlx_tools.cli.trace import FullTrace
 from mlx_tools.cli.turns import Turns
-from mlx_tools.cli.view import View, ending
+from mlx_tools.cli.view import View, tell
 from mlx_tools.cli.wiring import RunOptions, approver_of, opened, refuse_where_off
 from mlx_tools.errors import UsageError
 from mlx_tools.events import Event, Finished
-from mlx_tools.outcome import Answered, Outcome
 
 app = typer.Typer(add_completion=False)
 
@@ -90,7 +89,7 @@ def ask(
                 outcome = event.outcome
     if outcome is None:
         raise UsageError("the run ended without an outcome")
-    _tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
+    tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
     return outcome.exit_code
 
 
@@ -141,21 +140,3 @@ def _event(event: Event, include_outputs: bool) -> dict[str, object]:
     if isinstance(event, Finished):
         value["outcome"] = event.outcome.to_json(include_outputs=include_outputs)
     return value
-
-
-def _tell(outcome: Outcome, *, as_json: bool, include_outputs: bool, plain: bool) -> None:
-    """Print the outcome to standard output, and to a person what there is besides an answer."""
-    if as_json:
-        print_json(outcome.to_json(include_outputs=include_outputs))
-    elif plain and isinstance(outcome, Answered) and not sys.stdout.isatty():
-        print_text(outcome.answer)
-    if plain and isinstance(outcome, Answered):
-        _list_sources(outcome.sources)
-    said = ending(outcome)
-    if said is not None:
-        complain(said, kind=outcome.status)
-
-
-def _list_sources(sources: Iterable[object]) -> None:
-    for source in sources if sys.stderr.isatty() else ():
-        complain(str(source), kind="source")

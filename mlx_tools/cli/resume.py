@@ -8,8 +8,11 @@ session was begun it can only take power away.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -18,8 +21,9 @@ from mlx_tools.backends import LocalBackend
 from mlx_tools.cli import options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.output import complain
+from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.turns import Turns
-from mlx_tools.cli.view import View
+from mlx_tools.cli.view import View, tell
 from mlx_tools.cli.wiring import (
     RunOptions,
     approver_of,
@@ -30,7 +34,7 @@ from mlx_tools.cli.wiring import (
 )
 from mlx_tools.controller import Controller
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.events import Event
+from mlx_tools.events import Event, Finished
 from mlx_tools.messages import Header
 from mlx_tools.router import native_markers
 from mlx_tools.transcript import load
@@ -77,9 +81,35 @@ def _arguments(text: str) -> Mapping[str, object]:
     return value
 
 
-def resume_events(session: str, approvals: Approvals, view: View) -> Iterator[Event]:
-    """What happens while the session, an id or a transcript's path, goes on."""
-    header = _header_of(session)
+def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
+    """Goes on with a session, by its id, the beginning of one, ``last`` or its transcript's path.
+
+    Shows what happens and returns the exit code of how it ended.
+    """
+    live = sys.stdout.isatty() and not as_json
+    view = View(
+        steps=sys.stderr if sys.stderr.isatty() else None, answer=sys.stdout if live else None
+    )
+    outcome = None
+    for event in _events(_path_of(given), approvals, view):
+        view.show(event)
+        if isinstance(event, Finished):
+            outcome = event.outcome
+    if outcome is None:
+        raise UsageError("the run ended without an outcome")
+    tell(outcome, as_json=as_json, include_outputs=False, plain=not as_json)
+    return outcome.exit_code
+
+
+def _path_of(given: str) -> Path:
+    if os.sep in given:
+        return session_store(options.load({})).path_of(given)
+    folder = session_folder()
+    return folder.path(folder.find(given))
+
+
+def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
+    header = _header_of(path)
     run = RunOptions(configuration=options.load(_as_options(header)))
     refuse_where_off(run)
     with ExitStack() as stack:
@@ -95,18 +125,21 @@ def resume_events(session: str, approvals: Approvals, view: View) -> Iterator[Ev
                 )
             )
         )
-        conversation = stack.enter_context(closing(controller.reopen(session)))
+        conversation = stack.enter_context(closing(controller.reopen(path)))
         try:
             yield from turns.follow(lambda: conversation.stream_resumed(approvals))
+        except KeyboardInterrupt:
+            view.end()
+            complain(f"the transcript is in {path}", kind="interrupted")
+            raise
         finally:
             view.end()
 
 
-def _header_of(session: str) -> Header:
+def _header_of(path: Path) -> Header:
     """The header of a session, read without holding it."""
-    path = session_store(options.load({})).path_of(session)
     if not path.is_file():
-        raise UsageError(f"there is no session {session!r}", hint="mlx-tools sessions list")
+        raise UsageError(f"there is no transcript {path}", hint="mlx-tools sessions list")
     records = load(path)
     if not records or not isinstance(records[0], Header):
         raise TranscriptError(f"the transcript {path} holds nothing yet")

@@ -17,12 +17,14 @@ from mlx_tools.messages import (
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
+    EditRecord,
     ExecutionRecord,
     Header,
     ObservationRecord,
     PauseRecord,
     Record,
     RepairRecord,
+    ResumedRecord,
     StoppedRecord,
     UserRecord,
 )
@@ -116,8 +118,14 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
         case DecisionRecord():
             said = f"{record.decision} by {record.rule}: {record.reason}"
             yield "dim", f"  {in_words(record.call)} policy: {in_words(said)}"
+        case EditRecord():
+            key = in_words(record.call)
+            yield "yellow", f"  {key} edited by a person: {on_one_line(record.arguments)}"
+        case ResumedRecord():
+            yield "dim", f"resumed{_at(record.at)}"
         case ApprovalRecord():
             word = "approved" if record.approved else "denied"
+            word += " for the session" if record.scope == "session" else ""
             said = f" ({in_words(record.reason)})" if record.reason else ""
             yield "yellow", f"  {in_words(record.call)} {word} by a person{said}{_at(record.at)}"
         case ExecutionRecord():

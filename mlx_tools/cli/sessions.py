@@ -88,6 +88,40 @@ def show(
         print_text(line, colour=colour)
 
 
+@app.command(help="Go on with a session that is paused, or that was broken off.")
+def resume(
+    session: SessionId,
+    approve: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--approve",
+            metavar="CALL[=DIGEST]",
+            help="Let this call run, as it was shown (with that digest). May be repeated.",
+        ),
+    ] = None,
+    approve_all: Annotated[
+        bool, typer.Option("--approve-all", help="All that wait, but none that is in doubt.")
+    ] = False,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option("--deny", metavar="CALL", help="Refuse this call. May be repeated."),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why, for the model to read.")
+    ] = "",
+    edit: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--edit", metavar="CALL JSON", help="Let it run with these arguments."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> int:
+    """Resume, and return the exit code of how the run ended."""
+    from mlx_tools.cli.resume import approvals_of, resume_session
+
+    said = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
+    return resume_session(session, said, as_json=as_json)
+
+
 @app.command(help="Remove sessions that have ended.")
 def prune(
     older_than: Annotated[

@@ -5,10 +5,21 @@ Steps go to standard error, the answer to standard output as it forms.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
 from mlx_tools import events
-from mlx_tools.cli.output import PROSE, painted, shown, steerable, to_json
+from mlx_tools.cli.output import (
+    PROSE,
+    complain,
+    painted,
+    print_json,
+    print_text,
+    shown,
+    steerable,
+    to_json,
+)
 from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
 
 _WIDTH: Final = 160
@@ -119,6 +130,24 @@ def ending(outcome: Outcome) -> str | None:
         said = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.reason}{said}{where}"
     return None
+
+
+def tell(outcome: Outcome, *, as_json: bool, include_outputs: bool, plain: bool) -> None:
+    """Print the outcome to standard output, and to a person what there is besides an answer."""
+    if as_json:
+        print_json(outcome.to_json(include_outputs=include_outputs))
+    elif plain and isinstance(outcome, Answered) and not sys.stdout.isatty():
+        print_text(outcome.answer)
+    if plain and isinstance(outcome, Answered):
+        _list_sources(outcome.sources)
+    said = ending(outcome)
+    if said is not None:
+        complain(said, kind=outcome.status)
+
+
+def _list_sources(sources: Iterable[object]) -> None:
+    for source in sources if sys.stderr.isatty() else ():
+        complain(str(source), kind="source")
 
 
 def _line(text: str) -> str:
