@@ -226,6 +226,7 @@ class Driver:
             prefix=written.prefix,
             requests=written.requests,
             pieces=written.pieces,
+            at=_now(),
         )
         self._append(record)
         self._waiting_for = ""

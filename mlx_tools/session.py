@@ -34,7 +34,7 @@ from mlx_tools.messages import (
     Usage,
     UserRecord,
 )
-from mlx_tools.policy import Limits, Policy, permitted
+from mlx_tools.policy import Finder, Limits, Policy, permitted
 from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords, Told
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
@@ -45,7 +45,7 @@ from mlx_tools.protocol import (
     read,
 )
 from mlx_tools.spec import ToolSpec
-from mlx_tools.turn import History, Turn, follow
+from mlx_tools.turn import History, Past, Turn, follow
 
 
 class State(StrEnum):
@@ -85,7 +85,7 @@ class Session:
     """The fold of a transcript's records.
 
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
-    with the reason; ``words`` the texts that a model reads.
+    with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets.
     """
 
     def __init__(
@@ -95,11 +95,14 @@ class Session:
         specs: Mapping[str, ToolSpec],
         words: PromptWords,
         disabled: Mapping[str, str] | None = None,
+        finder: Finder | None = None,
     ) -> None:
         self.state = State.EMPTY
         self.specs = specs
         self.words = words
         self.disabled = disabled or {}
+        self.finder = finder
+        self.past = Past()
         self.turn = 0
         self.calls_made = 0
         self.breaks = 0
@@ -119,6 +122,7 @@ class Session:
         if isinstance(record, Header):
             self._open(record)
             return
+        self.past.note(record, self.specs)
         match record:
             case UserRecord():
                 self._ask(record)
@@ -360,6 +364,7 @@ class Session:
         prefix: str | None = None,
         requests: int = 1,
         pieces: int | None = None,
+        at: str = "",
     ) -> CompletionRecord:
         """The record of a completion that was read as ``reading``."""
         record = CompletionRecord(
@@ -378,6 +383,7 @@ class Session:
             strategy=due.strategy,
             requests=requests,
             pieces=pieces,
+            at=at,
             error=reading.error if reading.error and reading.error.code == "unfilled" else None,
         )
         self._pending = (record, reading)

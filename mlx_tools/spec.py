@@ -35,7 +35,8 @@ class ToolSpec:
     is no effect, the call is taken to have all effects.
     ``timeout`` is in seconds; None means the run's own limit. ``retry`` is ``read_only`` or
     ``never``; a call that can change things is never retried, whatever stands here.
-    ``plugin`` names where the tool comes from, for policy and listings.
+    ``plugin`` names where the tool comes from, for policy and listings. ``private``: what it
+    answers may be what only the user should see, such as their files (`Policy.network_after_read`).
     """
 
     name: str
@@ -48,6 +49,7 @@ class ToolSpec:
     retry: Literal["never", "read_only"] = "never"
     needs_approval: bool = False
     plugin: str = ""
+    private: bool = False
 
     def __post_init__(self) -> None:
         if not TOOL_NAME.fullmatch(self.name):
@@ -87,4 +89,5 @@ class ToolSpec:
             "parameters": dict(self.parameters),
             "effects": sorted(self.possible_effects),
             "plugin": self.plugin,
+            **({"private": True} if self.private else {}),
         }

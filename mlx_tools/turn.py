@@ -25,10 +25,20 @@ from mlx_tools.messages import (
     RepairRecord,
     StoppedRecord,
 )
-from mlx_tools.policy import Decision, Limits, Policy, decide
+from mlx_tools.policy import (
+    Decision,
+    Facts,
+    Finder,
+    Limits,
+    Policy,
+    Tally,
+    decide,
+    exceeded,
+    facts_of,
+)
 from mlx_tools.prompt import PromptWords
 from mlx_tools.protocol import JudgedCall, Reading, canonical, judge
-from mlx_tools.spec import ToolSpec
+from mlx_tools.spec import Effects, ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -48,6 +58,8 @@ class Situation(Protocol):
     observations: list[str]
     history: History
     calls_made: int
+    past: Past
+    finder: Finder | None
 
     @property
     def choice(self) -> str: ...
@@ -91,6 +103,38 @@ class History:
             self.acted |= not search
         elif record.error.code == "repeated_call":
             self.reminded = True
+
+
+class Past:
+    """What has happened in a session that decides about its later calls, over all its questions.
+
+    ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
+    answered, ``consents`` are the effects that a person allowed a tool for the rest of the session.
+    """
+
+    def __init__(self) -> None:
+        self.made = Tally()
+        self.private_read = False
+        self.consents: dict[str, Effects] = {}
+        self._at = ""
+        self._names: dict[str, str] = {}
+
+    def note(self, record: Record, specs: Mapping[str, ToolSpec]) -> None:
+        """Takes in any record of the session."""
+        match record:
+            case CompletionRecord():
+                self._at = record.at
+            case CallRecord():
+                self._names[record.call] = record.name
+            case DecisionRecord(decision="allow" | "ask"):
+                self.made.add(record.call, self._names.get(record.call, ""), self._at)
+            case ObservationRecord() if record.error is None or record.error.code in _RAN:
+                spec = specs.get(record.name)
+                self.private_read |= spec is None or spec.private
+
+    def consent(self, name: str, effects: Effects) -> None:
+        """Takes in that a person allowed a tool these effects for the rest of the session."""
+        self.consents[name] = self.consents.get(name, frozenset()) | effects
 
 
 class Turn:
@@ -176,7 +220,7 @@ def follow(reading: Reading, completion: CompletionRecord, now: Situation) -> Tu
         records.append(_answer(completion.turn, answer, reading))
         return Turn(records)
     calls = judge(reading, now.specs, now.observations, now.choice)
-    records += _calls(calls, completion.turn, now)
+    records += _calls(calls, completion, now)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
         forged = not calls and bool(reading.dropped) and not reading.counted.strip()
@@ -196,19 +240,27 @@ def _answer(turn: int, answer: FinalAnswer, reading: Reading) -> AnswerRecord:
     )
 
 
-def _calls(judged: Sequence[JudgedCall], turn: int, now: Situation) -> list[Record]:
+def _calls(
+    judged: Sequence[JudgedCall], completion: CompletionRecord, now: Situation
+) -> list[Record]:
     """First every call and its repairs, then what becomes of each."""
     read: list[Record] = []
     become: list[Record] = []
-    history = now.history.copy()
+    history, made = now.history.copy(), now.past.made.copy()
     for number, call in enumerate(judged, start=now.calls_made + 1):
-        record = _call_record(call, f"c{number}", turn)
+        record = _call_record(call, f"c{number}", completion.turn)
         read.append(record)
-        read += (RepairRecord(turn=turn, name=n, call=record.call) for n in call.call.repairs)
+        read += (
+            RepairRecord(turn=completion.turn, name=name, call=record.call)
+            for name in call.call.repairs
+        )
         repeated = history.add(record.name, record.arguments, now.specs.get(record.name))
         if repeated and now.history.reminded:
             return [*read, StoppedRecord(reason="repeated_call")]
-        become += _verdict(call, record, repeated, now)
+        verdict = _verdict(call, record, repeated, now, made, completion.at)
+        become += verdict
+        if isinstance(verdict[-1], DecisionRecord):  # it was not refused: it counts
+            made.add(record.call, record.name, completion.at)
     return read + become
 
 
@@ -225,9 +277,15 @@ def _call_record(judged: JudgedCall, key: str, turn: int) -> CallRecord:
 
 
 def _verdict(
-    judged: JudgedCall, record: CallRecord, repeated: bool, now: Situation
+    judged: JudgedCall,
+    record: CallRecord,
+    repeated: bool,
+    now: Situation,
+    made: Tally,
+    at: str,
 ) -> list[Record]:
-    """The decision on a call and, where it may not run, its observation."""
+    """The decision on a call and, where it may not run, its observation. ``made`` are the calls
+    that were let through before it, ``at`` is when it was read."""
     name = record.name
     if repeated:
         return [_refusal(record, _error(now, "repeated_call", name))]
@@ -235,20 +293,34 @@ def _verdict(
         return [_refusal(record, judged.error)]
     if _size(record.arguments) > now.limits.max_argument_bytes:
         return [_refusal(record, _error(now, "payload_too_large", name))]
+    spec = now.specs.get(name)
     decision = decide(
         now.policy,
-        now.specs.get(name),
+        spec,
         name,
         record.arguments,
         runs=record.runs,
         echoed=record.echoed,
         disabled_reason=now.disabled.get(name),
+        facts=_facts(spec, record, now, made, at) if spec is not None else Facts(),
     )
     records: list[Record] = [_decision_record(record, decision)]
     if decision.decision == "deny":
         code = decision.code or "not_allowed"
         records.append(_refusal(record, _error(now, code, name, decision.reason)))
     return records
+
+
+def _facts(spec: ToolSpec, record: CallRecord, now: Situation, made: Tally, at: str) -> Facts:
+    """What is known of a call beside what was read of it."""
+    return facts_of(
+        spec,
+        record.arguments,
+        now.finder,
+        consented=now.past.consents.get(record.name),
+        private_read=now.past.private_read,
+        exceeded=exceeded(now.policy, spec, made, at),
+    )
 
 
 def _decision_record(record: CallRecord, decision: Decision) -> DecisionRecord:

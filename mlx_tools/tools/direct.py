@@ -21,7 +21,7 @@ from mlx_tools.messages import (
     ToolCall,
 )
 from mlx_tools.observation import shorten
-from mlx_tools.policy import Decision, Limits, Policy, decide
+from mlx_tools.policy import Decision, Facts, Finder, Limits, Policy, decide, facts_of
 from mlx_tools.policy.approval import approval_digest
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute
@@ -67,15 +67,17 @@ async def call_tool(
     secret: bytes = b"",
     now: Callable[[], str] = _now,
     on_progress: OnProgress | None = None,
+    finder: Finder | None = None,
 ) -> DirectCall:
     """Calls a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
     Without an approver a call that needs approval is left ``pending``. ``session`` and ``secret``
-    go into the digest that an approval binds to. Raises nothing for a call that is wrong, denied or
+    go into the digest that an approval binds to; ``finder`` looks for secrets in the arguments. One
+    call alone is within every rate. Raises nothing for a call that is wrong, denied or
     fails: the result says so.
     """
-    call = _Direct(registry, policy, limits or Limits(), record, now)
+    call = _Direct(registry, policy, limits or Limits(), record, now, finder)
     try:
         arguments = strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -115,12 +117,14 @@ class _Direct:
         limits: Limits,
         record: Callable[[Record], None],
         now: Callable[[], str],
+        finder: Finder | None,
     ) -> None:
         self._registry = registry
         self._policy = policy
         self._limits = limits
         self._record = record
         self._now = now
+        self._finder = finder
         self._call = ToolCall("", {})
         self._decision: Decision | None = None
 
@@ -156,14 +160,16 @@ class _Direct:
             reason = f"the arguments are larger than {self._limits.max_argument_bytes} bytes"
             decision = Decision("deny", "max_argument_bytes", reason, "payload_too_large")
         else:
+            spec = self._registry.specs().get(name)
             decision = decide(
                 self._policy,
-                self._registry.specs().get(name),
+                spec,
                 name,
                 arguments,
                 runs=judged.runs,
                 echoed=judged.echoed,
                 disabled_reason=self._registry.disabled.get(name),
+                facts=facts_of(spec, arguments, self._finder) if spec is not None else Facts(),
             )
         self._decision = decision
         self._record(

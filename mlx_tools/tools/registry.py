@@ -135,7 +135,8 @@ class Registry:
 
     def describe(self, name: str) -> dict[str, Any]:
         """Everything that is known of a tool before it runs, as JSON values: name, description,
-        parameters, effects (all that are possible), plugin, timeout, retry, needs_approval."""
+        parameters, effects (all that are possible), plugin, timeout, retry, needs_approval,
+        private."""
         spec = self.all_specs().get(name)
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
@@ -148,6 +149,7 @@ class Registry:
             "timeout": spec.timeout,
             "retry": spec.retry,
             "needs_approval": spec.needs_approval,
+            "private": spec.private,
         }
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
