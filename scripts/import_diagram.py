@@ -28,7 +28,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("policy", "prompt", "protocol"),
     ("due", "outcome", "transcript", "turn"),
     ("events", "session"),
-    ("approval", "data", "foreign", "observation", "paths"),
+    ("access_file", "approval", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),
     ("backends", "store", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),

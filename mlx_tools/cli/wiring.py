@@ -76,6 +76,7 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.allow", values.allow or ()),
         ("policy.deny", values.deny),
         ("policy.ask", values.ask),
+        ("policy.rate_limits", values.rate_limits),
         ("tools.disabled", configuration.settings.tools.disabled),
     ):
         for name in names:

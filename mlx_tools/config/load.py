@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ class Configuration:
     ``origins`` has an entry for every setting that has a value; a list that adds up has one for
     each source that added. ``files`` are those that were read. ``choices`` say which tools are
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
-    which narrows it.
+    which narrows it. ``watched`` are the places where a file was read, and those where one would
+    have been had there been one.
     """
 
     settings: Settings
@@ -57,6 +58,7 @@ class Configuration:
     origins: Mapping[str, tuple[Origin, ...]]
     files: tuple[str, ...]
     warnings: tuple[str, ...]
+    watched: tuple[str, ...] = ()
 
     def named_by(self, key: str) -> str:
         """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
@@ -78,9 +80,15 @@ class Configuration:
             ask=own.ask,
             local_only=own.local_only,
             dry_run=own.dry_run,
+            rate_limits=own.rate_limits,
+            session_rate_limit=own.session_rate_limit,
+            network_after_read=own.network_after_read,
+            redact=own.redact,
+            redact_paths=own.redact_paths,
         )
         for allow, preset in self.choices[1:]:
-            policy = policy.narrowed_by(Policy(allow=allow or (), preset=preset))
+            narrower = Policy(allow=allow or (), preset=preset, redact=own.redact)
+            policy = policy.narrowed_by(narrower)
         return policy
 
     def limits(self) -> Limits:
@@ -124,12 +132,14 @@ def load(
     user = user_file or config_dir() / USER_FILE
     if os.path.lexists(user):
         layers.append(read_file(user, "user"))
-    found = find_project_file(cwd or _working_directory(), home or Path.home())
+    places = list(_project_places(cwd or _working_directory(), home or Path.home()))
+    found = _first(places)
     if found:
         layers.append(read_file(found, "project"))
     layers.append(read_environment(environ))
     layers.append(read_options(options or {}))
-    return merge(layers)
+    places = places[: places.index(found) + 1] if found else places
+    return replace(merge(layers), watched=(str(user), *map(str, places)))
 
 
 def defaults() -> Layer:
@@ -139,13 +149,19 @@ def defaults() -> Layer:
 
 def find_project_file(cwd: Path, home: Path) -> Path | None:
     """The nearest project's file: in the working directory or above it, up to the home folder."""
+    return _first(_project_places(cwd, home))
+
+
+def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
+    """Where a project's file may be, the nearest place first."""
     for folder in (cwd, *cwd.parents):
-        path = folder / PROJECT_FILE
-        if os.path.lexists(path):
-            return path
+        yield folder / PROJECT_FILE
         if folder in (home, home.resolve()):
             break
-    return None
+
+
+def _first(places: Iterable[Path]) -> Path | None:
+    return next((path for path in places if os.path.lexists(path)), None)
 
 
 def _working_directory() -> Path:
@@ -198,15 +214,21 @@ def _put_over(values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], la
     for key, value in layer.values.items():
         by_name = layer.kind in ("environment", "option")
         origin = Origin(layer.kind, layer.names[key] if by_name else layer.source)
-        if table()[key].setting.project == "add":
-            before = values.get(key, ())
-            values[key] = (*before, *(item for item in value if item not in before))
+        if isinstance(value, dict) or table()[key].setting.project == "add":
+            values[key] = _added(values.get(key), value)
             if value:
                 origins[key] = (*origins.get(key, ()), origin)
             origins.setdefault(key, (origin,))
         else:
             values[key] = value
             origins[key] = (origin,)
+
+
+def _added(before: Any, value: Any) -> Any:
+    """A list with what another one adds, or a table with what another one adds or replaces."""
+    if isinstance(value, dict):
+        return {**(before or {}), **value}
+    return (*(before or ()), *(item for item in value if item not in (before or ())))
 
 
 def _bad_tools(layer: Layer) -> list[str]:
