@@ -7,7 +7,7 @@ from mlx_tools.policy.limits import Limits
 from mlx_tools.policy.patterns import first_match, matches
 from mlx_tools.policy.presets import DEFAULT_PRESET, PRESETS, Preset, check_presets
 from mlx_tools.policy.rates import Rate, Tally
-from mlx_tools.policy.rules import Decision, Policy, asks, decide, exceeded, permitted
+from mlx_tools.policy.rules import Decision, Policy, asks, decide, denial, exceeded, permitted
 
 __all__ = [
     "DEFAULT_PRESET",
@@ -24,6 +24,7 @@ __all__ = [
     "asks",
     "check_presets",
     "decide",
+    "denial",
     "exceeded",
     "facts_of",
     "first_match",

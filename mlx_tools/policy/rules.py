@@ -275,8 +275,14 @@ def permitted(policy: Policy, spec: ToolSpec) -> bool:
 
     For listings and catalogs. Only `decide`, which sees the arguments, lets a call run.
     """
+    return denial(policy, spec) is None
+
+
+def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
+    """Why no call to this tool can be allowed, None where one might be."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
-    return all(isinstance(_refused(part, spec, spec.name, known), str) for part in policy.parts)
+    verdicts = (_refused(part, spec, spec.name, known) for part in policy.parts)
+    return next((verdict for verdict in verdicts if isinstance(verdict, Decision)), None)
 
 
 def asks(policy: Policy, spec: ToolSpec) -> bool:
