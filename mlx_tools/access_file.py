@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,15 +42,19 @@ class Access(Protocol):
 
 
 class MemoryAccess:
-    """Keeps the list in memory. ``watched`` are the places of configuration files."""
+    """Keeps the list in memory.
 
-    def __init__(self, watched: Sequence[str | os.PathLike[str]] = ()) -> None:
-        self._watched = tuple(Path(place) for place in watched)
+    ``watched`` are the places of configuration files, each with what was there when the
+    configuration was read (`fingerprints`).
+    """
+
+    def __init__(self, watched: Mapping[str, str] | None = None) -> None:
+        self._watched = dict(watched or {})
         self._listed: AccessList | None = None
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
         """Makes the list of a run that begins."""
-        self._listed = AccessList.of(session, policy_hash, specs, fingerprints(self._watched))
+        self._listed = AccessList.of(session, policy_hash, specs, self._watched)
 
     def check(self, session: str, spec: ToolSpec) -> Decision | None:
         """Why a call of this tool may not run now, None where it may."""
@@ -82,13 +86,13 @@ class AccessFile(MemoryAccess):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], watched: Sequence[str | os.PathLike[str]] = ()
+        self, path: str | os.PathLike[str], watched: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(watched)
         self.path = Path(path)
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        listed = AccessList.of(session, policy_hash, specs, fingerprints(self._watched))
+        listed = AccessList.of(session, policy_hash, specs, self._watched)
         self._listed = None
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -134,12 +138,12 @@ class AccessFile(MemoryAccess):
             self.path.unlink()
 
 
-def fingerprints(places: Iterable[Path]) -> Mapping[str, str]:
+def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
     """What is at each place now: a hash of the file's content, or a word where there is none."""
-    return {str(place): _fingerprint(place) for place in places}
+    return {os.fspath(place): _fingerprint(place) for place in places}
 
 
-def _fingerprint(place: Path) -> str:
+def _fingerprint(place: str | os.PathLike[str]) -> str:
     try:
         file = _opened(place, os.O_RDONLY)
     except FileNotFoundError:
@@ -177,7 +181,7 @@ def _owned(path: Path) -> bytes:
         os.close(file)
 
 
-def _opened(path: Path, flags: int) -> int:
+def _opened(path: str | os.PathLike[str], flags: int) -> int:
     """An open regular file; nothing is waited for. Raises OSError."""
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):

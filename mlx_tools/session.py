@@ -69,7 +69,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
         | {"stopped"}
     ),
     State.CALLING: frozenset(
-        {"approval", "execution_started", "tool_observation", "paused", "stopped"}
+        {"approval", "decision", "execution_started", "tool_observation", "paused", "stopped"}
     ),
     State.PAUSED: frozenset({"approval", "stopped"}),
     State.STOPPED: frozenset({"user"}),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from mlx_tools import given
+from mlx_tools.access_file import FILE_NAME, Access, AccessFile, MemoryAccess
 from mlx_tools.artifacts import KEEP_SECONDS, ArtifactStore
 from mlx_tools.errors import TranscriptError
 from mlx_tools.transcript import Transcript, TranscriptFile
@@ -20,11 +22,13 @@ _TRANSCRIPT: Final = "transcript.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
-    """An open session: its id, its transcript, and where long outputs go (None: nowhere)."""
+    """An open session: its id, its transcript, where long outputs go (None: nowhere), and the
+    access list of its runs."""
 
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
+    access: Access = field(default_factory=MemoryAccess)
 
     @property
     def path(self) -> str | None:
@@ -50,16 +54,25 @@ class MemoryStore:
 class TranscriptStore:
     """A folder of sessions, readable by its owner alone.
 
-    ``keep`` is how many seconds artifacts stay. Raises `UsageError` where ``folder`` names none.
+    ``keep`` is how many seconds artifacts stay. ``watched`` are the places of configuration files
+    and what was there when they were read (`mlx_tools.access_file.fingerprints`): once one changes,
+    no run calls anything more. Raises `UsageError` where ``folder`` names none.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: float = KEEP_SECONDS,
+        watched: Mapping[str, str] | None = None,
+    ) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise given.wrong("the folder of a store", folder, "give its path")
         if not isinstance(keep, int | float):
             raise given.wrong("keep", keep, "give a number of seconds")
         self.folder = Path(folder)
         self.keep = keep
+        self.watched = dict(watched or {})
 
     def create(self) -> SessionFiles:
         """A new session on disk; artifacts of older ones that have expired are removed.
@@ -78,7 +91,8 @@ class TranscriptStore:
                 hint="check the folder's permissions and free space",
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
-        return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"))
+        access = AccessFile(folder / FILE_NAME, self.watched)
+        return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"), access)
 
     @property
     def secret(self) -> bytes:

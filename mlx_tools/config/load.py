@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mlx_tools.access_file import fingerprints
 from mlx_tools.config import project
 from mlx_tools.config.settings import Settings
 from mlx_tools.config.sources import (
@@ -49,7 +50,7 @@ class Configuration:
     each source that added. ``files`` are those that were read. ``choices`` say which tools are
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
     which narrows it. ``watched`` are the places where a file was read, and those where one would
-    have been had there been one.
+    have been had there been one, each with what was there (`fingerprints`).
     """
 
     settings: Settings
@@ -58,7 +59,7 @@ class Configuration:
     origins: Mapping[str, tuple[Origin, ...]]
     files: tuple[str, ...]
     warnings: tuple[str, ...]
-    watched: tuple[str, ...] = ()
+    watched: Mapping[str, str] = field(default_factory=dict)
 
     def named_by(self, key: str) -> str:
         """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
@@ -130,16 +131,17 @@ def load(
     environ = os.environ if environ is None else environ
     layers = [defaults()]
     user = user_file or config_dir() / USER_FILE
-    if os.path.lexists(user):
-        layers.append(read_file(user, "user"))
     places = list(_project_places(cwd or _working_directory(), home or Path.home()))
     found = _first(places)
+    # Taken before the files are read: what changes in between is found to have changed.
+    watched = fingerprints((user, *(places[: places.index(found) + 1] if found else places)))
+    if os.path.lexists(user):
+        layers.append(read_file(user, "user"))
     if found:
         layers.append(read_file(found, "project"))
     layers.append(read_environment(environ))
     layers.append(read_options(options or {}))
-    places = places[: places.index(found) + 1] if found else places
-    return replace(merge(layers), watched=(str(user), *map(str, places)))
+    return replace(merge(layers), watched=watched)
 
 
 def defaults() -> Layer:
