@@ -88,7 +88,8 @@ class Configuration:
             redact_paths=own.redact_paths,
         )
         for allow, preset in self.choices[1:]:
-            narrower = Policy(allow=allow or (), preset=preset, redact=own.redact)
+            # It says which tools there are; redaction is switched on above, or nowhere.
+            narrower = Policy(allow=allow or (), preset=preset, redact=False)
             policy = policy.narrowed_by(narrower)
         return policy
 

@@ -66,7 +66,7 @@ def _oftener(value: Any, before: Any) -> str | None:
         return next((f"{name}: {fault}" for name, fault in faults if fault), None)
     if before is None or Rate.parse(value).within(Rate.parse(before)):
         return None
-    return _loosens(f"no more often than {before}")
+    return _loosens(f"no more calls than {before}, in a time no shorter")
 
 
 def _loosens(allowed: str) -> str:

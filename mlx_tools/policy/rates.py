@@ -41,9 +41,9 @@ class Rate:
         return cls(int(found[1]), UNITS[found[2]])
 
     def within(self, other: Rate) -> bool:
-        """Whether whoever keeps to this rate keeps to the other one too."""
-        windows = -(-other.seconds // self.seconds)  # so many of ours cover one of the other's
-        return self.calls * windows <= other.calls
+        """Whether this rate leaves no room wherever the other one leaves none, whatever calls were
+        made: no more calls, in a window that is no shorter."""
+        return self.calls <= other.calls and self.seconds >= other.seconds
 
 
 def checked_rates(rates: object, field: str) -> Mapping[str, str]:

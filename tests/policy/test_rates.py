@@ -171,27 +171,27 @@ def test_no_window_ever_holds_more_calls_than_the_rate_allows(
         assert sum(t is not None and first <= t < first + window for t in let) <= rate.calls
 
 
-@given(RATES, RATES, TIMES)
+MADE = st.lists(st.none() | st.integers(0, 30), max_size=8)
+
+
+@given(RATES, RATES, MADE, st.none() | st.integers(0, 30))
 @settings(max_examples=300, deadline=None)
-def test_whoever_keeps_to_a_rate_within_another_keeps_to_both(
-    one: Rate, other: Rate, wanted: list[int]
+def test_a_rate_within_another_leaves_no_room_where_that_one_leaves_none(
+    one: Rate, other: Rate, made: list[int | None], now: int | None
 ) -> None:
-    if not one.within(other):
-        return
-    let: list[datetime | None] = []
-    for second in wanted:
-        if full(one, let, at(second)) is None:
-            assert full(other, let, at(second)) is None
-            let.append(START + timedelta(seconds=second))
+    times = [None if s is None else START + timedelta(seconds=s) for s in made]
+    written = "" if now is None else at(now)
+    if one.within(other) and full(other, times, written) is not None:
+        assert full(one, times, written) is not None
 
 
-def test_within_compares_across_units() -> None:
+def test_within_is_no_more_calls_in_a_window_that_is_no_shorter() -> None:
     def within(one: str, other: str) -> bool:
         return Rate.parse(one).within(Rate.parse(other))
 
     assert within("5/minute", "10/minute") and within("10/hour", "10/minute")
-    assert within("1/minute", "60/hour") and not within("2/minute", "60/hour")
     assert not within("100/hour", "10/minute") and not within("11/minute", "10/minute")
+    assert not within("1/minute", "60/hour")  # 60 made within the hour: that one has no room left
     assert all(within(f"3/{unit}", f"3/{unit}") for unit in UNITS)
 
 
