@@ -215,4 +215,5 @@ def test_a_run_records_when_its_completions_were_read() -> None:
     outcome = Controller(backend, [look], policy).run_sync("Go")
     assert isinstance(outcome, Answered) and ran_at == [1]
     assert [c.error_code for c in outcome.calls] == [None, "rate_limited"]
+    assert [c.status for c in outcome.calls] == ["ok", "denied"]
     assert "called again at 2" in backend.prompts[2]
