@@ -255,11 +255,12 @@ class Controller:
         wanted = list(self.settings.require_tools)
         if choice not in ("auto", "none", "required"):
             wanted.append(choice)
-        allowed = {spec.name for spec in self._permitted()}
-        if missing := [name for name in dict.fromkeys(wanted) if name not in allowed]:
+        lacks = {name: self.registry.lacks(name, self.policy) for name in dict.fromkeys(wanted)}
+        if missing := [f"{name} ({why})" for name, why in lacks.items() if why is not None]:
+            allowed = sorted(spec.name for spec in self._permitted())
             raise UsageError(
                 f"this run lacks the required tool {', '.join(missing)}",
-                hint=f"it may call {', '.join(sorted(allowed)) or 'nothing'}",
+                hint=f"it may call {', '.join(allowed) or 'nothing'}",
             )
         if choice == "required" and not self._offered():
             raise UsageError("a tool call is required, but no tool may be called")

@@ -139,7 +139,9 @@ class Driver:
         await self._drive()
 
     async def _drive(self) -> None:
+        session, access = self.session, self.files.access
         try:
+            access.begin(session.header.session, session.policy.digest(), session.specs.values())
             left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
             with anyio.move_on_after(left) as scope:
                 await self._loop(scope)
@@ -157,6 +159,8 @@ class Driver:
             with contextlib.suppress(TranscriptError):
                 self._break_off(error)
             raise
+        finally:
+            access.end()
 
     async def _loop(self, scope: anyio.CancelScope) -> None:
         while True:
@@ -190,11 +194,13 @@ class Driver:
         """Gives the calls that are still open an error, save those nobody knows the end of."""
         for call in [*self.session.current.open_calls.values()]:
             if self.session.state is State.CALLING and not self.session.current.in_doubt(call.call):
-                text = self.session.words.error(code, name=call.name, reason="")
-                error = ErrorInfo(code, text)
-                self._append(
-                    ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
-                )
+                self._append(self._unrun(call, code))
+
+    def _unrun(self, call: CallRecord, code: ErrorCode, reason: str = "") -> ObservationRecord:
+        """The observation of a call that was decided about and did not run."""
+        text = self.session.words.error(code, name=call.name, reason=reason)
+        error = ErrorInfo(code, text)
+        return ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
 
     # --- records ---
 
@@ -282,6 +288,7 @@ class Driver:
             prefix=written.prefix,
             requests=written.requests,
             pieces=written.pieces,
+            at=self._now(),
         )
         self._append(record)
         self._waiting_for = ""
@@ -311,6 +318,14 @@ class Driver:
             expected = await self._asking.binding(call)
         except Changed as changed:
             self._asking.ask_again(call, str(changed))
+            return
+        denied = self.files.access.check(self.session.header.session, tool.spec)
+        if denied is not None:
+            code, why = denied.code or "not_allowed", denied.reason
+            decided = DecisionRecord(
+                call=call.call, decision="deny", rule=denied.rule, reason=why, code=code
+            )
+            self._write([decided, self._unrun(call, code, why)])
             return
         mutates = tool.spec.mutates(call.arguments)
         self._append(ExecutionRecord(call=call.call, mutates=mutates, at=self._now()))

@@ -143,7 +143,8 @@ class CompletionRecord:
     wrote after it (with ``guided``: what both wrote), ``counted`` what of both goes on in the
     prompt. ``requests`` is how often the backend was asked, ``pieces`` in how many pieces text
     came: with a stock server as many as tokens. ``usage`` adds up all requests. ``error`` is why a
-    guided turn could not be filled.
+    guided turn could not be filled. ``at`` is the wall clock when it was read (ISO 8601, UTC): what
+    the rates of calls go by.
     """
 
     type: ClassVar[str] = "completion"
@@ -163,6 +164,7 @@ class CompletionRecord:
     requests: int = 1
     pieces: int | None = None
     error: ErrorInfo | None = None
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,9 @@ from mlx_tools.messages import (
 
 CallStatus = Literal["ok", "error", "denied", "pending", "in_doubt", "dry_run"]
 
-_DENIALS = frozenset({"not_allowed", "disabled", "denied", "requires_confirmation", "echoed_call"})
+_DENIALS = frozenset(
+    ("not_allowed", "disabled", "denied", "requires_confirmation", "echoed_call", "rate_limited")
+)
 PREVIEW_CHARS = 500
 
 

@@ -35,7 +35,8 @@ from mlx_tools.messages import (
     Usage,
     UserRecord,
 )
-from mlx_tools.policy import Limits, Policy, permitted
+from mlx_tools.past import History, Past
+from mlx_tools.policy import Finder, Limits, Policy, permitted
 from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords, Told
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
@@ -45,9 +46,9 @@ from mlx_tools.protocol import (
     forcing_prefix,
     read,
 )
-from mlx_tools.spec import Effects, ToolSpec
+from mlx_tools.spec import ToolSpec
 from mlx_tools.states import TRANSITIONS, State
-from mlx_tools.turn import History, Turn, follow
+from mlx_tools.turn import Turn, follow
 
 _OF_A_CALL: Final = (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord, EditRecord)
 MAX_BREAKS: Final = 2
@@ -58,8 +59,8 @@ class Session:
     """The fold of a transcript's records.
 
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
-    with the reason; ``words`` the texts that a model reads. What the tools were when a record was
-    written may differ from what they are now: what is recorded holds.
+    with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets. What the
+    tools were when a record was written may differ from what they are now: what is recorded holds.
     """
 
     current: Turn
@@ -74,11 +75,14 @@ class Session:
         specs: Mapping[str, ToolSpec],
         words: PromptWords,
         disabled: Mapping[str, str] | None = None,
+        finder: Finder | None = None,
     ) -> None:
         self.state = State.EMPTY
         self.specs = specs
         self.words = words
         self.disabled = disabled or {}
+        self.finder = finder
+        self.past = Past()
         self.turn = 0
         self.calls_made = 0
         self.breaks = 0
@@ -101,6 +105,7 @@ class Session:
             return
         if self._begins_calling(record):
             self.current.all_written()
+        self.past.note(record, self.specs)
         match record:
             case UserRecord():
                 self._ask(record)
@@ -127,7 +132,6 @@ class Session:
     def _open(self, header: Header) -> None:
         self.header = header
         self.policy = Policy.from_json(header.policy)
-        self.consents: Mapping[str, Effects] = {}
         self.limits = Limits.from_json(header.limits)
         self.chat_format = ChatFormat.from_json(header.chat_format)
         self._neutraliser = Neutraliser(self.chat_format.control_tokens)
@@ -205,14 +209,10 @@ class Session:
             if said and calls_in(said):
                 self.observations.append(said)
         elif isinstance(record, ApprovalRecord) and record.approved and record.scope == "session":
-            self._consent(self.current.call(record.call))
+            call = self.current.call(record.call)
+            if (spec := self.specs.get(call.name)) is not None:
+                self.past.consent(call.name, spec.effects_of(call.arguments))
         self._settle()
-
-    def _consent(self, call: CallRecord) -> None:
-        """From now on calls of this tool with no more effects need no approval of their own."""
-        if (spec := self.specs.get(call.name)) is not None:
-            effects = spec.effects_of(call.arguments) | self.consents.get(call.name, frozenset())
-            self.consents = {**self.consents, call.name: effects}
 
     def _settle(self) -> None:
         """Goes on once the records of a completion are all there, and all calls are answered."""
@@ -364,6 +364,7 @@ class Session:
         prefix: str | None = None,
         requests: int = 1,
         pieces: int | None = None,
+        at: str = "",
     ) -> CompletionRecord:
         """The record of a completion that was read as ``reading``."""
         record = CompletionRecord(
@@ -382,6 +383,7 @@ class Session:
             strategy=due.strategy,
             requests=requests,
             pieces=pieces,
+            at=at,
             error=reading.error if reading.error and reading.error.code == "unfilled" else None,
         )
         self._pending = (record, reading)

@@ -37,7 +37,8 @@ class ToolSpec:
     is no effect, the call is taken to have all effects.
     ``timeout`` is in seconds; None means the run's own limit. ``retry`` is ``read_only`` or
     ``never``; a call that can change things is never retried, whatever stands here.
-    ``plugin`` names where the tool comes from, for policy and listings.
+    ``plugin`` names where the tool comes from, for policy and listings. ``private``: what it
+    answers may be what only the user should see, such as their files (`Policy.network_after_read`).
     """
 
     name: str
@@ -50,6 +51,7 @@ class ToolSpec:
     retry: Literal["never", "read_only"] = "never"
     needs_approval: bool = False
     plugin: str = ""
+    private: bool = False
 
     def __post_init__(self) -> None:
         if not TOOL_NAME.fullmatch(self.name):
@@ -89,11 +91,14 @@ class ToolSpec:
             "parameters": dict(self.parameters),
             "effects": sorted(self.possible_effects),
             "plugin": self.plugin,
+            **({"private": True} if self.private else {}),
         }
 
     def digest(self) -> str:
-        """SHA-256 of the spec, 64 hexadecimal digits: the tool's version, for approvals. Changes
-        with anything that the tool declares."""
-        declared = [self.to_json(), self.needs_approval, self.timeout, self.retry]
-        text = json.dumps(declared, sort_keys=True, separators=(",", ":"), default=str)
+        """SHA-256 of the spec, 64 hexadecimal digits: the tool's version. Changes with anything
+        that the tool declares; of effects that depend on the arguments, with what they may be at
+        most."""
+        by_arguments = callable(self.effects)
+        declared = [self.to_json(), by_arguments, self.needs_approval, self.timeout, self.retry]
+        text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -6,12 +6,14 @@ import contextlib
 import os
 import re
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from mlx_tools import given
+from mlx_tools.access_file import FILE_NAME, Access, AccessFile, MemoryAccess
 from mlx_tools.artifacts import KEEP_SECONDS, ArtifactStore
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import Header
@@ -25,11 +27,13 @@ KEPT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
-    """An open session: its id, its transcript, and where long outputs go (None: nowhere)."""
+    """An open session: its id, its transcript, where long outputs go (None: nowhere), and the
+    access list of its runs."""
 
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
+    access: Access = field(default_factory=MemoryAccess)
 
     @property
     def path(self) -> str | None:
@@ -90,16 +94,25 @@ class _InMemory(Transcript):
 class TranscriptStore:
     """A folder of sessions, readable by its owner alone.
 
-    ``keep`` is how many seconds artifacts stay. Raises `UsageError` where ``folder`` names none.
+    ``keep`` is how many seconds artifacts stay. ``watched`` are the places of configuration files
+    and what was there when they were read (`mlx_tools.access_file.fingerprints`): once one changes,
+    no run calls anything more. Raises `UsageError` where ``folder`` names none.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: float = KEEP_SECONDS,
+        watched: Mapping[str, str] | None = None,
+    ) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise given.wrong("the folder of a store", folder, "give its path")
         if not isinstance(keep, int | float):
             raise given.wrong("keep", keep, "give a number of seconds")
         self.folder = Path(folder)
         self.keep = keep
+        self.watched = dict(watched or {})
 
     def create(self) -> SessionFiles:
         """A new session on disk; artifacts of older ones that have expired are removed.
@@ -118,7 +131,8 @@ class TranscriptStore:
                 hint="check the folder's permissions and free space",
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
-        return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"))
+        access = AccessFile(folder / FILE_NAME, self.watched)
+        return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"), access)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session, to go on with: by its id, or by the path of its transcript.
@@ -134,7 +148,8 @@ class TranscriptStore:
         transcript = TranscriptFile(path, create=False)
         header = transcript[0] if len(transcript) else None
         name = header.session if isinstance(header, Header) else path.parent.name
-        return SessionFiles(name, transcript, ArtifactStore(path.parent / "artifacts"))
+        access = AccessFile(path.parent / FILE_NAME, self.watched)
+        return SessionFiles(name, transcript, ArtifactStore(path.parent / "artifacts"), access)
 
     def path_of(self, session: str | os.PathLike[str]) -> Path:
         """Where the transcript of a session is, or would be. An id never leads out of the store;

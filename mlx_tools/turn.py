@@ -27,16 +27,23 @@ from mlx_tools.messages import (
     RepairRecord,
     StoppedRecord,
 )
-from mlx_tools.policy import Decision, Limits, Policy, decide
+from mlx_tools.past import History, Past
+from mlx_tools.policy import (
+    Exceeded,
+    Facts,
+    Finder,
+    Limits,
+    Policy,
+    Tally,
+    decide,
+    exceeded,
+    facts_of,
+)
 from mlx_tools.prompt import PromptWords
-from mlx_tools.protocol import JudgedCall, Reading, canonical, judge
-from mlx_tools.spec import Effects, ToolSpec
+from mlx_tools.protocol import JudgedCall, Reading, judge
+from mlx_tools.spec import ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-_RAN: Final = ("tool_error", "timeout")
-"""With these a call has run, and failed."""
 
 
 class Situation(Protocol):
@@ -50,50 +57,11 @@ class Situation(Protocol):
     observations: list[str]
     history: History
     calls_made: int
-    consents: Mapping[str, Effects]
+    past: Past
+    finder: Finder | None
 
     @property
     def choice(self) -> str: ...
-
-
-class History:
-    """Which calls one run has made: what tells a repeated call from a new one.
-
-    The same call again is a repeat unless a call that can change things, itself not a repeat, came
-    in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
-    """
-
-    def __init__(self) -> None:
-        self.answered = False
-        self.acted = False
-        self.reminded = False
-        self._changes = 0
-        self._seen: dict[str, int] = {}
-
-    def copy(self) -> History:
-        """A history that can be gone on with while this one stays."""
-        other = History()
-        other._changes, other._seen = self._changes, dict(self._seen)
-        return other
-
-    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
-        """Takes in a call; returns whether it was made before, and nothing has changed since."""
-        key = canonical(name, arguments)
-        seen = self._seen.get(key)
-        repeated = seen == self._changes
-        if seen is None and spec is not None and spec.mutates(arguments):
-            self._changes += 1
-        self._seen[key] = self._changes
-        return repeated
-
-    def observe(self, record: ObservationRecord, *, search: bool = False) -> None:
-        """Takes in how a call ended. ``answered``: one has run; ``acted``: one that was more than
-        a ``search`` for tools."""
-        if record.error is None or record.error.code in _RAN:
-            self.answered = True
-            self.acted |= not search
-        elif record.error.code == "repeated_call":
-            self.reminded = True
 
 
 class Turn:
@@ -220,7 +188,7 @@ def follow(reading: Reading, completion: CompletionRecord, now: Situation) -> Tu
         records.append(_answer(completion.turn, answer, reading))
         return Turn(records)
     calls = judge(reading, now.specs, now.observations, now.choice)
-    records += _calls(calls, completion.turn, now)
+    records += _calls(calls, completion, now)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
         forged = not calls and bool(reading.dropped) and not reading.counted.strip()
@@ -240,19 +208,27 @@ def _answer(turn: int, answer: FinalAnswer, reading: Reading) -> AnswerRecord:
     )
 
 
-def _calls(judged: Sequence[JudgedCall], turn: int, now: Situation) -> list[Record]:
+def _calls(
+    judged: Sequence[JudgedCall], completion: CompletionRecord, now: Situation
+) -> list[Record]:
     """First every call and its repairs, then what becomes of each."""
     read: list[Record] = []
     become: list[Record] = []
-    history = now.history.copy()
+    history, made = now.history.copy(), now.past.made.copy()
     for number, call in enumerate(judged, start=now.calls_made + 1):
-        record = _call_record(call, f"c{number}", turn)
+        record = _call_record(call, f"c{number}", completion.turn)
         read.append(record)
-        read += (RepairRecord(turn=turn, name=n, call=record.call) for n in call.call.repairs)
+        read += (
+            RepairRecord(turn=completion.turn, name=name, call=record.call)
+            for name in call.call.repairs
+        )
         repeated = history.add(record.name, record.arguments, now.specs.get(record.name))
         if repeated and now.history.reminded:
             return [*read, StoppedRecord(reason="repeated_call")]
-        become += _verdict(call, record, repeated, now)
+        verdict = _verdict(call, record, repeated, now, made, completion.at)
+        become += verdict
+        if isinstance(verdict[-1], DecisionRecord):  # it was not refused: it counts
+            made.add(record.call, record.name, completion.at)
     return read + become
 
 
@@ -269,9 +245,15 @@ def _call_record(judged: JudgedCall, key: str, turn: int) -> CallRecord:
 
 
 def _verdict(
-    judged: JudgedCall, record: CallRecord, repeated: bool, now: Situation
+    judged: JudgedCall,
+    record: CallRecord,
+    repeated: bool,
+    now: Situation,
+    made: Tally,
+    at: str,
 ) -> list[Record]:
-    """The decision on a call and, where it may not run, its observation."""
+    """The decision on a call and, where it may not run, its observation. ``made`` are the calls
+    that were let through before it, ``at`` is when it was read."""
     name = record.name
     if repeated:
         return [_refusal(record, _error(now, "repeated_call", name))]
@@ -279,37 +261,58 @@ def _verdict(
         return [_refusal(record, judged.error)]
     if arguments_size(record.arguments) > now.limits.max_argument_bytes:
         return [_refusal(record, _error(now, "payload_too_large", name))]
-    decision = decision_on(record, now)
+    decision = decision_on(record, now, made=made, at=at)
     if decision.decision != "deny":
         return [decision]
     return [decision, refusal_by(decision, record, now)]
 
 
-def decision_on(record: CallRecord, now: Situation, policy: Policy | None = None) -> DecisionRecord:
+def decision_on(
+    record: CallRecord,
+    now: Situation,
+    policy: Policy | None = None,
+    *,
+    made: Tally | None = None,
+    at: str | None = None,
+) -> DecisionRecord:
     """What policy, that of the session or another, says of a call that was read, edited, or comes
-    from before a pause."""
+    from before a pause.
+
+    ``made`` are the calls that were let through before it, ``at`` is when it was read; without
+    them, all others of the session, at its last completion.
+    """
+    held = now.policy if policy is None else policy
+    made = now.past.made.without(record.call) if made is None else made
+    at = now.past.at if at is None else at
     spec = now.specs.get(record.name)
     decision = decide(
-        now.policy if policy is None else policy,
+        held,
         spec,
         record.name,
         record.arguments,
         runs=record.runs,
         echoed=record.echoed,
         disabled_reason=now.disabled.get(record.name),
+        facts=_facts(spec, record, now, exceeded(held, spec, made, at)) if spec else Facts(),
     )
-    consent = now.consents.get(record.name)
-    clean = record.runs == "freely" and not record.echoed
-    covered = spec is not None and consent and spec.effects_of(record.arguments) <= consent
-    if decision.decision == "ask" and clean and covered:
-        reason = f"{record.name} was allowed for this session"
-        decision = Decision("allow", "session_consent", reason)
     return DecisionRecord(
         call=record.call,
         decision=decision.decision,
         rule=decision.rule,
         reason=decision.reason,
         code=decision.code,
+    )
+
+
+def _facts(spec: ToolSpec, record: CallRecord, now: Situation, over: Exceeded | None) -> Facts:
+    """What is known of a call beside what was read of it."""
+    return facts_of(
+        spec,
+        record.arguments,
+        now.finder,
+        consented=now.past.consents.get(record.name),
+        private_read=now.past.private_read,
+        exceeded=over,
     )
 
 

@@ -22,6 +22,7 @@ PROJECT: Final = {
     "only_true": "only `true`",
     "only_false": "only `false`",
     "lower": "only lower",
+    "rarer": "only lower, and more",
     "stricter": "only stricter",
     "allow": "only fewer",
     "add": "yes, adds",
@@ -60,6 +61,8 @@ def _code(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if isinstance(value, dict) and not value:
+        return "`{}`"
     return "`[]`" if value == () else f"`{value!r}`".replace("'", '"')
 
 

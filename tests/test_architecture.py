@@ -17,7 +17,18 @@ from packaging.utils import canonicalize_name
 
 from scripts import import_diagram as house
 
-PURE = ("errors", "messages", "spec", "protocol", "prompt", "policy", "states", "turn", "session")
+PURE = (
+    "errors",
+    "messages",
+    "spec",
+    "protocol",
+    "prompt",
+    "policy",
+    "past",
+    "states",
+    "turn",
+    "session",
+)
 
 NO_IO_MODULES = {
     *("aiofiles", "anyio", "asyncio", "ctypes", "fcntl", "fileinput", "ftplib", "glob", "http"),

@@ -76,6 +76,7 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.allow", values.allow or ()),
         ("policy.deny", values.deny),
         ("policy.ask", values.ask),
+        ("policy.rate_limits", values.rate_limits),
         ("tools.disabled", configuration.settings.tools.disabled),
     ):
         for name in names:
@@ -119,7 +120,8 @@ def _tools_off(configuration: Configuration) -> UsageError:
 def session_store(configuration: Configuration) -> TranscriptStore:
     """Where sessions are kept."""
     keep = configuration.settings.artifacts.keep_days * 86_400
-    return TranscriptStore(private_dir(state_dir()) / "sessions", keep=keep)
+    folder = private_dir(state_dir()) / "sessions"
+    return TranscriptStore(folder, keep=keep, watched=configuration.watched)
 
 
 def at_terminal() -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mlx_tools.access_file import fingerprints
 from mlx_tools.config import project
 from mlx_tools.config.settings import Settings
 from mlx_tools.config.sources import (
@@ -32,6 +33,9 @@ from mlx_tools.policy.rules import Policy
 
 DEFAULT_FILE = "config/default.toml"
 
+_Choice = tuple[tuple[str, ...] | None, str | None]
+"""Which tools are allowed: a list, or the name of a preset."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -48,16 +52,19 @@ class Configuration:
     ``origins`` has an entry for every setting that has a value; a list that adds up has one for
     each source that added. ``files`` are those that were read. ``choices`` say which tools are
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
-    which narrows it. ``layers`` are the sources, lowest first.
+    which narrows it. ``layers`` are the sources, lowest first. ``watched`` are the places where a
+    file was read, and those where one would have been had there been one, each with what was there
+    (`fingerprints`).
     """
 
     settings: Settings
-    choices: tuple[tuple[tuple[str, ...] | None, str | None], ...]
+    choices: tuple[_Choice, ...]
     values: Mapping[str, Any] = field(repr=False)
     origins: Mapping[str, tuple[Origin, ...]]
     files: tuple[str, ...]
     warnings: tuple[str, ...]
     layers: tuple[Layer, ...] = field(default=(), repr=False)
+    watched: Mapping[str, str] = field(default_factory=dict)
 
     def named_by(self, key: str) -> str:
         """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
@@ -70,8 +77,11 @@ class Configuration:
 
     def policy(self) -> Policy:
         """The policy that holds."""
+        return self._policy_of(self.choices)
+
+    def _policy_of(self, choices: Sequence[_Choice]) -> Policy:
         own = self.settings.policy
-        allow, preset = self.choices[0]
+        allow, preset = choices[0]
         policy = Policy(
             allow=allow or (),
             preset=preset,
@@ -79,27 +89,25 @@ class Configuration:
             ask=own.ask,
             local_only=own.local_only,
             dry_run=own.dry_run,
+            rate_limits=own.rate_limits,
+            session_rate_limit=own.session_rate_limit,
+            network_after_read=own.network_after_read,
+            redact=own.redact,
+            redact_paths=own.redact_paths,
         )
-        for allow, preset in self.choices[1:]:
-            policy = policy.narrowed_by(Policy(allow=allow or (), preset=preset))
+        for allow, preset in choices[1:]:
+            # It says which tools there are; redaction is switched on above, or nowhere.
+            narrower = Policy(allow=allow or (), preset=preset, redact=False)
+            policy = policy.narrowed_by(narrower)
         return policy
 
     def standing(self) -> Policy:
         """What files and the environment take away from any session, also from one that was begun
         with other choices: nothing that is merely a default or an option of this command."""
         lasting = merge([layer for layer in self.layers if layer.kind != "option"])
-        own = lasting.settings.policy
-        policy = Policy(
-            allow=["*"],
-            deny=own.deny,
-            ask=own.ask,
-            local_only=own.local_only,
-            dry_run=own.dry_run,
-        )
         chosen = any(lasting.is_set(key) for key in _TOOL_CHOICE)
-        for allow, preset in lasting.choices if chosen else ():
-            policy = policy.narrowed_by(Policy(allow=allow or (), preset=preset))
-        return policy
+        first: _Choice = lasting.choices[0] if chosen else (("*",), None)
+        return lasting._policy_of((first, *lasting.choices[1:]))
 
     def limits(self) -> Limits:
         """The limits that hold, in their own units."""
@@ -140,14 +148,17 @@ def load(
     environ = os.environ if environ is None else environ
     layers = [defaults()]
     user = user_file or config_dir() / USER_FILE
+    places = list(_project_places(cwd or _working_directory(), home or Path.home()))
+    found = _first(places)
+    # Taken before the files are read: what changes in between is found to have changed.
+    watched = fingerprints((user, *(places[: places.index(found) + 1] if found else places)))
     if os.path.lexists(user):
         layers.append(read_file(user, "user"))
-    found = find_project_file(cwd or _working_directory(), home or Path.home())
     if found:
         layers.append(read_file(found, "project"))
     layers.append(read_environment(environ))
     layers.append(read_options(options or {}))
-    return merge(layers)
+    return replace(merge(layers), watched=watched)
 
 
 def defaults() -> Layer:
@@ -157,13 +168,19 @@ def defaults() -> Layer:
 
 def find_project_file(cwd: Path, home: Path) -> Path | None:
     """The nearest project's file: in the working directory or above it, up to the home folder."""
+    return _first(_project_places(cwd, home))
+
+
+def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
+    """Where a project's file may be, the nearest place first."""
     for folder in (cwd, *cwd.parents):
-        path = folder / PROJECT_FILE
-        if os.path.lexists(path):
-            return path
+        yield folder / PROJECT_FILE
         if folder in (home, home.resolve()):
             break
-    return None
+
+
+def _first(places: Iterable[Path]) -> Path | None:
+    return next((path for path in places if os.path.lexists(path)), None)
 
 
 def _working_directory() -> Path:
@@ -179,7 +196,7 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     """The layers one over the other, lowest first. Raises `ConfigErrors`."""
     values: dict[str, Any] = {}
     origins: dict[str, tuple[Origin, ...]] = {}
-    choices: list[tuple[tuple[str, ...] | None, str | None]] = []
+    choices: list[_Choice] = []
     problems: list[str] = []
     for layer in layers:
         problems += layer.problems
@@ -217,15 +234,21 @@ def _put_over(values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], la
     for key, value in layer.values.items():
         by_name = layer.kind in ("environment", "option")
         origin = Origin(layer.kind, layer.names[key] if by_name else layer.source)
-        if table()[key].setting.project == "add":
-            before = values.get(key, ())
-            values[key] = (*before, *(item for item in value if item not in before))
+        if isinstance(value, dict) or table()[key].setting.project == "add":
+            values[key] = _added(values.get(key), value)
             if value:
                 origins[key] = (*origins.get(key, ()), origin)
             origins.setdefault(key, (origin,))
         else:
             values[key] = value
             origins[key] = (origin,)
+
+
+def _added(before: Any, value: Any) -> Any:
+    """A list with what another one adds, or a table with what another one adds or replaces."""
+    if isinstance(value, dict):
+        return {**(before or {}), **value}
+    return (*(before or ()), *(item for item in value if item not in (before or ())))
 
 
 def _bad_tools(layer: Layer) -> list[str]:

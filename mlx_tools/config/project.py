@@ -14,6 +14,7 @@ from mlx_tools.config.sources import Layer
 from mlx_tools.config.table import Row, table
 from mlx_tools.policy.patterns import PLUGIN, is_glob
 from mlx_tools.policy.presets import PRESETS
+from mlx_tools.policy.rates import Rate
 
 
 def loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
@@ -46,6 +47,8 @@ def _fault(row: Row, value: Any, base: Mapping[str, Any]) -> str | None:
             return None if not value or value == before else _loosens("false")
         case "lower":
             return None if value <= before else _loosens(f"at most {before}")
+        case "rarer":
+            return _oftener(value, before)
         case "stricter":
             order = row.choices
             fine = order[: order.index(before) + 1]
@@ -54,6 +57,16 @@ def _fault(row: Row, value: Any, base: Mapping[str, Any]) -> str | None:
             return _widened(row, value, allowed_tools(base))
         case _:  # "any" gives no power, "add" only adds to what is refused
             return None
+
+
+def _oftener(value: Any, before: Any) -> str | None:
+    """A rate, or one of a table of rates, that allows more calls than the one before it."""
+    if isinstance(value, Mapping):
+        faults = ((name, _oftener(value[name], (before or {}).get(name))) for name in sorted(value))
+        return next((f"{name}: {fault}" for name, fault in faults if fault), None)
+    if before is None or Rate.parse(value).within(Rate.parse(before)):
+        return None
+    return _loosens(f"no more calls than {before}, in a time no shorter")
 
 
 def _loosens(allowed: str) -> str:

@@ -15,15 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from mlx_tools.backends.address import parse_address
 from mlx_tools.policy.patterns import checked
+from mlx_tools.policy.rates import ALLOWED as RATES
+from mlx_tools.policy.rates import Rate, checked_rates
 
 ProjectRule = Literal[
-    "never", "any", "only_true", "only_false", "lower", "stricter", "allow", "add"
+    "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add"
 ]
 """What a project's file may do with a setting. Such a file comes with a cloned repository, so it
 can take power away and never give it.
 
 ``never``: not set it. ``any``: set it, it gives no power. ``only_true`` and ``only_false``: switch
-it that way. ``lower``: make a number smaller. ``stricter``: move towards the first of the choices.
+it that way. ``lower``: make a number smaller. ``rarer``: add rates, and make
+those that are there lower. ``stricter``: move towards the first of the choices.
 ``allow``: name some of what was allowed before. ``add``: add to the list.
 """
 
@@ -58,6 +61,14 @@ def _address(value: Any) -> object:
     return value is None or parse_address(value)
 
 
+def _rates(value: Any) -> object:
+    return checked_rates(value, "rates")
+
+
+def _rate(value: Any) -> object:
+    return value is None or Rate.parse(value)
+
+
 Names = tuple[str, ...]
 Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$")]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
@@ -65,7 +76,9 @@ Key = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,4000}$")]
 Root = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$")]
 Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 
-_TOOLS = "a list of tools, each NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
+_TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
+_TOOLS = f"a list of tools, each {_TOOL}"
+_RATES = f"rates by tool, each tool {_TOOL}, each rate {RATES}"
 
 
 class Section(BaseModel):
@@ -234,7 +247,10 @@ class PolicySection(Section):
     ]
     dry_run: Annotated[
         bool,
-        Field(description="Tools that write or execute report what they would do, and do not"),
+        Field(
+            description="Tools that write, execute or use the network report what they would do, "
+            "and do not"
+        ),
         Setting("only_true", env="MLX_TOOLS_DRY_RUN", flag="--dry-run"),
     ]
     approve: Annotated[
@@ -245,6 +261,34 @@ class PolicySection(Section):
             "terminal and never elsewhere"
         ),
         Setting("stricter", flag="--approve", metavar="WHEN"),
+    ]
+    rate_limits: Annotated[
+        dict[str, str],
+        Field(description="How often each tool may be called, by tool; adds up"),
+        Setting("rarer", allowed=_RATES, check=_rates),
+    ]
+    session_rate_limit: Annotated[
+        str | None,
+        Field(description="How often all tools together may be called in a session"),
+        Setting("rarer", allowed=RATES, check=_rate),
+    ] = None
+    network_after_read: Annotated[
+        Literal["deny", "ask", "allow"],
+        Field(
+            description="What becomes of calls that may use the network once a tool has shown "
+            "private data, such as your files"
+        ),
+        Setting("stricter"),
+    ]
+    redact: Annotated[
+        bool,
+        Field(description="Secrets of known kinds are taken out of what tools return"),
+        Setting("only_true"),
+    ]
+    redact_paths: Annotated[
+        bool,
+        Field(description="Paths are taken out of what tools return, too"),
+        Setting("only_true"),
     ]
 
 

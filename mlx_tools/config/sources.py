@@ -194,5 +194,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return (
-        repr(value) if isinstance(value, (str, int, float, list)) else "a " + type(value).__name__
+        repr(value)
+        if isinstance(value, (str, int, float, list, dict))
+        else "a " + type(value).__name__
     )

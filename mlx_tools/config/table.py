@@ -71,8 +71,10 @@ class Row:
     def read(self, text: str, *, scale: int = 1) -> Any:
         """The value that a variable or an option writes. Raises ValueError as `check` does.
 
-        An empty text is an empty list, or no value where the setting may be without one.
+        An empty text is an empty list or table, or no value where the setting may be without one.
         """
+        if self.is_a(dict):
+            return self.check(_pairs(text))
         if self.is_a(tuple):
             return self.check([item for part in text.split(",") if (item := part.strip())])
         text = text.strip()
@@ -146,6 +148,18 @@ def _boolean(text: str) -> bool:
     if word in TRUE or word in FALSE:
         return word in TRUE
     raise ValueError
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """The table that ``name=value, name=value`` writes."""
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if name and sign and value and name not in pairs:
+            pairs[name] = value
+        elif part.strip():
+            raise ValueError
+    return pairs
 
 
 @cache

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from mlx_tools.policy.facts import Exceeded, Facts, Finder, facts_of
 from mlx_tools.policy.limits import Limits
 from mlx_tools.policy.patterns import first_match, matches
 from mlx_tools.policy.presets import DEFAULT_PRESET, PRESETS, Preset, check_presets
-from mlx_tools.policy.rules import Decision, Policy, asks, decide, permitted
+from mlx_tools.policy.rates import Rate, Tally
+from mlx_tools.policy.rules import Decision, Policy, asks, decide, denial, exceeded, permitted
 
 __all__ = [
     "DEFAULT_PRESET",
     "PRESETS",
     "Decision",
+    "Exceeded",
+    "Facts",
+    "Finder",
     "Limits",
     "Policy",
     "Preset",
+    "Rate",
+    "Tally",
     "asks",
     "check_presets",
     "decide",
+    "denial",
+    "exceeded",
+    "facts_of",
     "first_match",
     "matches",
     "permitted",

@@ -2,7 +2,11 @@
 
 A preset names tools and the effects it grants them. The ceiling on effects holds for each call: a
 tool that reads or writes, as its arguments say, is admitted by a ``readonly_`` preset for its reads
-alone.
+alone. A tool of a plugin is never meant, whatever its name: its words about itself are its own.
+
+No preset grants ``execute``. What a call executes is not held to the policy (it might change the
+configuration, or start a run under another policy), so such a tool can widen a policy, and is
+allowed by name or not at all.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ from mlx_tools.spec import MUTATING, Effects, ToolSpec
 READ_ONLY: Final = "readonly_"
 """A preset whose name starts so grants no effect that changes anything."""
 
+BUILTIN: Final = "builtin"
+"""The plugin of the built-in tools."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -30,6 +37,14 @@ class Preset:
     def __post_init__(self) -> None:
         if self.name.startswith(READ_ONLY) and not MUTATING.isdisjoint(self.effects):
             raise ToolDefinitionError(f"preset {self.name} grants effects that change things")
+        if "execute" in self.effects:
+            raise ToolDefinitionError(
+                f"preset {self.name} grants execute, which can widen a policy"
+            )
+
+    def names(self, spec: ToolSpec) -> bool:
+        """Whether this tool is one that the preset means, whatever it may do."""
+        return spec.name in self.tools and spec.plugin in ("", BUILTIN)
 
 
 def _frozen(*presets: Preset) -> Mapping[str, Preset]:
@@ -53,15 +68,20 @@ def check_presets(
     """Holds the presets to the tools that are registered; a program starts with this.
 
     ``specs`` are all registered tools, disabled ones too. Raises ToolDefinitionError where a preset
-    names a tool that is not registered, or a tool that always has effects beyond the preset's, as
-    when a tool in a ``readonly_`` preset has come to write. A tool whose effects depend on its
-    arguments is held to the preset's effects at every call instead.
+    names a tool that is not registered or belongs to a plugin, or a tool that always has effects
+    beyond the preset's, as when a tool in a ``readonly_`` preset has come to write. A tool whose
+    effects depend on its arguments is held to the preset's effects at every call instead.
     """
     for preset in presets:
         for name in preset.tools:
             spec = specs.get(name)
             if spec is None:
                 raise ToolDefinitionError(f"preset {preset.name}: no tool {name} is registered")
+            if not preset.names(spec):
+                raise ToolDefinitionError(
+                    f"preset {preset.name}: {name} belongs to the plugin {spec.plugin}, "
+                    "and a preset's tools are built in"
+                )
             beyond = spec.possible_effects - preset.effects
             if beyond and not callable(spec.effects):
                 raise ToolDefinitionError(

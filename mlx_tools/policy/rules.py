@@ -9,18 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from datetime import MAXYEAR, UTC, datetime
+from typing import Any, Final, Literal, get_args
 
 from mlx_tools import given
 from mlx_tools.errors import ErrorCode, UsageError
-from mlx_tools.policy.patterns import checked, first_match
+from mlx_tools.policy.facts import NOTHING_KNOWN, Exceeded, Facts
+from mlx_tools.policy.patterns import checked, first_match, matches
 from mlx_tools.policy.presets import PRESETS
+from mlx_tools.policy.rates import Full, Rate, Tally, checked_rates, full
 from mlx_tools.spec import MUTATING, Effects, ToolSpec
 
 _LISTS: Final = ("allow", "deny", "ask")
 _POLICIES: Final = "give a tuple of policies"
-_SWITCHES: Final = ("local_only", "dry_run")
+_SWITCHES: Final = ("local_only", "dry_run", "redact", "redact_paths")
+
+AfterRead = Literal["allow", "ask", "deny"]
+"""What becomes of calls that may use the network once private data has been read, the stricter the
+later."""
+
+_AFTER_READ: Final[tuple[AfterRead, ...]] = get_args(AfterRead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +39,15 @@ class Policy:
     ``allow``, ``deny`` and ``ask`` list names, globs and plugins (`mlx_tools.policy.patterns`);
     ``ask`` adds an approval to calls that are allowed. ``preset`` names a set of tools that is
     allowed besides ``allow`` (`mlx_tools.policy.presets`). ``local_only`` denies every call that
-    may use the network. ``dry_run`` lets no call run that can change things or would have asked.
+    may use the network. ``dry_run`` lets no call run that can change things, may use the network or
+    would have asked. ``rate_limits`` says by pattern how often each tool that it means may be
+    called (``{"notes_*": "100/hour"}``), ``session_rate_limit`` how often all tools together;
+    every rate that means a tool holds. ``network_after_read`` is what becomes of calls that may use
+    the network once a private tool has answered. ``redact`` and ``redact_paths`` say whether
+    secrets and paths are taken out of what tools return; they decide about no call.
     ``narrowing`` holds further policies, each of which must allow a call too.
 
-    Raises UsageError where a list, a pattern, a switch or the preset's name is not one.
+    Raises UsageError where a list, a pattern, a rate, a switch or the preset's name is not one.
     """
 
     allow: Sequence[str] = ()
@@ -42,29 +56,56 @@ class Policy:
     preset: str | None = None
     local_only: bool = False
     dry_run: bool = False
+    rate_limits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    session_rate_limit: str | None = None
+    network_after_read: AfterRead = "allow"
+    redact: bool = True
+    redact_paths: bool = False
     narrowing: tuple[Policy, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in _LISTS:
-            object.__setattr__(self, field, checked(getattr(self, field), f"policy.{field}"))
-        for field in _SWITCHES:
-            if not isinstance(getattr(self, field), bool):
-                raise UsageError(f"policy.{field}: expected true or false")
+        for name in _LISTS:
+            object.__setattr__(self, name, checked(getattr(self, name), f"policy.{name}"))
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"policy.{name}: expected true or false")
+        rates = checked_rates(self.rate_limits, "policy.rate_limits")
+        object.__setattr__(self, "rate_limits", rates)
+        if self.session_rate_limit is not None:
+            Rate.parse(self.session_rate_limit, "policy.session_rate_limit")
+        if self.network_after_read not in _AFTER_READ:
+            raise UsageError(
+                f"policy.network_after_read: {self.network_after_read!r:.60} is not allowed",
+                hint=f"one of {', '.join(_AFTER_READ)}",
+            )
+        self._check_preset()
+        narrowing = given.items("policy.narrowing", self.narrowing, _POLICIES)
+        for part in narrowing:
+            given.instance("policy.narrowing", part, Policy, _POLICIES)
+        object.__setattr__(self, "narrowing", tuple(narrowing))
+
+    def _check_preset(self) -> None:
         known = isinstance(self.preset, str) and self.preset in PRESETS
         if self.preset is not None and not known:
             raise UsageError(
                 f"policy.preset: {self.preset!r} is not a preset",
                 hint=f"one of {', '.join(PRESETS)}",
             )
-        narrowing = given.items("policy.narrowing", self.narrowing, _POLICIES)
-        for part in narrowing:
-            given.instance("policy.narrowing", part, Policy, _POLICIES)
-        object.__setattr__(self, "narrowing", tuple(narrowing))
 
     @property
     def parts(self) -> tuple[Policy, ...]:
         """This policy and all that narrow it; a call must satisfy each."""
         return (self, *self.narrowing)
+
+    @property
+    def redacts(self) -> bool:
+        """Whether secrets are taken out of what tools return: where any part says so."""
+        return any(part.redact for part in self.parts)
+
+    @property
+    def redacts_paths(self) -> bool:
+        """Whether paths are, too."""
+        return any(part.redact_paths for part in self.parts)
 
     def narrowed_by(self, other: Policy) -> Policy:
         """The policy that allows what both allow: never more than either.
@@ -80,8 +121,11 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """The policy as JSON values; `from_json` reads them back."""
-        value: dict[str, Any] = {field: list(getattr(self, field)) for field in _LISTS}
+        value: dict[str, Any] = {name: list(getattr(self, name)) for name in _LISTS}
         value |= {"preset": self.preset, "local_only": self.local_only, "dry_run": self.dry_run}
+        if self.rate_limits:
+            value["rate_limits"] = dict(self.rate_limits)
+        value |= {n: had for n, default in _LATER.items() if (had := getattr(self, n)) != default}
         if self.narrowing:
             value["narrowing"] = [part.to_json() for part in self.narrowing]
         return value
@@ -92,7 +136,7 @@ class Policy:
         cannot be read whole grants nothing."""
         if not isinstance(value, Mapping):
             raise UsageError("policy: expected an object")
-        unknown = set(value) - {*_LISTS, *_SWITCHES, "preset", "narrowing"}
+        unknown = set(value) - {*_LISTS, *_SWITCHES, *_LATER, "preset", "rate_limits", "narrowing"}
         if unknown:
             raise UsageError(f"policy: unknown key {min(map(str, unknown))!r}")
         narrowing = value.get("narrowing", ())
@@ -116,13 +160,22 @@ class Policy:
 
     def _canonical(self) -> dict[str, Any]:
         value = self.to_json()
-        value |= {field: sorted(set(value[field])) for field in _LISTS}
+        value |= {name: sorted(set(value[name])) for name in _LISTS}
         if self.preset is not None:
             preset = PRESETS[self.preset]
             value["preset"] = [preset.name, sorted(preset.tools), sorted(preset.effects)]
         parts = [part._canonical() for part in self.narrowing]
         value["narrowing"] = sorted(parts, key=lambda part: json.dumps(part, sort_keys=True))
         return value
+
+
+_LATER: Final[Mapping[str, Any]] = {
+    "session_rate_limit": None,
+    "network_after_read": "allow",
+    "redact": True,
+    "redact_paths": False,
+}
+"""Fields that JSON holds only where they are not at these defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +201,18 @@ def decide(
     runs: Literal["freely", "with_approval"],
     echoed: bool = False,
     disabled_reason: str | None = None,
+    facts: Facts = NOTHING_KNOWN,
 ) -> Decision:
     """Decides about one call whose arguments were validated.
 
     ``spec`` is the tool's, None where no tool has the name. ``runs`` and ``echoed`` are what
     reading found (reading rules 9 and 12); ``disabled_reason`` says why the tool is switched off or
-    cannot work here, None where it can.
+    cannot work here, None where it can; ``facts`` are what else is known of the call.
 
-    In order: unknown, disabled, denied by name, not allowed, effects beyond what is granted,
-    network in local-only mode, an echoed call that can change things, dry run, asked, allowed.
+    In order: disabled, unknown; denied by name, not allowed, effects beyond what is granted,
+    network in local-only mode; a secret for the network, a placeholder in a call that can change
+    things, network after a private read, an echoed call that can change things, a rate that is used
+    up, dry run; asked; allowed. All that denies comes before what asks.
     """
     if disabled_reason is not None:
         return Decision("deny", "disabled", f"{name} is disabled: {disabled_reason}", "disabled")
@@ -169,17 +225,49 @@ def decide(
         if isinstance(verdict, Decision):
             return verdict
         grants.append(verdict)
-    mutates = not MUTATING.isdisjoint(effects)
-    if echoed and mutates:
-        reason = f"this call to {name} stands in an earlier observation"
-        return Decision("deny", "echoed", reason, "echoed_call")
-    asked = _asked(policy, spec, runs, echoed)
-    if any(part.dry_run for part in policy.parts) and (mutates or asked):
+    forbidden = _forbidden(policy, name, effects, echoed, facts)
+    if forbidden is not None:
+        return forbidden
+    suspect = _suspect(policy, name, effects, runs, echoed, facts)
+    asked = suspect or _asked(policy, spec)
+    if any(part.dry_run for part in policy.parts) and (asked or effects & _TOUCHING):
         reason = f"dry run: {name} was not called"
         return Decision("deny", "dry_run", reason, "dry_run")
-    if asked is not None:
-        return asked
-    return Decision("allow", grants[0], f"{name} is allowed by {grants[0]}")
+    if asked is None:
+        return Decision("allow", grants[0], f"{name} is allowed by {grants[0]}")
+    if suspect is None and facts.consented is not None and effects <= facts.consented:
+        reason = f"{name} was allowed for the rest of the session"
+        return Decision("allow", "session_consent", reason)
+    return asked
+
+
+def exceeded(policy: Policy, spec: ToolSpec, made: Tally, at: str) -> Exceeded | None:
+    """The rate of this policy that leaves no room for one more call of the tool; of several the one
+    that holds longest, None where there is room.
+
+    ``made`` are the calls that were let through, ``at`` the time of the completion that the call
+    stands in (ISO 8601, empty where it is not known).
+    """
+    own, every = made.times(spec.name), made.times()
+    found: list[tuple[str, str, Full]] = []
+    for part in policy.parts:
+        for pattern, text in part.rate_limits.items():
+            if matches(pattern, spec) and (over := full(Rate.parse(text), own, at)):
+                told = f"{spec.name} was called {over.used} times, and may be {text}"
+                found.append((f"rate_limit {pattern} {text}", told, over))
+        text = part.session_rate_limit or ""
+        if text and (over := full(Rate.parse(text), every, at)):
+            told = f"{over.used} calls were made in this session, and may be {text}"
+            found.append((f"session_rate_limit {text}", told, over))
+    if not found:
+        return None
+    rule, told, over = max(found, key=lambda one: one[2].again or _NEVER)
+    return Exceeded(rule, f"{told}; {over.when}")
+
+
+_NEVER: Final = datetime(MAXYEAR, 12, 31, tzinfo=UTC)
+_TOUCHING: Final[Effects] = MUTATING | {"network"}
+"""What a dry run lets no call do."""
 
 
 def permitted(policy: Policy, spec: ToolSpec) -> bool:
@@ -187,13 +275,19 @@ def permitted(policy: Policy, spec: ToolSpec) -> bool:
 
     For listings and catalogs. Only `decide`, which sees the arguments, lets a call run.
     """
+    return denial(policy, spec) is None
+
+
+def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
+    """Why no call to this tool can be allowed, None where one might be."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
-    return all(isinstance(_refused(part, spec, spec.name, known), str) for part in policy.parts)
+    verdicts = (_refused(part, spec, spec.name, known) for part in policy.parts)
+    return next((verdict for verdict in verdicts if isinstance(verdict, Decision)), None)
 
 
 def asks(policy: Policy, spec: ToolSpec) -> bool:
     """Whether every call to this tool needs approval, however cleanly it is written."""
-    return _asked(policy, spec, "freely", echoed=False) is not None
+    return _asked(policy, spec) is not None
 
 
 def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
@@ -207,7 +301,7 @@ def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Dec
     grant = f"allow {allowed}"
     if allowed is None:
         preset = PRESETS[policy.preset] if policy.preset is not None else None
-        if preset is None or spec.name not in preset.tools:
+        if preset is None or not preset.names(spec):
             return _not_allowed("default", f"{name} is not among the allowed tools")
         grant = f"preset {preset.name}"
         beyond = effects - preset.effects
@@ -218,15 +312,53 @@ def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Dec
     return grant
 
 
-def _asked(
-    policy: Policy, spec: ToolSpec, runs: Literal["freely", "with_approval"], echoed: bool
+def _forbidden(
+    policy: Policy, name: str, effects: Effects, echoed: bool, facts: Facts
 ) -> Decision | None:
-    """The question that an allowed call raises, or None."""
-    name = spec.name
+    """Why a call of an allowed tool may not be made now, whoever would approve of it, or None."""
+    network, mutates = "network" in effects, not MUTATING.isdisjoint(effects)
+    if facts.secrets and network:
+        kinds = ", ".join(facts.secrets)
+        return _not_allowed(
+            "secret", f"the arguments hold a secret ({kinds}), and {name} may use the network"
+        )
+    if facts.placeholder and mutates:
+        return _not_allowed(
+            "placeholder",
+            "the arguments hold a mark that stands for what was "
+            f"taken out of an observation, and {name} can change things",
+        )
+    if facts.private_read and network and _after_read(policy) == "deny":
+        return _not_allowed("network_after_read", _read_before(name))
+    if echoed and mutates:
+        reason = f"this call to {name} stands in an earlier observation"
+        return Decision("deny", "echoed", reason, "echoed_call")
+    if facts.exceeded is not None:
+        return Decision("deny", facts.exceeded.rule, facts.exceeded.reason, "rate_limited")
+    return None
+
+
+def _suspect(
+    policy: Policy,
+    name: str,
+    effects: Effects,
+    runs: Literal["freely", "with_approval"],
+    echoed: bool,
+    facts: Facts,
+) -> Decision | None:
+    """The question that this very call raises, which no standing consent answers, or None."""
     if echoed:
         return _ask("echoed", f"this call to {name} stands in an earlier observation")
     if runs == "with_approval":
         return _ask("unclean", f"the call to {name} was not written cleanly")
+    if facts.private_read and "network" in effects and _after_read(policy) == "ask":
+        return _ask("network_after_read", _read_before(name))
+    return None
+
+
+def _asked(policy: Policy, spec: ToolSpec) -> Decision | None:
+    """The question that every call of an allowed tool raises, or None."""
+    name = spec.name
     if spec.needs_approval:
         return _ask("needs_approval", f"{name} always needs approval")
     for part in policy.parts:
@@ -234,6 +366,15 @@ def _asked(
         if pattern is not None:
             return _ask(f"ask {pattern}", f"the policy asks before {name} runs")
     return None
+
+
+def _after_read(policy: Policy) -> AfterRead:
+    """The strictest of what the policy's parts say."""
+    return max((part.network_after_read for part in policy.parts), key=_AFTER_READ.index)
+
+
+def _read_before(name: str) -> str:
+    return f"{name} may use the network, and private data was read before"
 
 
 def _effects(effects: Effects) -> str:

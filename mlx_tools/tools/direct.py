@@ -23,7 +23,7 @@ from mlx_tools.messages import (
     ToolCall,
 )
 from mlx_tools.observation import shorten
-from mlx_tools.policy import Decision, Limits, Policy, decide
+from mlx_tools.policy import Decision, Facts, Finder, Limits, Policy, decide, facts_of
 from mlx_tools.policy.approval import Shown, approval_digest
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute
@@ -70,15 +70,17 @@ async def call_tool(
     secret: bytes = b"",
     now: Callable[[], str] = _now,
     on_progress: OnProgress | None = None,
+    finder: Finder | None = None,
 ) -> DirectCall:
     """Calls a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
     Without an approver a call that needs approval is left ``pending``. ``session`` and ``secret``
-    go into the digest that an approval binds to. Raises nothing for a call that is wrong, denied or
+    go into the digest that an approval binds to; ``finder`` looks for secrets in the arguments. One
+    call alone is within every rate. Raises nothing for a call that is wrong, denied or
     fails: the result says so.
     """
-    call = _Direct(registry, policy, limits or Limits(), record, now)
+    call = _Direct(registry, policy, limits or Limits(), record, now, finder)
     try:
         arguments = strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -93,37 +95,14 @@ async def call_tool(
         return call.ended(status, error=ErrorInfo(code, decision.reason))
     expected: str | None = None
     if decision.decision == "ask":
-        tool = registry.get(judged.call.name)
-        preview = await anyio.to_thread.run_sync(preview_of, tool, judged.call.arguments)
-        shown = Shown(
-            session=session,
-            call=_CALL,
-            name=judged.call.name,
-            arguments=judged.call.arguments,
-            tool=tool.spec.digest(),
-            policy=policy.digest(),
-            state=preview.state,
-        )
-        digest = approval_digest(secret, shown)
-        answer = await call.asked(approver or NobodyThere(), judged, digest, preview)
+        preview, answer = await call.asked(approver or NobodyThere(), judged, session, secret)
         if answer.approved is None:
             return call.result("pending")
-        if not answer.approved:
-            return call.ended("denied", error=ErrorInfo("denied", answer.reason or "denied"))
-        if answer.arguments is not None:
-            return await call_tool(
-                registry,
-                policy,
-                name,
-                answer.arguments,
-                limits=limits,
-                approver=approver,
-                record=record,
-                session=session,
-                secret=secret,
-                now=now,
-                on_progress=on_progress,
-            )
+        if not answer.approved or answer.arguments is not None:
+            why = answer.reason or "denied"
+            if answer.arguments is not None:
+                why = "other arguments are another call: make that one"
+            return call.ended("denied", error=ErrorInfo("denied", why))
         expected = preview.state or None
     return await call.run(on_progress, expected)
 
@@ -138,12 +117,14 @@ class _Direct:
         limits: Limits,
         record: Callable[[Record], None],
         now: Callable[[], str],
+        finder: Finder | None,
     ) -> None:
         self._registry = registry
         self._policy = policy
         self._limits = limits
         self._record = record
         self._now = now
+        self._finder = finder
         self._call = ToolCall("", {})
         self._decision: Decision | None = None
 
@@ -179,14 +160,16 @@ class _Direct:
             reason = f"the arguments are larger than {self._limits.max_argument_bytes} bytes"
             decision = Decision("deny", "max_argument_bytes", reason, "payload_too_large")
         else:
+            spec = self._registry.specs().get(name)
             decision = decide(
                 self._policy,
-                self._registry.specs().get(name),
+                spec,
                 name,
                 arguments,
                 runs=judged.runs,
                 echoed=judged.echoed,
                 disabled_reason=self._registry.disabled.get(name),
+                facts=facts_of(spec, arguments, self._finder) if spec is not None else Facts(),
             )
         self._decision = decision
         self._record(
@@ -201,9 +184,21 @@ class _Direct:
         return decision
 
     async def asked(
-        self, approver: Approver, judged: JudgedCall, digest: str, preview: Preview
-    ) -> ApprovalAnswer:
-        """What a person says."""
+        self, approver: Approver, judged: JudgedCall, session: str, secret: bytes
+    ) -> tuple[Preview, ApprovalAnswer]:
+        """What the call would change, and what a person says of that."""
+        tool = self._registry.get(judged.call.name)
+        preview = await anyio.to_thread.run_sync(preview_of, tool, judged.call.arguments)
+        shown = Shown(
+            session=session,
+            call=_CALL,
+            name=judged.call.name,
+            arguments=judged.call.arguments,
+            tool=tool.spec.digest(),
+            policy=self._policy.digest(),
+            state=preview.state,
+        )
+        digest = approval_digest(secret, shown)
         request = ApprovalRequest(
             call=_CALL,
             name=judged.call.name,
@@ -225,7 +220,7 @@ class _Direct:
                     state=preview.state,
                 )
             )
-        return answer
+        return preview, answer
 
     async def run(self, on_progress: OnProgress | None, expected: str | None) -> DirectCall:
         """Runs the tool."""

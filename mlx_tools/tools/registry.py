@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from mlx_tools import given
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.policy import Policy, asks, check_presets, matches, permitted
+from mlx_tools.policy import Policy, asks, check_presets, denial, matches, permitted
 from mlx_tools.prompt import SEARCH
 from mlx_tools.spec import ToolSpec
 from mlx_tools.tools.builtin.rooted import Root, RootName, supported
@@ -133,9 +133,24 @@ class Registry:
         found = {name: reason for name, reason in reasons.items() if reason is not None}
         return MappingProxyType({**self._disabled, **found})
 
+    def lacks(self, name: str, policy: Policy) -> str | None:
+        """Why a run under ``policy`` can call no tool of this name: there is none, it is disabled
+        (with the reason), or the policy does not permit it. None where it may."""
+        spec = self.all_specs().get(name)
+        if spec is None:
+            offers = (why for key, why in self._disabled.items() if key.endswith(f"/{name}"))
+            reason = next(offers, None)
+            return "there is no such tool" if reason is None else f"it is disabled: {reason}"
+        reason = self._reason(spec)
+        if reason is not None:
+            return f"it is disabled: {reason}"
+        denied = denial(policy, spec)
+        return None if denied is None else f"it is not permitted: {denied.reason}"
+
     def describe(self, name: str) -> dict[str, Any]:
         """Everything that is known of a tool before it runs, as JSON values: name, description,
-        parameters, effects (all that are possible), plugin, timeout, retry, needs_approval."""
+        parameters, effects (all that are possible), plugin, timeout, retry, needs_approval,
+        private."""
         spec = self.all_specs().get(name)
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
@@ -148,6 +163,7 @@ class Registry:
             "timeout": spec.timeout,
             "retry": spec.retry,
             "needs_approval": spec.needs_approval,
+            "private": spec.private,
         }
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:

@@ -188,6 +188,7 @@ def tool(
     timeout: float | None = None,
     retry: Literal["never", "read_only"] = "never",
     needs_approval: bool = False,
+    private: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -202,6 +203,7 @@ def tool(
     timeout: float | None = None,
     retry: Literal["never", "read_only"] = "never",
     needs_approval: bool = False,
+    private: bool = False,
 ) -> Any:
     """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
 
@@ -214,7 +216,8 @@ def tool(
     ``effects`` are some of read, write, execute, network, or a pure function from the arguments to
     them; a tool that declares none is taken to have all. ``timeout`` is in seconds, None for the
     run's own. ``retry`` ``read_only`` lets a call that changes nothing be tried once more where it
-    failed. ``needs_approval`` asks a person before every call.
+    failed. ``needs_approval`` asks a person before every call. ``private`` says that what it
+    returns may be what only the user should see.
 
     Raises ToolDefinitionError for a name, a signature or a value that cannot be used: at once where
     the signature shows it, else when the spec is first needed, at the latest when the tool is
@@ -234,6 +237,7 @@ def tool(
             timeout=_timeout(timeout),
             retry=_retry(retry),
             needs_approval=bool(needs_approval),
+            private=bool(private),
         )
 
     return make if function is None else make(function)

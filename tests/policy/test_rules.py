@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
 import pytest
@@ -10,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ErrorCode, UsageError
-from mlx_tools.policy import PRESETS, Decision, Policy, asks, decide, permitted
+from mlx_tools.policy import (
+    PRESETS,
+    Decision,
+    Exceeded,
+    Facts,
+    Policy,
+    Tally,
+    asks,
+    decide,
+    denial,
+    exceeded,
+    permitted,
+)
 from mlx_tools.policy.patterns import first_match
 from mlx_tools.spec import ALL_EFFECTS, MUTATING, Effects, ToolSpec
 
@@ -43,6 +56,7 @@ def verdict(
     runs: Runs = "freely",
     echoed: bool = False,
     disabled_reason: str | None = None,
+    **facts: Any,
 ) -> tuple[str, ErrorCode | None]:
     name = spec.name if spec is not None else "nothing"
     decision = decide(
@@ -53,6 +67,7 @@ def verdict(
         runs=runs,
         echoed=echoed,
         disabled_reason=disabled_reason,
+        facts=Facts(**facts),
     )
     assert decision.reason
     assert decision.rule
@@ -187,8 +202,10 @@ def test_asking_does_not_allow() -> None:
     assert verdict(Policy(ask=["look"]), LOOK) == ("deny", "not_allowed")
 
 
-@pytest.mark.parametrize("spec", [CHANGE, UNDECLARED])
-def test_a_dry_run_lets_nothing_run_that_can_change_things(spec: ToolSpec) -> None:
+@pytest.mark.parametrize("spec", [CHANGE, UNDECLARED, FETCH])
+def test_a_dry_run_lets_nothing_run_that_can_change_things_or_use_the_network(
+    spec: ToolSpec,
+) -> None:
     policy = Policy(allow=["*"], dry_run=True)
     assert verdict(policy, spec) == ("deny", "dry_run")
     assert verdict(policy, spec, runs="with_approval") == ("deny", "dry_run")
@@ -205,6 +222,140 @@ def test_a_dry_run_does_not_hide_a_denial() -> None:
     assert verdict(Policy(dry_run=True), CHANGE) == ("deny", "not_allowed")
 
 
+# --- what else is known of a call ---
+
+ALL = Policy(allow=["*"])
+ALL_OF_IT = frozenset(ALL_EFFECTS)
+
+
+def rule_of(policy: Policy, spec: ToolSpec, *, runs: Runs = "freely", **facts: Any) -> str:
+    return decide(policy, spec, spec.name, {}, runs=runs, facts=Facts(**facts)).rule
+
+
+def test_a_secret_stops_a_call_that_may_use_the_network() -> None:
+    decision = decide(ALL, FETCH, "fetch", {"q": "hunter2"}, runs="freely", facts=SECRET)
+    assert (decision.decision, decision.code, decision.rule) == ("deny", "not_allowed", "secret")
+    assert "aws_key, password" in decision.reason and "hunter2" not in decision.reason
+    assert verdict(ALL, UNDECLARED, secrets=("password",))[0] == "deny"
+    assert verdict(ALL, LOOK, secrets=("password",)) == ("allow", None)
+    assert verdict(ALL, CHANGE, secrets=("password",)) == ("allow", None)
+
+
+SECRET = Facts(secrets=("aws_key", "password"))
+
+
+def test_a_placeholder_stops_a_call_that_can_change_things() -> None:
+    assert rule_of(ALL, CHANGE, placeholder=True) == "placeholder"
+    assert verdict(ALL, CHANGE, placeholder=True) == ("deny", "not_allowed")
+    assert verdict(ALL, UNDECLARED, placeholder=True)[0] == "deny"
+    assert verdict(ALL, LOOK, placeholder=True) == ("allow", None)
+    assert verdict(ALL, FETCH, placeholder=True) == ("allow", None)
+    assert verdict(ALL, FILES, {"operation": "write"}, placeholder=True)[0] == "deny"
+    assert verdict(ALL, FILES, {"operation": "read"}, placeholder=True)[0] == "allow"
+
+
+@pytest.mark.parametrize(
+    ("said", "decided"), [("allow", "allow"), ("ask", "ask"), ("deny", "deny")]
+)
+def test_the_network_after_a_private_read_is_as_the_policy_says(said: Any, decided: str) -> None:
+    policy = Policy(allow=["*"], network_after_read=said)
+    assert verdict(policy, FETCH, private_read=True)[0] == decided
+    assert verdict(policy, FETCH, private_read=False)[0] == "allow"
+    assert verdict(policy, LOOK, private_read=True)[0] == "allow"
+    both = policy.narrowed_by(Policy(allow=["*"], network_after_read="ask"))
+    assert verdict(both, FETCH, private_read=True)[0] == ("ask" if said != "deny" else "deny")
+
+
+def test_a_rate_that_is_used_up_denies_by_its_rule() -> None:
+    over = Exceeded("rate_limit * 1/hour", "later")
+    decision = decide(ALL, LOOK, "look", {}, runs="freely", facts=Facts(exceeded=over))
+    assert decision == Decision("deny", "rate_limit * 1/hour", "later", "rate_limited")
+    assert verdict(Policy(), LOOK, exceeded=over) == ("deny", "not_allowed")
+
+
+def test_a_standing_consent_answers_what_would_have_been_asked() -> None:
+    careful = ToolSpec("careful", effects=READ, needs_approval=True)
+    assert rule_of(ALL, careful, consented=READ) == "session_consent"
+    assert verdict(ALL, careful, consented=READ) == ("allow", None)
+    asking = Policy(allow=["*"], ask=["change"])
+    assert verdict(asking, CHANGE, consented=WRITE) == ("allow", None)
+    assert rule_of(asking, LOOK, consented=READ) == "allow *"  # nothing was to be asked
+
+
+def test_a_standing_consent_covers_no_more_effects_than_it_was_given_for() -> None:
+    asking = Policy(allow=["*"], ask=["*"])
+    assert verdict(asking, FILES, {"operation": "read"}, consented=READ)[0] == "allow"
+    assert verdict(asking, FILES, {"operation": "write"}, consented=READ)[0] == "ask"
+    assert verdict(asking, FILES, {"operation": "write"}, consented=frozenset())[0] == "ask"
+
+
+def test_a_standing_consent_covers_no_suspect_call() -> None:
+    asking = Policy(allow=["*"], ask=["*"], network_after_read="ask")
+    assert rule_of(asking, CHANGE, runs="with_approval", consented=ALL_OF_IT) == "unclean"
+    assert rule_of(asking, FETCH, private_read=True, consented=ALL_OF_IT) == "network_after_read"
+    assert verdict(asking, LOOK, echoed=True, consented=ALL_OF_IT)[0] == "ask"
+
+
+def test_a_standing_consent_allows_nothing_that_is_denied() -> None:
+    consent = {"consented": ALL_OF_IT}
+    assert verdict(Policy(ask=["look"]), LOOK, **consent) == ("deny", "not_allowed")
+    assert verdict(ALL, FETCH, secrets=("x",), **consent)[0] == "deny"
+    assert verdict(ALL, CHANGE, placeholder=True, **consent)[0] == "deny"
+    assert verdict(ALL, CHANGE, echoed=True, **consent) == ("deny", "echoed_call")
+    dry = Policy(allow=["*"], ask=["*"], dry_run=True)
+    assert verdict(dry, LOOK, **consent) == ("deny", "dry_run")
+
+
+def test_the_rules_come_in_their_order() -> None:
+    """A call that every rule speaks against is denied by the first; take that away, by the next."""
+    policy = Policy(
+        allow=["x"],
+        deny=["x"],
+        ask=["x"],
+        local_only=True,
+        dry_run=True,
+        network_after_read="deny",
+    )
+    facts = Facts(
+        secrets=("key",),
+        placeholder=True,
+        private_read=True,
+        exceeded=Exceeded("rate_limit x 1/day", "later"),
+        consented=READ,
+    )
+    given_now: dict[str, Any] = {
+        "policy": policy,
+        "facts": facts,
+        "runs": "with_approval",
+        "echoed": True,
+        "disabled_reason": "broken",
+    }
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("disabled", {"disabled_reason": None}),
+        ("deny x", {"policy": {"deny": ()}}),
+        ("local_only", {"policy": {"local_only": False}}),
+        ("secret", {"facts": {"secrets": ()}}),
+        ("placeholder", {"facts": {"placeholder": False}}),
+        ("network_after_read", {"policy": {"network_after_read": "ask"}}),
+        ("echoed", {"echoed": False}),
+        ("rate_limit x 1/day", {"facts": {"exceeded": None}}),
+        ("dry_run", {"policy": {"dry_run": False}}),
+        ("unclean", {"runs": "freely"}),
+        ("network_after_read", {"policy": {"network_after_read": "allow"}}),
+        ("needs_approval", {"facts": {"consented": ALL_OF_IT}}),
+        ("session_consent", {"policy": {"ask": ()}}),
+    ]
+    spec = ToolSpec("x", needs_approval=True)
+    for rule, change in steps:
+        how = {key: value for key, value in given_now.items() if key != "policy"}
+        assert decide(given_now["policy"], spec, "x", {}, **how).rule == rule
+        for key, value in change.items():
+            held = given_now[key]
+            given_now[key] = replace(held, **value) if isinstance(value, dict) else value
+    how = {key: value for key, value in given_now.items() if key != "policy"}
+    assert decide(given_now["policy"], LOOK, "x", {}, **how).rule == "default"
+
+
 def test_permitted_tells_whether_any_call_might_be_allowed() -> None:
     policy = Policy(preset="readonly_basic")
     assert permitted(policy, FILES)
@@ -212,6 +363,8 @@ def test_permitted_tells_whether_any_call_might_be_allowed() -> None:
     assert not permitted(policy, LOOK)
     assert not permitted(policy, ToolSpec("calculator"))
     assert not permitted(Policy(allow=["*"], local_only=True), FETCH)
+    denied = denial(Policy(allow=["*"], local_only=True), FETCH)
+    assert denied is not None and denied.rule == "local_only"
 
 
 # --- values ---
@@ -233,6 +386,13 @@ def test_permitted_tells_whether_any_call_might_be_allowed() -> None:
         {"preset": "readonly_nothing"},
         {"dry_run": 1},
         {"local_only": None},
+        {"redact": 1},
+        {"redact_paths": None},
+        {"network_after_read": "never"},
+        {"network_after_read": None},
+        {"network_after_read": ["deny"]},
+        {"session_rate_limit": "often"},
+        {"session_rate_limit": 3},
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
@@ -262,11 +422,16 @@ def test_an_empty_object_is_the_policy_that_denies() -> None:
     assert Policy.from_json({}) == Policy()
 
 
+def at(second: int) -> str:
+    return f"2026-03-01T12:00:{second:02}Z"
+
+
 NAMES = st.sampled_from([spec.name for spec in SPECS])
 PATTERNS = st.one_of(
     NAMES,
     st.sampled_from(["*", "c*", "?ook", "plugin:weather", "plugin:*", "plugin:weather/*", "other"]),
 )
+RATES = st.sampled_from(["1/second", "2/minute", "1/minute", "3/day"])
 LISTS = st.lists(PATTERNS, max_size=4)
 PLAIN = st.builds(
     Policy,
@@ -276,29 +441,54 @@ PLAIN = st.builds(
     preset=st.sampled_from([None, *PRESETS]),
     local_only=st.booleans(),
     dry_run=st.booleans(),
+    rate_limits=st.dictionaries(PATTERNS, RATES, max_size=2),
+    session_rate_limit=st.none() | RATES,
+    network_after_read=st.sampled_from(["allow", "ask", "deny"]),
+    redact=st.booleans(),
+    redact_paths=st.booleans(),
 )
 POLICIES = st.one_of(PLAIN, st.builds(lambda a, b: a.narrowed_by(b), PLAIN, PLAIN))
+FACTS = st.builds(
+    Facts,
+    consented=st.none() | st.frozensets(st.sampled_from(sorted(ALL_EFFECTS))),
+    secrets=st.sampled_from([(), (), ("key",)]),
+    placeholder=st.sampled_from([False, False, True]),
+    private_read=st.booleans(),
+)
+MADE = st.lists(
+    st.tuples(st.sampled_from([s.name for s in SPECS]), st.sampled_from(["", *map(at, range(3))])),
+    max_size=4,
+)
 CALLS = st.tuples(
     st.sampled_from(SPECS),
     st.fixed_dictionaries({"operation": st.sampled_from(["read", "write", "x"])}),
     st.sampled_from(get_args(Runs)),
     st.booleans(),
+    FACTS,
+    MADE,
 )
-Call = tuple[ToolSpec, dict[str, Any], Runs, bool]
+Call = tuple[ToolSpec, dict[str, Any], Runs, bool, Facts, list[tuple[str, str]]]
 
 
 def decided(policy: Policy, call: Call) -> Decision:
-    spec, arguments, runs, echoed = call
-    return decide(policy, spec, spec.name, arguments, runs=runs, echoed=echoed)
+    """The decision at 2026-03-01T12:00:02Z, as a session comes to it."""
+    spec, arguments, runs, echoed, facts, made = call
+    tally = Tally()
+    for number, (name, time) in enumerate(made):
+        tally.add(f"c{number}", name, time)
+    facts = replace(facts, exceeded=exceeded(policy, spec, tally, at(2)))
+    return decide(policy, spec, spec.name, arguments, runs=runs, echoed=echoed, facts=facts)
 
 
 @given(POLICIES, CALLS)
 @settings(max_examples=300, deadline=None)
 def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Call) -> None:
-    spec, arguments, runs, echoed = call
+    spec, arguments, runs, echoed, facts, _ = call
     decision = decided(policy, call)
+    assert decision == decided(policy, call)
+    assert decision.rule and decision.reason
+    assert (decision.code is None) == (decision.decision == "allow")
     if decision.decision == "deny":
-        assert decision.code is not None
         return
     effects = spec.effects_of(arguments)
     for part in policy.parts:
@@ -307,12 +497,17 @@ def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Cal
         by_preset = preset is not None and spec.name in preset.tools and effects <= preset.effects
         assert first_match(part.allow, spec) is not None or by_preset
         assert not (part.local_only and "network" in effects)
-        assert not (part.dry_run and effects & MUTATING)
+        assert not (part.dry_run and effects & {*MUTATING, "network"})
+        after = part.network_after_read if facts.private_read and "network" in effects else "allow"
+        assert after == "allow" or (after == "ask" and decision.decision == "ask")
+    assert not (facts.secrets and "network" in effects)
+    assert not (facts.placeholder and effects & MUTATING)
     if decision.decision == "allow":
         assert runs == "freely"
         assert not echoed
-        assert not spec.needs_approval
-        assert all(first_match(part.ask, spec) is None for part in policy.parts)
+        asked = spec.needs_approval or any(first_match(part.ask, spec) for part in policy.parts)
+        consented = facts.consented is not None and effects <= facts.consented
+        assert asked == (decision.rule == "session_consent") and (consented or not asked)
 
 
 @given(POLICIES, POLICIES, CALLS)
@@ -323,12 +518,36 @@ def test_a_narrowed_policy_never_allows_what_either_does_not(
     order = {"allow": 0, "ask": 1, "deny": 2}
     both = decided(one.narrowed_by(other), call)
     alone = [decided(policy, call) for policy in (one, other)]
-    if any(d.decision == "ask" for d in alone) and any(p.dry_run for p in (one, other)):
-        assert both.decision == "deny"
-        return
     strictest = max(order[decision.decision] for decision in alone)
     dry = any(p.dry_run for q in (one, other) for p in q.parts)
     assert order[both.decision] == strictest or (dry and both.code == "dry_run")
+    narrowed = one.narrowed_by(other)
+    assert narrowed.redacts == (one.redacts or other.redacts)
+    assert narrowed.redacts_paths == (one.redacts_paths or other.redacts_paths)
+
+
+@given(PLAIN, st.randoms(), CALLS)
+@settings(max_examples=100, deadline=None)
+def test_the_order_of_names_changes_neither_digest_nor_decision(
+    policy: Policy, random: Any, call: Call
+) -> None:
+    def mixed(names: Any) -> Any:
+        found = [*names, *names]
+        random.shuffle(found)
+        return found
+
+    rates = dict(sorted(policy.rate_limits.items(), reverse=True))
+    other = replace(
+        policy,
+        allow=mixed(policy.allow),
+        deny=mixed(policy.deny),
+        ask=mixed(policy.ask),
+        rate_limits=rates,
+    )
+    assert other.digest() == policy.digest()
+    assert decided(other, call).decision == decided(policy, call).decision
+    one, two = policy.narrowed_by(other), other.narrowed_by(policy)
+    assert one == policy or one.digest() == two.digest()
 
 
 @given(POLICIES, POLICIES)
@@ -354,6 +573,37 @@ def test_the_digest_changes_with_anything_that_may_change_a_decision() -> None:
         Policy(allow=["a", "b"], preset="readonly_basic", ask=["a"]),
         Policy(allow=["a", "b"], preset="readonly_basic", dry_run=True),
         Policy(allow=["a", "b"], preset="readonly_basic", local_only=True),
+        replace(base, rate_limits={"a": "1/hour"}),
+        replace(base, rate_limits={"a": "2/hour"}),
+        replace(base, rate_limits={"b": "1/hour"}),
+        replace(base, session_rate_limit="1/hour"),
+        replace(base, network_after_read="ask"),
+        replace(base, network_after_read="deny"),
+        replace(base, redact=False),
+        replace(base, redact_paths=True),
         base.narrowed_by(Policy(allow=["*"])),
     ]
     assert len({policy.digest() for policy in (base, *others)}) == len(others) + 1
+
+
+def test_every_field_of_a_policy_is_in_its_digest() -> None:
+    """A field that is added must come with what makes it differ here."""
+    other: dict[str, Any] = {
+        "allow": ["x"],
+        "deny": ["x"],
+        "ask": ["x"],
+        "preset": "readonly_files",
+        "local_only": True,
+        "dry_run": True,
+        "rate_limits": {"x": "1/day"},
+        "session_rate_limit": "1/day",
+        "network_after_read": "deny",
+        "redact": False,
+        "redact_paths": True,
+        "narrowing": (Policy(allow=["y"]),),
+    }
+    assert set(other) == {field.name for field in fields(Policy)}
+    for name, value in other.items():
+        changed = Policy(**{name: value})
+        assert changed.digest() != Policy().digest(), name
+        assert Policy.from_json(changed.to_json()) == changed, name

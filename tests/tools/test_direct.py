@@ -13,6 +13,7 @@ from mlx_tools.messages import ApprovalRecord, ExecutionRecord, ObservationRecor
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.tools import Registry, tool
 from mlx_tools.tools.direct import DirectCall, call_tool
+from tests.policy.test_facts import Words
 
 CALLS: list[int] = []
 
@@ -209,3 +210,59 @@ def test_a_tool_that_fails_is_an_error_with_its_record() -> None:
     assert done.error.message == "ValueError: no"
     started = next(record for record in records if isinstance(record, ExecutionRecord))
     assert started.mutates
+
+
+@tool(effects={"read", "network"})
+def fetch(query: str) -> str:
+    """Fetches something."""
+    CALLS.append(1)
+    return query
+
+
+@tool(effects={"write"})
+def keep(text: str) -> str:
+    """Keeps a text."""
+    CALLS.append(1)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "rule"),
+    [
+        ("fetch", {"query": "my SECRET"}, "secret"),
+        ("keep", {"text": "a [REDACTED] b"}, "placeholder"),
+    ],
+)
+def test_a_secret_for_the_network_and_a_placeholder_to_be_written_stop_the_call(
+    name: str, arguments: dict[str, str], rule: str
+) -> None:
+    def made(finder: Words | None) -> DirectCall:
+        registry = Registry([fetch, keep])
+        return asyncio.run(call_tool(registry, ALL, name, arguments, finder=finder))
+
+    done = made(Words())
+    assert done.status == "denied" and done.decision is not None
+    assert done.decision.rule == rule and CALLS == []
+    assert done.error is not None and "SECRET" not in done.error.message
+    assert made(None).status == "ok"
+
+
+def test_one_call_is_within_every_rate_and_after_no_private_read() -> None:
+    strict = Policy(
+        allow=["*"],
+        rate_limits={"*": "1/day"},
+        session_rate_limit="1/day",
+        network_after_read="deny",
+    )
+    registry = Registry([fetch])
+    for _ in range(2):
+        done = asyncio.run(call_tool(registry, strict, "fetch", {"query": "x"}))
+        assert done.status == "ok"
+
+
+@pytest.mark.parametrize("name", ["fetch", "keep"])
+def test_a_dry_run_neither_writes_nor_uses_the_network(name: str) -> None:
+    dry = Policy(allow=["*"], dry_run=True)
+    arguments = {"query": "x"} if name == "fetch" else {"text": "x"}
+    done = asyncio.run(call_tool(Registry([fetch, keep]), dry, name, arguments))
+    assert (done.status, CALLS) == ("dry_run", [])

@@ -304,6 +304,8 @@ def test_a_description_is_all_that_is_known_as_json() -> None:
     assert json.loads(json.dumps(found)) == found
     assert found["parameters"] == forecast.spec.parameters
     assert found["effects"] == ["read"]
+    assert found["private"] is False
+    assert Registry.builtin().describe("file_access")["private"] is True
 
 
 def test_the_words_of_the_built_in_tools_have_examples() -> None:

@@ -104,6 +104,7 @@ def test_what_is_not_declared_is_every_effect_and_no_approval() -> None:
         "",
     )
     assert spec.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert not spec.private and "private" not in spec.to_json()
 
 
 def test_everything_can_be_declared() -> None:
@@ -114,11 +115,13 @@ def test_everything_can_be_declared() -> None:
         timeout=3,
         retry="read_only",
         needs_approval=True,
+        private=True,
     )(lambda: 1)
     spec = made.spec
     assert (spec.name, spec.description) == ("other.name", "Words.")
     assert spec.effects == {"network", "read"}
     assert (spec.timeout, spec.retry, spec.needs_approval) == (3.0, "read_only", True)
+    assert spec.private and spec.to_json()["private"] is True
 
 
 @pytest.mark.parametrize(

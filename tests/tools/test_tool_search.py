@@ -65,6 +65,29 @@ def test_a_tool_that_may_not_be_called_is_counted_and_not_named() -> None:
     assert "burn_letter" not in told and "1 of the best matches may not be called here." in told
 
 
+@pytest.mark.parametrize(
+    ("policy", "hidden"),
+    [
+        (ALL, 0),
+        (Policy(allow=["*"], deny=["ring_*"]), 2),
+        (Policy(allow=["tool_search", "ring_home"]), 1),
+        (Policy(allow=["*"], local_only=True), 1),
+        (Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], deny=["ring_home"])), 1),
+    ],
+)
+def test_what_is_hidden_is_counted_whatever_rule_forbids_it(policy: Policy, hidden: int) -> None:
+    network: Effects = frozenset({"read", "network"})
+    registry = Registry(
+        [named("ring_home", "Rings a bell at home."), named("ring_up", "Rings a bell.", network)]
+    )
+    registry.add_search()
+    told = search(registry, policy, query="ring a bell")
+    notice = f"{hidden} of the best matches may not be called here."
+    assert (notice in told) == (hidden > 0)
+    shown = [name for name in ("ring_home", "ring_up") if name in told]
+    assert len(shown) == 2 - hidden
+
+
 def test_a_disabled_tool_is_told_from_one_that_is_not_permitted() -> None:
     registry = shelf()
     registry.disable("burn_letter", "there is no fire.")

@@ -41,7 +41,7 @@ def file_access(roots: Sequence[Root]) -> Tool:
             raise ToolError(f"{arguments['operation']} is not possible here", code="not_allowed")
         return operation(arguments["path"])
 
-    return Tool(words.spec(EFFECTS), run)
+    return Tool(words.spec(EFFECTS, private=True), run)
 
 
 class _Files:

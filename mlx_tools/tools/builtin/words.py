@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools import data
+from mlx_tools.policy.presets import BUILTIN
 from mlx_tools.spec import Effects, ToolSpec
 
-PLUGIN: Final = "builtin"
+PLUGIN: Final = BUILTIN
 """What a policy calls the built-in tools together: ``plugin:builtin``."""
 
 
@@ -24,9 +25,18 @@ class Words:
     parameters: Mapping[str, Any]
     notices: Mapping[str, str]
 
-    def spec(self, effects: Effects | Callable[[Mapping[str, Any]], Effects]) -> ToolSpec:
+    def spec(
+        self, effects: Effects | Callable[[Mapping[str, Any]], Effects], *, private: bool = False
+    ) -> ToolSpec:
         """The tool's spec; what it does is code and stands with the code."""
-        return ToolSpec(self.name, self.description, self.parameters, effects, plugin=PLUGIN)
+        return ToolSpec(
+            self.name,
+            self.description,
+            self.parameters,
+            effects,
+            plugin=PLUGIN,
+            private=private,
+        )
 
 
 @functools.cache

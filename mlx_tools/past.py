@@ -1,0 +1,93 @@
+"""What happened before in a run and in its session, as far as it decides about later calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mlx_tools.messages import (
+    CallRecord,
+    CompletionRecord,
+    DecisionRecord,
+    ObservationRecord,
+    Record,
+)
+from mlx_tools.policy import Tally
+from mlx_tools.protocol import canonical
+from mlx_tools.spec import Effects, ToolSpec
+
+_RAN: Final = ("tool_error", "timeout")
+"""With these a call has run, and failed."""
+
+
+class History:
+    """Which calls one run has made: what tells a repeated call from a new one.
+
+    The same call again is a repeat unless a call that can change things, itself not a repeat, came
+    in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
+    """
+
+    def __init__(self) -> None:
+        self.answered = False
+        self.acted = False
+        self.reminded = False
+        self._changes = 0
+        self._seen: dict[str, int] = {}
+
+    def copy(self) -> History:
+        """A history that can be gone on with while this one stays."""
+        other = History()
+        other._changes, other._seen = self._changes, dict(self._seen)
+        return other
+
+    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
+        """Takes in a call; returns whether it was made before, and nothing has changed since."""
+        key = canonical(name, arguments)
+        seen = self._seen.get(key)
+        repeated = seen == self._changes
+        if seen is None and spec is not None and spec.mutates(arguments):
+            self._changes += 1
+        self._seen[key] = self._changes
+        return repeated
+
+    def observe(self, record: ObservationRecord, *, search: bool = False) -> None:
+        """Takes in how a call ended. ``answered``: one has run; ``acted``: one that was more than
+        a ``search`` for tools."""
+        if record.error is None or record.error.code in _RAN:
+            self.answered = True
+            self.acted |= not search
+        elif record.error.code == "repeated_call":
+            self.reminded = True
+
+
+class Past:
+    """What has happened in a session that decides about its later calls, over all its questions.
+
+    ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
+    answered, ``consents`` are the effects that a person allowed a tool for the rest of the session,
+    ``at`` is when the last completion came.
+    """
+
+    def __init__(self) -> None:
+        self.made = Tally()
+        self.private_read = False
+        self.consents: dict[str, Effects] = {}
+        self.at = ""
+        self._names: dict[str, str] = {}
+
+    def note(self, record: Record, specs: Mapping[str, ToolSpec]) -> None:
+        """Takes in any record of the session."""
+        match record:
+            case CompletionRecord():
+                self.at = record.at
+            case CallRecord():
+                self._names[record.call] = record.name
+            case DecisionRecord(decision="allow" | "ask"):
+                self.made.add(record.call, self._names.get(record.call, ""), self.at)
+            case ObservationRecord() if record.error is None or record.error.code in _RAN:
+                spec = specs.get(record.name)
+                self.private_read |= spec is None or spec.private
+
+    def consent(self, name: str, effects: Effects) -> None:
+        """Takes in that a person allowed a tool these effects for the rest of the session."""
+        self.consents[name] = self.consents.get(name, frozenset()) | effects

@@ -1,0 +1,107 @@
+"""What is known of a call beside its name and its arguments: what `decide` is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from mlx_tools.spec import MUTATING, Effects, ToolSpec
+
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class Found(Protocol):
+    """A secret that was found in a text."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+class Finder(Protocol):
+    """What looks through a text: for secrets of known kinds, and for what stands in the place of
+    one that was taken out. Pure."""
+
+    def find_secrets(self, text: str, /) -> Sequence[Found]: ...
+    def holds_placeholder(self, text: str, /) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A rate that leaves no room for the call: the rule's name, and the reason in words."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of one call.
+
+    ``consented`` are the effects that a person allowed this tool for the rest of the session, None
+    where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
+    ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
+    tool has answered in this session. ``exceeded`` is the rate that leaves no room for the call.
+    """
+
+    consented: Effects | None = None
+    secrets: tuple[str, ...] = ()
+    placeholder: bool = False
+    private_read: bool = False
+    exceeded: Exceeded | None = None
+
+
+NOTHING_KNOWN: Final = Facts()
+
+
+def facts_of(
+    spec: ToolSpec,
+    arguments: Mapping[str, Any],
+    finder: Finder | None,
+    *,
+    consented: Effects | None = None,
+    private_read: bool = False,
+    exceeded: Exceeded | None = None,
+) -> Facts:
+    """The facts of a call with these arguments, which ``finder`` looks through.
+
+    They are looked through only for a tool that might do what a find forbids: use the network with
+    a secret, change something with a placeholder.
+    """
+    possible = spec.possible_effects | spec.effects_of(arguments)
+    secrets: set[str] = set()
+    placeholder = False
+    if finder is not None:
+        if "network" in possible:
+            secrets = {one.kind for text in _texts(arguments) for one in finder.find_secrets(text)}
+        if not MUTATING.isdisjoint(possible):
+            placeholder = any(map(finder.holds_placeholder, _texts(arguments)))
+    return Facts(
+        consented=consented,
+        secrets=tuple(sorted(secrets)),
+        placeholder=placeholder,
+        private_read=private_read,
+        exceeded=exceeded,
+    )
+
+
+def _texts(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Every text in the arguments, names too, as it is; then all as one line of JSON, in which a
+    value stands beside its name."""
+    left: list[Any] = [arguments]
+    while left:
+        match left.pop():
+            case str() as text:
+                yield text
+            case Mapping() as mapping:
+                left += _flat(mapping.items())
+            case list() | tuple() as items:
+                left += items
+    yield _compact(dict(arguments))
+
+
+def _flat(items: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+    for name, value in items:
+        yield name
+        yield value

@@ -1,0 +1,252 @@
+"""The settings of policy: rates, the network after a private read, redaction; and that no
+project's file loosens any of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools import config
+from mlx_tools.access_file import fingerprints
+from mlx_tools.config import ConfigErrors, Configuration, Layer
+from mlx_tools.policy import PRESETS, Facts, Policy, Tally, decide, exceeded
+from mlx_tools.spec import ALL_EFFECTS, ToolSpec
+from tests.policy.test_rules import PATTERNS, RATES, SPECS, at
+
+
+class Place:
+    """The files of a user and of a project, in one temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.cwd = self.home / "project" / "src"
+        self.cwd.mkdir(parents=True)
+        self.user = folder / "config.toml"
+        self.project = self.home / "project" / "mlx-tools.toml"
+
+    def load(
+        self, user: str = "", project: str = "", environ: dict[str, str] | None = None
+    ) -> Configuration:
+        for path, text in ((self.user, user), (self.project, project)):
+            path.unlink(missing_ok=True)
+            if text:
+                path.write_text(text)
+                path.chmod(0o600)
+        return config.load(environ=environ or {}, cwd=self.cwd, user_file=self.user, home=self.home)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+ALL_SET = """
+[policy]
+allow = ["*"]
+session_rate_limit = "100/hour"
+network_after_read = "ask"
+redact = false
+redact_paths = true
+
+[policy.rate_limits]
+web_search = "10/minute"
+"notes_*" = "100/hour"
+"plugin:weather/*" = "1/day"
+"""
+
+
+def test_the_policy_has_what_the_settings_say(place: Place) -> None:
+    assert place.load(ALL_SET).policy() == Policy(
+        allow=["*"],
+        rate_limits={"web_search": "10/minute", "notes_*": "100/hour", "plugin:weather/*": "1/day"},
+        session_rate_limit="100/hour",
+        network_after_read="ask",
+        redact=False,
+        redact_paths=True,
+    )
+    default = place.load().policy()
+    assert default.redacts and not default.redacts_paths and not default.rate_limits
+
+
+def test_the_environment_writes_rates_with_commas_and_adds_up(place: Place) -> None:
+    variables = {
+        "MLX_TOOLS_POLICY_RATE_LIMITS": " web_search = 99/minute , fetch_url=1/second,",
+        "MLX_TOOLS_POLICY_SESSION_RATE_LIMIT": "5/day",
+        "MLX_TOOLS_POLICY_NETWORK_AFTER_READ": "deny",
+        "MLX_TOOLS_POLICY_REDACT": "yes",
+        "MLX_TOOLS_POLICY_REDACT_PATHS": "no",
+    }
+    loaded = place.load(ALL_SET, environ=variables)
+    policy = loaded.policy()
+    assert policy.rate_limits["web_search"] == "99/minute"
+    assert policy.rate_limits["fetch_url"] == "1/second"
+    assert policy.rate_limits["notes_*"] == "100/hour"
+    assert (policy.session_rate_limit, policy.network_after_read) == ("5/day", "deny")
+    assert policy.redact and not policy.redact_paths
+    kinds = [origin.kind for origin in loaded.origins["policy.rate_limits"]]
+    assert kinds[-2:] == ["user", "environment"]
+    empty = place.load(ALL_SET, environ={"MLX_TOOLS_POLICY_RATE_LIMITS": ""}).policy()
+    assert len(empty.rate_limits) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("rate_limits = ['x']", "policy.rate_limits"),
+        ("rate_limits = {x = 3}", "policy.rate_limits"),
+        ("rate_limits = {x = '3/fortnight'}", "policy.rate_limits"),
+        ("rate_limits = {'a b' = '3/hour'}", "policy.rate_limits"),
+        ("session_rate_limit = 3", "policy.session_rate_limit"),
+        ("session_rate_limit = '0/hour'", "policy.session_rate_limit"),
+        ("network_after_read = 'never'", "policy.network_after_read"),
+        ("redact = 'yes'", "policy.redact"),
+    ],
+)
+def test_what_is_no_value_is_a_fault_that_names_key_and_what_is_allowed(
+    place: Place, text: str, key: str
+) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        place.load(f"[policy]\n{text}\n")
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{place.user}: {key}: ") and "(allowed: " in problem
+
+
+@pytest.mark.parametrize("text", ["x", "x=", "=1/hour", "x=1/hour,x=2/hour", "x=1/hour;y=1/hour"])
+def test_a_variable_that_is_no_table_of_rates_is_a_fault(place: Place, text: str) -> None:
+    with pytest.raises(ConfigErrors, match=r"MLX_TOOLS_POLICY_RATE_LIMITS.*10/minute"):
+        place.load(environ={"MLX_TOOLS_POLICY_RATE_LIMITS": text})
+
+
+def test_a_project_file_may_lower_rates_and_add_some(place: Place) -> None:
+    project = (
+        "[policy]\nsession_rate_limit = '100/day'\nnetwork_after_read = 'deny'\nredact = true\n"
+        "[policy.rate_limits]\nweb_search = '9/minute'\n'*' = '1000/hour'\n"
+    )
+    policy = place.load(ALL_SET, project).policy()
+    assert policy.rate_limits["web_search"] == "9/minute"
+    assert policy.rate_limits["*"] == "1000/hour" and policy.rate_limits["notes_*"] == "100/hour"
+    assert (policy.session_rate_limit, policy.network_after_read) == ("100/day", "deny")
+    assert policy.redacts
+    assert place.load("", "[policy]\nsession_rate_limit = '9/day'\n").policy().session_rate_limit
+
+
+@pytest.mark.parametrize(
+    ("project", "key"),
+    [
+        ("rate_limits = {web_search = '11/minute'}", "policy.rate_limits: web_search"),
+        ("rate_limits = {web_search = '10/second'}", "policy.rate_limits: web_search"),
+        ("rate_limits = {a = '1/day', 'notes_*' = '2000/day'}", "policy.rate_limits: notes_*"),
+        ("session_rate_limit = '101/hour'", "policy.session_rate_limit"),
+        ("network_after_read = 'allow'", "policy.network_after_read"),
+        ("redact_paths = false", "policy.redact_paths"),
+    ],
+)
+def test_a_project_file_that_would_loosen_is_a_fault(place: Place, project: str, key: str) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        place.load(ALL_SET, f"[policy]\n{project}\n")
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{place.project}: {key}: a project's file can only tighten this")
+
+
+def test_a_project_file_does_not_switch_redaction_off(place: Place) -> None:
+    with pytest.raises(ConfigErrors, match=r"policy\.redact: a project's file"):
+        place.load("", "[policy]\nredact = false\n")
+
+
+def test_a_project_list_of_tools_switches_no_redaction_on(place: Place) -> None:
+    user = "[policy]\nallow = ['*']\nredact = false\n"
+    assert not place.load(user, "[policy]\nallow = ['clock']\n").policy().redacts
+
+
+# --- what is watched ---
+
+
+def test_every_place_where_a_file_is_or_would_be_read_is_watched(place: Place) -> None:
+    loaded = place.load()
+    folders = (place.cwd, place.cwd.parent, place.home)
+    wanted = [place.user, *(folder / "mlx-tools.toml" for folder in folders)]
+    assert loaded.watched == {str(path): "absent" for path in wanted}
+    found = place.load("[policy]\n", "[policy]\n").watched
+    assert list(found) == [str(path) for path in wanted[:3]]
+    assert found == fingerprints(found) and "absent" not in (
+        found[str(place.user)],
+        found[str(place.project)],
+    )
+
+
+# --- whatever a project's file says ---
+
+KEYS: dict[str, st.SearchStrategy[Any]] = {
+    "policy.allow": st.lists(PATTERNS, max_size=3).map(tuple),
+    "policy.preset": st.sampled_from(list(PRESETS)),
+    "policy.deny": st.lists(PATTERNS, max_size=2).map(tuple),
+    "policy.ask": st.lists(PATTERNS, max_size=2).map(tuple),
+    "policy.local_only": st.booleans(),
+    "policy.dry_run": st.booleans(),
+    "policy.rate_limits": st.dictionaries(PATTERNS, RATES, max_size=2),
+    "policy.session_rate_limit": RATES,
+    "policy.network_after_read": st.sampled_from(["allow", "ask", "deny"]),
+    "policy.redact": st.booleans(),
+    "policy.redact_paths": st.booleans(),
+}
+VALUES = st.fixed_dictionaries({}, optional=KEYS)
+
+
+def test_no_setting_of_the_policy_is_left_out_here() -> None:
+    keys = {key for key in config.table() if key.startswith("policy.")}
+    assert keys - {"policy.approve"} == set(KEYS)  # which decides who is asked, about no call
+
+
+def layer(kind: Any, values: dict[str, Any]) -> Layer:
+    if "policy.allow" in values:
+        values = {key: value for key, value in values.items() if key != "policy.preset"}
+    return Layer(kind, kind, values, {key: key for key in values})
+
+
+CALLS: list[tuple[ToolSpec, dict[str, str], Facts, int]] = [
+    (spec, {"operation": operation}, Facts(private_read=private, consented=consented), made)
+    for spec in SPECS
+    for operation in ("read", "write")
+    for private in (False, True)
+    for consented in (None, frozenset(ALL_EFFECTS))
+    for made in (0, 1, 2, 3)
+]
+
+
+def decisions(policy: Policy) -> list[str]:
+    """What becomes of each of the calls, so many calls of the same tool a second after the other
+    having been made before."""
+    found = []
+    for spec, arguments, facts, made in CALLS:
+        tally = Tally()
+        for number in range(made):
+            tally.add(f"c{number}", spec.name, at(number))
+        facts = replace(facts, exceeded=exceeded(policy, spec, tally, at(made)))
+        found.append(
+            decide(policy, spec, spec.name, arguments, runs="freely", facts=facts).decision
+        )
+    return found
+
+
+@given(st.sampled_from([{}, {"policy.allow": ("*",)}]), VALUES, VALUES)
+@settings(max_examples=80, deadline=None)
+def test_no_project_file_makes_anything_of_a_denial_or_lets_a_question_pass(
+    always: dict[str, Any], user: dict[str, Any], project: dict[str, Any]
+) -> None:
+    layers = [config.defaults(), layer("user", {**user, **always})]
+    before = config.merge(layers).policy()
+    without = decisions(before)
+    order = ["allow", "ask", "deny"]
+    for key, value in project.items():  # one fault must not hide the others
+        try:
+            after = config.merge([*layers, layer("project", {key: value})]).policy()
+        except ConfigErrors:
+            continue
+        for then, now in zip(without, decisions(after), strict=True):
+            assert order.index(now) >= order.index(then), key
+        assert after.redacts >= before.redacts and after.redacts_paths >= before.redacts_paths

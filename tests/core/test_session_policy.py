@@ -1,0 +1,219 @@
+"""What a session has done decides about its next calls: rates, private reads, consents, secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mlx_tools import Answered, Controller, data, tool
+from mlx_tools.messages import (
+    ApprovalRecord,
+    DecisionRecord,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
+from mlx_tools.policy import Finder, Policy
+from mlx_tools.session import Session
+from mlx_tools.spec import ToolSpec
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript import decode, encode
+from tests.core.sessions import SPECS, answer, call, completion, header, ran, settle, spec
+from tests.policy.test_facts import Words
+
+MORE: dict[str, ToolSpec] = {
+    **SPECS,
+    "fetch": spec("fetch", frozenset({"read", "network"})),
+    "post": spec("post", frozenset({"network", "write"})),
+    "files": spec("files", private=True),
+}
+
+
+def at(seconds: float) -> str:
+    return f"2026-03-01T12:{int(seconds // 60):02}:{int(seconds % 60):02}+00:00"
+
+
+class Talk:
+    """A session that is talked to, with the times of its completions."""
+
+    def __init__(self, policy: Policy, finder: Finder | None = None) -> None:
+        self.finder = finder
+        self.records: list[Record] = []
+        self.session = Session([], specs=MORE, words=data.load_words(), finder=finder)
+        self.add(header(policy), UserRecord(content="go"))
+
+    def add(self, *records: Record) -> None:
+        for record in records:
+            self.session.apply(record)
+            self.records.append(record)
+
+    def say(self, time: str, *lines: str) -> list[str]:
+        """What became of the calls, each its decision and rule, at a completion of this time.
+        Those that may run do."""
+        said = replace(completion(self.session.turn + 1, "\n".join(lines)), at=time)
+        self.add(said)
+        written = settle(self.session)
+        self.records += written
+        for open_call in [*self.session.current.runnable()]:
+            self.run(open_call.call, open_call.name)
+        return [f"{r.decision} {r.rule}" for r in written if isinstance(r, DecisionRecord)]
+
+    def run(self, key: str, name: str, content: str = "seen") -> None:
+        started, _ = ran(key, "look")
+        self.add(started, ObservationRecord(call=key, name=name, content=content))
+
+    def ask(self) -> None:
+        """Ends the answer, and asks the next question."""
+        self.say(at(0), answer())
+        self.add(UserRecord(content="again"))
+
+    def again(self) -> list[Record]:
+        """The decisions that folding the records again comes to, from a transcript's lines."""
+        session = Session([], specs=MORE, words=data.load_words(), finder=self.finder)
+        found: list[Record] = []
+        for line in map(encode, self.records):
+            record = decode(line)
+            pending = session.current.unwritten if session.state.value == "reading" else ()
+            if pending:
+                assert pending[0] == record
+                found.append(record)
+            session.apply(record)
+        return found
+
+
+def numbered(name: str, number: int) -> str:
+    return call(name, x=number)
+
+
+def test_calls_of_one_turn_count_one_after_the_other() -> None:
+    talk = Talk(Policy(allow=["*"], rate_limits={"look": "2/minute"}))
+    said = talk.say(at(0), *(numbered("look", n) for n in range(3)), numbered("peek", 1))
+    assert said == ["allow allow *"] * 2 + ["deny rate_limit look 2/minute", "allow allow *"]
+    refused = [r for r in talk.records if isinstance(r, ObservationRecord) and r.error]
+    (seen,) = refused
+    assert seen.error is not None and seen.error.code == "rate_limited"
+    assert "12:01:00Z" in seen.error.message
+
+
+def test_calls_count_over_turns_and_questions_until_their_time_has_passed() -> None:
+    talk = Talk(Policy(allow=["*"], rate_limits={"*": "2/minute"}))
+    assert talk.say(at(0), numbered("look", 1)) == ["allow allow *"]
+    assert talk.say(at(30), numbered("look", 2)) == ["allow allow *"]
+    talk.ask()
+    assert talk.say(at(50), numbered("look", 3)) == ["deny rate_limit * 2/minute"]
+    assert talk.say(at(60), numbered("look", 4)) == ["allow allow *"]
+    assert talk.say(at(61), numbered("look", 5)) == ["deny rate_limit * 2/minute"]
+
+
+def test_all_calls_of_a_session_count_together() -> None:
+    talk = Talk(Policy(allow=["*"], session_rate_limit="2/hour"))
+    said = talk.say(at(0), numbered("look", 1), numbered("peek", 1), numbered("write", 1))
+    assert said == ["allow allow *"] * 2 + ["deny session_rate_limit 2/hour"]
+
+
+def test_a_call_that_was_asked_about_counts_and_one_that_was_denied_does_not() -> None:
+    talk = Talk(Policy(allow=["*"], deny=["peek"], session_rate_limit="2/hour"))
+    said = talk.say(at(0), numbered("peek", 1), numbered("peek", 2), numbered("careful", 1))
+    assert said == ["deny deny peek"] * 2 + ["ask needs_approval"]
+    talk.add(ApprovalRecord(call="c3", approved=False, digest="d"))
+    talk.records += settle(talk.session)
+    assert talk.say(at(1), numbered("look", 1)) == ["allow allow *"]
+    assert talk.say(at(2), numbered("look", 2)) == ["deny session_rate_limit 2/hour"]
+
+
+def test_a_call_that_is_not_valid_or_repeated_does_not_count() -> None:
+    talk = Talk(Policy(allow=["*"], session_rate_limit="2/hour"))
+    wrong = json.dumps({"type": "tool_call", "name": "look", "arguments": {"y": 1}})
+    assert talk.say(at(0), wrong, numbered("look", 1)) == ["allow allow *"]
+    assert talk.say(at(1), numbered("look", 1), numbered("look", 2)) == ["allow allow *"]
+
+
+@pytest.mark.parametrize("time", ["", "soon", at(0)[:-6]])
+def test_without_a_time_the_limit_holds_for_ever(time: str) -> None:
+    talk = Talk(Policy(allow=["*"], rate_limits={"*": "1/second"}))
+    assert talk.say(time, numbered("look", 1)) == ["allow allow *"]
+    assert talk.say(time, numbered("look", 2)) == ["deny rate_limit * 1/second"]
+    assert talk.say(at(3000), numbered("look", 3)) == ["deny rate_limit * 1/second"]
+
+
+def test_a_private_read_is_remembered_over_questions() -> None:
+    talk = Talk(Policy(allow=["*"], network_after_read="deny"))
+    together = talk.say(at(0), numbered("files", 1), numbered("fetch", 1))
+    assert together == ["allow allow *"] * 2  # what it fetches was written before it had read
+    assert talk.say(at(1), numbered("fetch", 2)) == ["deny network_after_read"]
+    talk.ask()
+    assert talk.say(at(2), numbered("post", 3)) == ["deny network_after_read"]
+    assert talk.say(at(3), numbered("look", 3)) == ["allow allow *"]
+
+
+def test_only_a_private_tool_that_answered_is_a_private_read() -> None:
+    talk = Talk(Policy(allow=["*"], deny=["files"], network_after_read="ask"))
+    talk.say(at(0), numbered("files", 1), numbered("look", 1))
+    assert talk.say(at(1), numbered("fetch", 1)) == ["allow allow *"]
+    allowed = Talk(Policy(allow=["*"], network_after_read="ask"))
+    allowed.say(at(0), numbered("files", 1))
+    assert allowed.say(at(1), numbered("fetch", 1)) == ["ask network_after_read"]
+
+
+def test_a_consent_for_the_session_answers_later_questions() -> None:
+    talk = Talk(Policy(allow=["*"], ask=["write"]))
+    talk.session.past.consent("write", frozenset({"write"}))
+    assert talk.say(at(0), numbered("write", 1)) == ["allow session_consent"]
+    assert talk.say(at(1), numbered("careful", 1)) == ["ask needs_approval"]
+
+
+def test_a_secret_stops_a_call_to_the_network_alone() -> None:
+    talk = Talk(Policy(allow=["*"]), Words())
+    said = talk.say(at(0), call("fetch", x="SECRET"), call("look", x="SECRET"), call("fetch", x=1))
+    assert said == ["deny secret", "allow allow *", "allow allow *"]
+    reasons = [r.reason for r in talk.records if isinstance(r, DecisionRecord)]
+    assert "token" in reasons[0] and not any("SECRET" in reason for reason in reasons)
+
+
+def test_a_placeholder_stops_a_call_that_changes_something() -> None:
+    talk = Talk(Policy(allow=["*"]), Words())
+    lines = call("write", x={"text": ["[REDACTED]"]}), call("look", x="[REDACTED]")
+    assert talk.say(at(0), *lines) == ["deny placeholder", "allow allow *"]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(allow=["*"], rate_limits={"*": "1/minute"}, network_after_read="ask"),
+        Policy(allow=["*"], session_rate_limit="3/minute", network_after_read="deny"),
+    ],
+)
+def test_folding_the_transcript_again_comes_to_the_same_decisions(policy: Policy) -> None:
+    talk = Talk(policy, Words())
+    times: Sequence[str] = (at(0), at(30), "", at(10), at(200), at(201))
+    for number, time in enumerate(times):
+        lines = [numbered(name, number) for name in ("look", "files", "fetch")]
+        talk.say(time, *lines, call("fetch", x=f"SECRET {number}"))
+        if talk.session.current.open_calls:  # asked: a person says no
+            for key in [*talk.session.current.open_calls]:
+                talk.add(ApprovalRecord(call=key, approved=False, digest=""))
+            talk.records += settle(talk.session)
+        talk.ask()
+    assert sum(isinstance(r, DecisionRecord) for r in talk.again()) == 4 * len(times)
+
+
+def test_a_run_records_when_its_completions_were_read() -> None:
+    ran_at: list[Any] = []
+
+    @tool(effects={"read"})
+    def look(x: int) -> str:
+        """Looks."""
+        ran_at.append(x)
+        return "seen"
+
+    backend = ScriptedBackend(numbered("look", 1), numbered("look", 2), answer())
+    policy = Policy(allow=["*"], rate_limits={"look": "1/day"})
+    outcome = Controller(backend, [look], policy).run_sync("Go")
+    assert isinstance(outcome, Answered) and ran_at == [1]
+    assert [c.error_code for c in outcome.calls] == [None, "rate_limited"]
+    assert [c.status for c in outcome.calls] == ["ok", "denied"]
+    assert "called again at 2" in backend.prompts[2]

@@ -1,0 +1,233 @@
+"""The access list: whatever is wrong with it, and whatever changed, no call runs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.access_file import AccessFile, MemoryAccess, fingerprints
+from mlx_tools.errors import TranscriptError
+from mlx_tools.policy.access import AccessList, refused
+from mlx_tools.spec import ToolSpec
+
+LOOK = ToolSpec("look", effects=frozenset({"read"}))
+SAVE = ToolSpec("save", effects=frozenset({"write"}))
+SPECS = (LOOK, SAVE)
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> AccessFile:
+    made = AccessFile(tmp_path / "access.json")
+    made.begin("s1", "p1", SPECS)
+    return made
+
+
+def why(access: MemoryAccess, session: str = "s1", spec: ToolSpec = LOOK) -> str | None:
+    decision = access.check(session, spec)
+    if decision is None:
+        return None
+    assert (decision.decision, decision.rule) == ("deny", "access_list")
+    assert decision.code == "not_allowed"
+    return decision.reason
+
+
+def test_an_intact_list_refuses_nothing_and_only_its_owner_can_read_it(access: AccessFile) -> None:
+    assert why(access) is None and why(access, spec=SAVE) is None
+    assert stat.S_IMODE(access.path.stat().st_mode) == 0o600
+    assert [path.name for path in access.path.parent.iterdir()] == ["access.json"]
+
+
+def edited(**change: Any) -> Callable[[Path], object]:
+    def edit(path: Path) -> object:
+        value = json.loads(path.read_bytes()) | change
+        text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+        return path.write_text(text + "\n")
+
+    return edit
+
+
+def wider(path: Path) -> object:
+    value = json.loads(path.read_bytes())
+    value["tools"]["other"] = ToolSpec("other").digest()
+    return path.write_text(json.dumps(value, separators=(",", ":"), sort_keys=True) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (Path.unlink, "is gone"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_bytes(b"{}"), "is damaged"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is damaged"),
+        (lambda path: path.write_bytes(b"[" * 100_000), "is damaged"),
+        (lambda path: path.write_bytes(b'{"version":' + b"9" * 5000 + b"}"), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes() * 2), "is damaged"),
+        (lambda path: path.write_bytes(b" " * 5_000_000), "too large"),
+        (edited(session=""), "is damaged"),
+        (edited(session=None), "is damaged"),
+        (edited(more=1), "is damaged"),
+        (edited(version=2), "is damaged"),
+        (edited(tools=[]), "is damaged"),
+        (edited(session="s2"), "another session"),
+        (edited(policy="p2"), "the policy is not the one"),
+        (edited(tools={}), "look was no tool of this run"),
+        (edited(tools={"look": "0"}), "look has changed"),
+        (edited(configuration={"/etc/x": "absent"}), "the configuration has changed"),
+        (wider, "not the one that this run wrote"),
+        (lambda path: path.chmod(0o666), "others may write to it"),
+    ],
+)
+def test_a_list_that_is_not_what_it_was_lets_nothing_run(
+    access: AccessFile, damage: Callable[[Path], object], said: str
+) -> None:
+    damage(access.path)
+    assert said in (why(access) or "")
+
+
+def test_a_list_that_is_locked_lets_nothing_run(access: AccessFile) -> None:
+    with access.path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "is locked" in (why(access) or "")
+    assert why(access) is None
+
+
+def test_what_is_no_file_lets_nothing_run_and_is_not_waited_for(access: AccessFile) -> None:
+    data = access.path.read_bytes()
+    access.path.unlink()
+    os.mkfifo(access.path, 0o600)
+    assert "no regular file" in (why(access) or "")
+    access.path.unlink()
+    access.path.mkdir()
+    assert why(access) is not None
+    access.path.rmdir()
+    other = access.path.with_name("other")
+    other.write_bytes(data)
+    access.path.symlink_to(other)
+    assert why(access) is not None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_list_that_cannot_be_read_lets_nothing_run(access: AccessFile) -> None:
+    access.path.chmod(0)
+    assert why(access) is not None
+
+
+def test_the_list_of_another_session_does_not_help(access: AccessFile, tmp_path: Path) -> None:
+    assert "another session" in (why(access, session="s2") or "")
+    other = AccessFile(tmp_path / "other.json")
+    other.begin("s2", "p1", SPECS)
+    access.path.write_bytes(other.path.read_bytes())
+    assert "another session" in (why(access) or "")
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"description": "does more"},
+    {"effects": frozenset({"read", "network"})},
+    {"effects": lambda arguments: frozenset({"read"})},
+    {"parameters": {"type": "object", "properties": {"x": {}}}},
+    {"needs_approval": True},
+    {"timeout": 3.0},
+    {"retry": "read_only"},
+    {"plugin": "other"},
+    {"private": True},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+def test_a_tool_that_declares_something_else_than_when_the_run_began_does_not_run(
+    access: AccessFile, change: dict[str, Any]
+) -> None:
+    assert "look has changed" in (why(access, spec=replace(LOOK, **change)) or "")
+
+
+def test_a_tool_that_came_later_does_not_run(access: AccessFile) -> None:
+    assert "no tool of this run" in (why(access, spec=ToolSpec("later")) or "")
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_configuration_that_changed_lets_nothing_run(tmp_path: Path, kind: str) -> None:
+    user, project = tmp_path / "config.toml", tmp_path / "mlx-tools.toml"
+    user.write_text("[policy]\nallow = ['*']\n")
+    watched = fingerprints([user, project])
+    access = (
+        AccessFile(tmp_path / "access.json", watched) if kind == "file" else MemoryAccess(watched)
+    )
+    access.begin("s1", "p1", SPECS)
+    assert why(access) is None
+    user.touch()
+    assert why(access) is None
+    project.write_text("[policy]\ndeny = ['*']\n")
+    assert str(project) in (why(access) or "")
+    project.unlink()
+    assert why(access) is None
+    user.write_text("[policy]\nallow = []\n")
+    assert str(user) in (why(access) or "")
+    user.unlink()
+    os.mkfifo(user)
+    assert str(user) in (why(access) or "")
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_before_a_run_begins_and_after_it_ended_nothing_runs(tmp_path: Path, kind: str) -> None:
+    access = AccessFile(tmp_path / "access.json") if kind == "file" else MemoryAccess()
+    assert "no access list" in (why(access) or "")
+    access.begin("s1", "p1", SPECS)
+    assert why(access) is None
+    access.end()
+    assert "no access list" in (why(access) or "")
+    assert list(tmp_path.iterdir()) == []
+    access.end()
+
+
+def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: AccessFile) -> None:
+    again = AccessFile(access.path)
+    assert "no access list" in (why(again) or "")
+    again.begin("s1", "p2", [LOOK])
+    assert why(again) is None
+    assert why(again, spec=SAVE) is not None
+    assert why(access) is not None  # the first one, should it still be there
+
+
+def test_a_list_that_cannot_be_written_is_told_and_lets_nothing_run(tmp_path: Path) -> None:
+    access = AccessFile(tmp_path / "nowhere" / "access.json")
+    with pytest.raises(TranscriptError, match="access list"):
+        access.begin("s1", "p1", SPECS)
+    assert why(access) is not None
+
+
+TEXTS = st.text(min_size=1, max_size=8)
+TABLES = st.dictionaries(TEXTS, TEXTS, max_size=3)
+
+
+@given(TEXTS, TEXTS, TABLES, TABLES)
+def test_a_list_survives_its_file(
+    session: str, policy: str, tools: Mapping[str, str], places: Mapping[str, str]
+) -> None:
+    listed = AccessList(session=session, policy=policy, tools=tools, configuration=places)
+    assert AccessList.read(listed.write()) == listed
+
+
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
+def test_no_other_bytes_are_read_as_a_list_that_lets_a_tool_run(
+    noise: bytes, start: int, length: int
+) -> None:
+    own = AccessList.of("s1", "p1", SPECS, {})
+    data = own.write()
+    damaged = data[:start] + noise + data[start + length :]
+    try:
+        listed = AccessList.read(damaged)
+    except ValueError:
+        return
+    allowed = refused(listed, "s1", LOOK, policy_hash="p1", configuration={}) is None
+    assert not allowed or listed.tools["look"] == own.tools["look"]

@@ -1,0 +1,202 @@
+"""Rates: a window that slides, times from records, and doubt that counts against the call."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import UsageError
+from mlx_tools.policy import Policy, Rate, Tally, exceeded
+from mlx_tools.policy.rates import UNITS, checked_rates, full, instant
+from mlx_tools.spec import ToolSpec
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LOOK = ToolSpec("look", effects=frozenset({"read"}))
+PEEK = ToolSpec("peek", effects=frozenset({"read"}), plugin="eyes")
+
+
+def at(seconds: float) -> str:
+    return (START + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def tally(*made: tuple[str, float | None]) -> Tally:
+    found = Tally()
+    for number, (name, seconds) in enumerate(made):
+        found.add(f"c{number}", name, "" if seconds is None else at(seconds))
+    return found
+
+
+def rule(policy: Policy, made: Tally, now: str, spec: ToolSpec = LOOK) -> str | None:
+    over = exceeded(policy, spec, made, now)
+    return over.rule if over is not None else None
+
+
+def test_a_call_over_the_limit_is_told_with_its_rule_and_when_one_may_be_made_again() -> None:
+    policy = Policy(rate_limits={"look": "2/minute"})
+    made = tally(("look", 0), ("look", 10.25))
+    over = exceeded(policy, LOOK, made, at(30))
+    assert over is not None
+    assert over.rule == "rate_limit look 2/minute"
+    assert over.reason.endswith("it may be called again at 2026-03-01T12:01:00Z")
+    assert rule(policy, made, at(59.999)) is not None
+    assert rule(policy, made, at(60)) is None
+    assert rule(policy, tally(("look", 0)), at(1)) is None
+
+
+def test_the_window_slides_with_the_calls() -> None:
+    policy = Policy(rate_limits={"look": "2/minute"})
+    assert rule(policy, tally(("look", 50), ("look", 55)), at(65)) is not None
+    assert rule(policy, tally(("look", 50), ("look", 55)), at(110)) is None
+    over = exceeded(policy, LOOK, tally(*(("look", s) for s in (0, 1, 2, 3.5))), at(4))
+    assert over is not None and "12:01:02Z" in over.reason  # two must have left, not one
+
+
+def test_a_second_is_rounded_up_so_that_waiting_until_then_is_enough() -> None:
+    over = exceeded(Policy(rate_limits={"*": "1/minute"}), LOOK, tally(("look", 0.5)), at(1))
+    assert over is not None and "12:01:01Z" in over.reason
+
+
+def test_each_tool_that_a_pattern_means_has_a_count_of_its_own() -> None:
+    policy = Policy(rate_limits={"*": "1/hour"})
+    made = tally(("look", 0))
+    assert rule(policy, made, at(1)) == "rate_limit * 1/hour"
+    assert rule(policy, made, at(1), PEEK) is None
+    assert rule(Policy(rate_limits={"plugin:eyes": "1/hour"}), tally(("peek", 0)), at(1)) is None
+    assert rule(Policy(rate_limits={"plugin:eyes": "1/hour"}), tally(("peek", 0)), at(1), PEEK)
+
+
+def test_a_session_counts_all_calls_together() -> None:
+    policy = Policy(session_rate_limit="2/hour")
+    assert rule(policy, tally(("look", 0), ("peek", 0)), at(1)) == "session_rate_limit 2/hour"
+    assert rule(policy, tally(("peek", 0)), at(1)) is None
+
+
+def test_of_several_rates_each_holds_and_the_longest_is_told() -> None:
+    policy = Policy(rate_limits={"look": "1/minute", "l*": "1/hour", "peek": "1/day"})
+    assert rule(policy, tally(("look", 0)), at(1)) == "rate_limit l* 1/hour"
+    both = policy.narrowed_by(Policy(allow=["*"], session_rate_limit="1/day"))
+    assert rule(both, tally(("look", 0)), at(7200)) == "session_rate_limit 1/day"
+
+
+@pytest.mark.parametrize(
+    "unknown", ["", "yesterday", "2026-03-01T12:00:00", "9999-12-31T23:59:59Z"]
+)
+def test_a_time_that_is_not_known_counts_against_the_call(unknown: str) -> None:
+    policy = Policy(rate_limits={"look": "2/second"})
+    earlier = tally(("look", 0), ("look", 0))
+    over = exceeded(policy, LOOK, earlier, unknown)  # of the call itself
+    assert over is not None and "not known" in over.reason
+    made = Tally()
+    made.add("c1", "look", unknown)  # of earlier ones
+    made.add("c2", "look", unknown)
+    over = exceeded(policy, LOOK, made, at(1e6))
+    assert over is not None and "not known" in over.reason
+
+
+def test_a_clock_that_was_set_back_counts_against_the_call() -> None:
+    policy = Policy(rate_limits={"look": "1/minute"})
+    assert rule(policy, tally(("look", 0)), at(-86_400 * 365)) is not None
+    assert rule(policy, tally(("look", 0)), at(60)) is None
+
+
+def test_the_same_call_told_twice_is_one_call() -> None:
+    made = Tally()
+    made.add("c1", "look", at(0))
+    made.add("c1", "look", at(0))
+    assert len(made.times()) == 1
+    other = made.copy()
+    other.add("c2", "look", at(0))
+    assert len(made.times("look")) == 1 and len(other.times("look")) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("", "10", "10/min", "10/Minute", "0/minute", "-1/minute", "01/minute", "1.5/hour"),
+        *("10 /hour", "1000000/day", "١/hour", "10/minute\n", None, 10, ["1/hour"]),
+        pytest.param("9" * 5000 + "/hour", id="too long to be written"),
+    ],
+)
+def test_what_is_no_rate_is_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        Rate.parse(wrong, "policy.session_rate_limit")
+    assert len(str(caught.value)) < 300
+    with pytest.raises(UsageError, match=r"^policy\.rate_limits"):
+        Policy(rate_limits={"look": wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"a b": "1/hour"}, {1: "1/hour"}, {"": "1/hour"}, [], "x", None])
+def test_what_is_no_table_of_rates_is_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError, match=r"^policy\.rate_limits"):
+        Policy(rate_limits=wrong)
+
+
+def test_a_table_of_rates_cannot_be_changed() -> None:
+    given_rates = {"b": "1/hour", "a": "2/hour"}
+    policy = Policy(rate_limits=given_rates)
+    given_rates["b"] = "9/hour"
+    assert policy.rate_limits["b"] == "1/hour"
+    with pytest.raises(TypeError):
+        policy.rate_limits["b"] = "9/hour"  # type: ignore[index]
+    assert list(checked_rates({"b": "1/hour", "a": "1/day"}, "x")) == ["a", "b"]
+
+
+RATES = st.builds(Rate, st.integers(1, 5), st.sampled_from([1, 2, 3, 7]))
+TIMES = st.lists(st.integers(0, 30), max_size=25).map(sorted)
+
+
+@given(RATES, TIMES)
+@settings(max_examples=200, deadline=None)
+def test_no_window_ever_holds_more_calls_than_the_rate_allows(
+    rate: Rate, wanted: list[int]
+) -> None:
+    let: list[datetime | None] = []
+    for second in wanted:
+        now = START + timedelta(seconds=second)
+        over = full(rate, let, at(second))
+        if over is None:
+            let.append(now)
+            continue
+        assert over.again is not None and over.again > now
+        assert full(rate, let, over.again.isoformat()) is None  # what was promised holds
+        just_before = over.again - timedelta(milliseconds=1)
+        assert full(rate, let, just_before.isoformat()) is not None  # and not any sooner
+    window = timedelta(seconds=rate.seconds)
+    for first in let:
+        assert first is not None
+        assert sum(t is not None and first <= t < first + window for t in let) <= rate.calls
+
+
+MADE = st.lists(st.none() | st.integers(0, 30), max_size=8)
+
+
+@given(RATES, RATES, MADE, st.none() | st.integers(0, 30))
+@settings(max_examples=300, deadline=None)
+def test_a_rate_within_another_leaves_no_room_where_that_one_leaves_none(
+    one: Rate, other: Rate, made: list[int | None], now: int | None
+) -> None:
+    times = [None if s is None else START + timedelta(seconds=s) for s in made]
+    written = "" if now is None else at(now)
+    if one.within(other) and full(other, times, written) is not None:
+        assert full(one, times, written) is not None
+
+
+def test_within_is_no_more_calls_in_a_window_that_is_no_shorter() -> None:
+    def within(one: str, other: str) -> bool:
+        return Rate.parse(one).within(Rate.parse(other))
+
+    assert within("5/minute", "10/minute") and within("10/hour", "10/minute")
+    assert not within("100/hour", "10/minute") and not within("11/minute", "10/minute")
+    assert not within("1/minute", "60/hour")  # 60 made within the hour: that one has no room left
+    assert all(within(f"3/{unit}", f"3/{unit}") for unit in UNITS)
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_a_time_or_none(text: str) -> None:
+    found = instant(text)
+    assert found is None or (found.tzinfo is not None and found + timedelta(days=1))
