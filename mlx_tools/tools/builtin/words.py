@@ -24,13 +24,25 @@ class Words:
     parameters: Mapping[str, Any]
     notices: Mapping[str, str]
 
-    def spec(self, effects: Effects | Callable[[Mapping[str, Any]], Effects]) -> ToolSpec:
+    def spec(
+        self,
+        effects: Effects | Callable[[Mapping[str, Any]], Effects],
+        *,
+        needs_approval: bool = False,
+    ) -> ToolSpec:
         """The tool's spec; what it does is code and stands with the code."""
-        return ToolSpec(self.name, self.description, self.parameters, effects, plugin=PLUGIN)
+        return ToolSpec(
+            self.name,
+            self.description,
+            self.parameters,
+            effects,
+            needs_approval=needs_approval,
+            plugin=PLUGIN,
+        )
 
 
 @functools.cache
 def words_of(name: str) -> Words:
-    """The words of one built-in tool."""
+    """The words in a file of ``prompts/tools/``, named without its ending."""
     read = json.loads(data.read_data(f"prompts/tools/{name}.json"))
     return Words(read["name"], read["description"], read["parameters"], read.get("notices", {}))
