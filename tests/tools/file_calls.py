@@ -64,7 +64,7 @@ def names(folder: Path) -> list[str]:
 @contextmanager
 def quick_folder(otherwise: Path) -> Iterator[Path]:
     """A folder in memory where the system has one: thousands of files are written for good."""
-    memory = Path("/dev/shm")  # noqa: S108
+    memory = Path("/dev/shm")
     if not (memory.is_dir() and os.access(memory, os.W_OK)):
         yield otherwise
         return

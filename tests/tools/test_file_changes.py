@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
-from mlx_tools.tools.builtin.places import MAX_NEW_FOLDERS
+from mlx_tools.tools.builtin.changing import name_new
+from mlx_tools.tools.builtin.places import MAX_NEW_FOLDERS, place_of
 from mlx_tools.tools.builtin.private_names import private_part
+from mlx_tools.tools.builtin.rooted import Root, RootName
 from mlx_tools.tools.builtin.text_files import MAX_BYTES
 from mlx_tools.tools.context import ToolContext, reset_context, set_context
 from mlx_tools.tools.direct import call_tool
@@ -341,10 +344,31 @@ def test_a_folder_that_cannot_be_written_to_is_told(folder: Path) -> None:
         assert refusal(files, "delete", "sub/b.txt")[0] == "not_allowed"
     finally:
         (folder / "sub").chmod(0o755)
-    assert sorted(tree(folder)) == sorted([".", "a.txt", "sub", "sub/.", "sub/b.txt"])
+    assert sorted(tree(folder)) == [".", "a.txt", "sub", "sub/b.txt"]
 
 
 # --- when ---
+
+
+def test_where_there_are_no_hard_links_a_new_file_still_replaces_none(folder: Path) -> None:
+    """As on FAT, whose answer to a hard link is EPERM."""
+
+    def no_link(*args: object, **kwargs: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    root = Root(RootName(str(folder), writable=True))
+    (folder / "written").write_text("new")
+    with place_of(root, ["a.txt"], {}) as place, pytest.raises(FileExistsError):
+        name_new(place, "written", no_link)
+    assert (folder / "a.txt").read_text() == "old\n"
+    with place_of(root, ["n.txt"], {}) as place:
+        name_new(place, "written", no_link)
+    assert (folder / "n.txt").read_text() == "new"
+    assert names(folder) == ["a.txt", "n.txt", "sub"]
+    with place_of(root, ["m.txt"], {}) as place, pytest.raises(FileNotFoundError):
+        name_new(place, "gone", no_link)
+    assert names(folder) == ["a.txt", "n.txt", "sub"]
+    root.close()
 
 
 def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: Path) -> None:

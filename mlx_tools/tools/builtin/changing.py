@@ -25,7 +25,7 @@ MAX_COMPARED_BYTES: Final = 1_000_000_000
 approved takes reading all of it."""
 
 ABSENT: Final = "absent"
-_NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK))
+_NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))
 
 
 def state_of(content: bytes | int | None) -> str:
@@ -93,7 +93,7 @@ def put(
         if given_up():
             raise Unfit(f"the call came to its end before; {UNCHANGED}")
         if now is None:
-            _name_new(place, temporary)
+            name_new(place, temporary)
         else:
             os.rename(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     except FileExistsError:
@@ -179,11 +179,12 @@ def _take_over(fd: int, before: os.stat_result) -> None:
     os.fchmod(fd, mode)
 
 
-def _name_new(place: Place, temporary: str) -> None:
-    """Gives the temporary file its name, which nothing may have: a rename would replace."""
+def name_new(place: Place, temporary: str, link: Callable[..., None] = os.link) -> None:
+    """Gives the temporary file its name, which nothing may have: a rename would replace. Raises
+    OSError, FileExistsError where something has it."""
     folder, name = place.folder, place.name
     try:
-        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
