@@ -59,10 +59,19 @@ def open_present(place: Place) -> int | None:
         fd = place.root.open_last(place.folder, place.name)
     except Absent:
         return None
-    if not os.fstat(fd).st_mode & 0o222:
+    # A rename needs no right to the file itself; whoever took it away did not want it replaced.
+    wrong = None if _may_write(place) else "may not be written to by this user"
+    if not os.fstat(fd).st_mode & 0o222:  # not even by the superuser, who may write anything
+        wrong = "is marked read-only"
+    if wrong is not None:
         os.close(fd)
-        raise Refused(f"{place.name} is marked read-only")
+        raise Refused(f"{place.name} {wrong}")
     return fd
+
+
+def _may_write(place: Place) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=effective)
 
 
 def put(
