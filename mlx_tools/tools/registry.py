@@ -45,10 +45,11 @@ class Registry:
         switched_off: Mapping[str, str] | None = None,
     ) -> Self:
         """The built-in tools. ``roots`` are folders that file tools may see (``DIR`` or
-        ``DIR:rw``); without one, ``file_access`` is disabled. Raises UsageError for a root that is
+        ``DIR:rw``); without one, the file tools are disabled. Raises UsageError for a root that is
         no folder, ToolDefinitionError where a preset does not hold for these tools."""
         from mlx_tools.tools.builtin.calculator import calculator
         from mlx_tools.tools.builtin.clock import clock
+        from mlx_tools.tools.builtin.create_file import create_file
         from mlx_tools.tools.builtin.file_access import file_access
         from mlx_tools.tools.builtin.tool_search import tool_search
 
@@ -56,12 +57,13 @@ class Registry:
         usable = supported()
         names = [_root(root) for root in given.items("roots", roots, "give a list of folders")]
         opened = [Root(name) for name in names] if usable else []
-        for tool in (calculator(), clock(), file_access(opened), tool_search(registry)):
+        of_files = (file_access(opened), create_file(opened))
+        for tool in (calculator(), clock(), *of_files, tool_search(registry)):
             registry._put(tool)
-        if not usable:
-            registry._disabled["file_access"] = "this system cannot open files safely (openat)"
-        elif not opened:
-            registry._disabled["file_access"] = "no folder was named that it may see (--root DIR)"
+        if not opened:
+            no_roots = "no folder was named that it may see (--root DIR)"
+            reason = no_roots if usable else "this system cannot open files safely (openat)"
+            registry._disabled |= {tool.spec.name: reason for tool in of_files}
         check_presets({tool.spec.name: tool.spec for tool in registry._tools.values()})
         return registry
 

@@ -28,6 +28,7 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
         "calculator": (True, False),
         "clock": (False, False),
         "file_access": (True, False),
+        "create_file": (True, False),
         "tool_search": (True, False),
     }
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
@@ -40,6 +41,7 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
         "calculator": (True, True),
         "clock": (False, False),
         "file_access": (True, True),
+        "create_file": (True, True),
         "tool_search": (True, True),
     }
 
@@ -47,7 +49,7 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access", "tool_search")
+        *("calculator", "clock", "file_access", "create_file", "tool_search")
     ]
 
 

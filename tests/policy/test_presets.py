@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,15 @@ from mlx_tools.tools import Registry, Tool
 from mlx_tools.tools.entry_points import Offer
 
 READ: Effects = frozenset(("read",))
+WRITE: Effects = frozenset(("write",))
+
+
+RW = (("workspace", "allow"),)
 
 
 def specs(**effects: Any) -> dict[str, ToolSpec]:
-    given = {"calculator": READ, "clock": READ, "file_access": READ, **effects}
+    given = {"calculator": READ, "clock": READ, "file_access": READ, "create_file": WRITE}
+    given |= effects
     return {name: ToolSpec(name, effects=what) for name, what in given.items()}
 
 
@@ -55,6 +61,46 @@ def test_a_tool_that_has_come_to_write_is_found_at_start() -> None:
     for drifted in (ALL_EFFECTS, frozenset(("read", "write")), frozenset(("execute",))):
         with pytest.raises(ToolDefinitionError, match=r"readonly_basic: clock"):
             check_presets(specs(clock=drifted))
+
+
+def test_a_mutating_tool_in_a_read_only_preset_is_found_at_start() -> None:
+    drifted = Preset("readonly_mine", ("create_file",), READ)
+    with pytest.raises(ToolDefinitionError, match="readonly_mine: create_file has the effects"):
+        check_presets(Registry.builtin().all_specs(), [drifted])
+
+
+def test_the_workspace_preset_grants_files_and_nothing_that_executes_or_sends() -> None:
+    preset = PRESETS["workspace"]
+    assert preset.tools == ("calculator", "clock", "file_access", "create_file")
+    assert preset.effects == READ | WRITE
+    with pytest.raises(ToolDefinitionError, match="workspace: create_file has the effects execute"):
+        check_presets(specs(create_file=frozenset(("write", "execute"))))
+    missing = specs()
+    del missing["create_file"]
+    with pytest.raises(ToolDefinitionError, match="workspace: no tool create_file"):
+        check_presets(missing)
+
+
+def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:
+    specs = Registry.builtin([f"{tmp_path}:rw"]).specs()
+    spec = specs["file_access"]
+    check_presets(specs)
+    for preset, writes in (("readonly_basic", "deny"), ("readonly_files", "deny"), *RW):
+        policy = Policy(preset=preset)
+        for operation in ("read", "list", "write", "delete", "rename", None):
+            arguments = {"operation": operation, "path": "a", "content": "x"}
+            made = decide(policy, spec, spec.name, arguments, runs="freely").decision
+            reads = operation in ("read", "list")
+            known = reads or operation in ("write", "delete")
+            assert made == ("allow" if reads else writes if known else "deny")
+
+
+def test_a_new_file_is_asked_about_and_denied_where_it_is_not_granted(tmp_path: Path) -> None:
+    spec = Registry.builtin([str(tmp_path)]).specs()["create_file"]
+    arguments = {"path": "a", "content": "x"}
+    for preset, decision in (("readonly_basic", "deny"), ("workspace", "ask")):
+        policy = Policy(preset=preset)
+        assert decide(policy, spec, spec.name, arguments, runs="freely").decision == decision
 
 
 def test_a_name_that_is_not_registered_is_found_at_start() -> None:

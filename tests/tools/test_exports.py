@@ -48,7 +48,7 @@ SPECS = (
 def test_openai_and_anthropic() -> None:
     openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
     assert [entry["function"]["name"] for entry in openai] == [
-        *("a", "calculator", "clock", "file_access", "tool_search", "tree_walk")
+        *("a", "calculator", "clock", "create_file", "file_access", "tool_search", "tree_walk")
     ]
     assert {entry["type"] for entry in openai} == {"function"}
     for one, other in zip(openai, anthropic, strict=True):
@@ -71,6 +71,7 @@ def test_mcp_hints_come_from_the_declared_effects() -> None:
     hints = {entry["name"]: entry["annotations"] for entry in to_mcp(SPECS)}
     assert hints["calculator"] == {"readOnlyHint": True, "openWorldHint": False}
     assert hints["file_access"] == {"readOnlyHint": True, "openWorldHint": False}
+    assert not hints["create_file"]["readOnlyHint"]
     assert hints["tree.walk"] == {"readOnlyHint": False, "openWorldHint": True}
 
 

@@ -30,6 +30,9 @@ def rename(old: str, new: str) -> None:
     """Renames something."""
 
 
+EVERY = ["calculator", "clock", "file_access", "create_file", "tool_search"]
+
+
 def made(name: str) -> Tool:
     return tool(name=name, effects={"read"})(lambda: name)
 
@@ -84,18 +87,20 @@ def test_an_unknown_name_is_answered_with_a_close_one() -> None:
 def test_the_built_in_tools_without_a_folder() -> None:
     registry = Registry.builtin()
     assert list(registry.specs()) == ["calculator", "clock", "tool_search"]
-    assert list(registry.all_specs()) == ["calculator", "clock", "file_access", "tool_search"]
-    assert "--root" in registry.disabled["file_access"]
+    assert list(registry.all_specs()) == EVERY
+    for name in ("file_access", "create_file"):
+        assert "--root" in registry.disabled[name]
     with pytest.raises(UsageError, match="--root"):
         registry.get("file_access")
     for spec in registry.all_specs().values():
         assert spec.plugin == "builtin"
-        assert spec.possible_effects == {"read"}
+        writes = spec.name == "create_file"
+        assert spec.possible_effects == {"write" if writes else "read"}
 
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
     registry = Registry.builtin([str(tmp_path)])
-    assert list(registry.specs()) == ["calculator", "clock", "file_access", "tool_search"]
+    assert list(registry.specs()) == EVERY
     assert dict(registry.disabled) == {}
 
 

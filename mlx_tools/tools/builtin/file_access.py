@@ -1,47 +1,69 @@
-"""``file_access``: reads files and lists folders below the roots that were named."""
+"""``file_access``: reads, lists, writes and deletes below the roots that were named."""
 
 from __future__ import annotations
 
-import codecs
 import heapq
 import itertools
 import os
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.spec import Effects
+from mlx_tools.tools.builtin.changes import Changes
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, Unfit
+from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, one_line, up_to
 from mlx_tools.tools.builtin.words import words_of
-from mlx_tools.tools.tool import EffectsBy, Tool, ToolError
+from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolError
 
-MAX_READ_BYTES: Final = 1_000_000
 MAX_ENTRIES: Final = 1_000
 MAX_SCANNED: Final = 100_000
 """Entries of one folder that are looked at, so that a folder of millions takes bounded time."""
 
 _READ: Final[Effects] = frozenset(("read",))
-EFFECTS: Final = EffectsBy("operation", {"read": _READ, "list": _READ})
-
-_BREAKS: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))
-"""Categories of characters that end a line, steer a terminal, or are half a character."""
-
-_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WRITE: Final[Effects] = frozenset(("write",))
+READING: Final = EffectsBy("operation", {"read": _READ, "list": _READ})
+CHANGING: Final = EffectsBy("operation", {**READING.table, "write": _WRITE, "delete": _WRITE})
 
 
 def file_access(roots: Sequence[Root]) -> Tool:
-    """The tool for these roots. A relative path is looked for in each, in order."""
-    words = words_of("file_access")
-    files = _Files(roots, words.notices)
-    operations: Mapping[str, Callable[[str], str]] = {"read": files.read, "list": files.list}
+    """The tool for these roots. A relative path is looked for in each, in order.
+
+    Where none of them is writable a model is not shown that files could be written.
+    """
+    writable = any(root.writable for root in roots)
+    words = words_of("file_access_rw" if writable else "file_access")
+    files, changes = _Files(roots, words.notices), Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
-        operation = operations.get(arguments["operation"])
-        if operation is None:
-            raise ToolError(f"{arguments['operation']} is not possible here", code="not_allowed")
-        return operation(arguments["path"])
+        path = arguments["path"]
+        match arguments["operation"]:
+            case "read":
+                return files.read(path)
+            case "list":
+                return files.list(path)
+            case "write" if writable:
+                return changes.write(path, arguments.get("content"))
+            case "delete" if writable:
+                return changes.delete(path)
+        raise ToolError(_impossible(arguments["operation"]), code="not_allowed")
 
-    return Tool(words.spec(EFFECTS, private=True), run)
+    def preview(arguments: Mapping[str, Any]) -> Preview | None:
+        path = arguments["path"]
+        match arguments["operation"]:
+            case "write" if writable:
+                return changes.preview_write(path, arguments.get("content"))
+            case "delete" if writable:
+                return changes.preview_delete(path)
+        return None
+
+    effects = CHANGING if writable else READING
+    return Tool(words.spec(effects, private=True), run, preview=preview)
+
+
+def _impossible(operation: object) -> str:
+    if operation in ("write", "delete"):
+        return f"{operation} is for folders that were named with :rw (--root DIR:rw); none was"
+    return f"{str(operation)[:100]} is not possible here"
 
 
 class _Files:
@@ -50,18 +72,18 @@ class _Files:
         self._notices = notices
 
     def read(self, path: str) -> str:
-        """A text file, whole up to `MAX_READ_BYTES`. Raises ToolError."""
+        """A text file, whole up to `MAX_BYTES`. Raises ToolError."""
         fd = self._open(path, Root.open_file)
         try:
             size = os.fstat(fd).st_size
-            content = _up_to(fd, MAX_READ_BYTES + 1)
+            content = up_to(fd, MAX_BYTES + 1)
         finally:
             os.close(fd)
-        cut = len(content) > MAX_READ_BYTES
-        text = _decoded(content[:MAX_READ_BYTES], path, whole=not cut)
+        cut = len(content) > MAX_BYTES
+        text = decoded(content[:MAX_BYTES], path, whole=not cut)
         if not cut:
             return text
-        kept, size = MAX_READ_BYTES, max(size, len(content))
+        kept, size = MAX_BYTES, max(size, len(content))
         return text + self._notices["cut"].format(kept=kept, size=size)
 
     def list(self, path: str) -> str:
@@ -100,40 +122,9 @@ class _Files:
         raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
 
 
-def _up_to(fd: int, most: int) -> bytes:
-    """At most so many bytes; a file that grows while it is read ends there too."""
-    pieces: list[bytes] = []
-    left = most
-    while left > 0:
-        try:
-            piece = os.read(fd, min(left, 1 << 16))
-        except OSError as error:
-            raise ToolError(f"the file cannot be read: {error.strerror}") from None
-        if not piece:
-            break
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
-
-
-def _decoded(content: bytes, path: str, *, whole: bool) -> str:
-    """The text of UTF-8 or, with its mark, UTF-16; a character cut off at the end is left out."""
-    utf16 = content.startswith(_UTF16)
-    try:
-        if b"\0" in content and not utf16:
-            raise UnicodeError
-        encoding = "utf-16" if utf16 else "utf-8-sig"
-        return codecs.getincrementaldecoder(encoding)().decode(content, final=whole)
-    except UnicodeError:
-        raise ToolError(f"{path} is not a text file (neither UTF-8 nor UTF-16)") from None
-
-
 def _shown(entry: os.DirEntry[str]) -> str:
     """The name of an entry and what it is; a character that would break the line is escaped."""
-    name = "".join(
-        c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in _BREAKS else c
-        for c in entry.name
-    )
+    name = one_line(entry.name)
     try:
         if entry.is_symlink():
             return name + "@"

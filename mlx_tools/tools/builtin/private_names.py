@@ -50,19 +50,56 @@ _INSIDE: Final = (
     (".m2", frozenset({"settings.xml"})),
 )
 
+# What may be read and not changed: it decides what other programs run, or what this one may do.
+_UNCHANGED: Final = frozenset(
+    {
+        # A file .git, or .git/commondir, sends git to a configuration anywhere, which names
+        # programs to run. NTFS has git~1 as another name of .git.
+        *(".git", "git~1", ".hg", ".svn", ".bzr", ".jj", ".husky", ".direnv"),
+        # desktops, editors, debuggers, interpreters and terminals run what they find in these
+        *(".config", ".local", "launchagents", "launchdaemons", ".vscode", ".idea", ".vim"),
+        *(".vimrc", ".gvimrc", ".exrc", ".nvimrc", ".emacs", ".emacs.d", ".dir-locals.el"),
+        *(".gdbinit", ".lldbinit", ".pdbrc", ".pythonrc", ".pythonrc.py", ".irbrc", ".pryrc"),
+        *(".rprofile", ".renviron", ".sqliterc", ".psqlrc", ".curlrc", ".wgetrc", ".mailcap"),
+        *(".tmux.conf", ".screenrc", ".forward", ".procmailrc", ".pam_environment", ".xsessionrc"),
+        *(".xserverrc", ".mavenrc", ".yarnrc", ".yarnrc.yml", ".condarc", ".gemrc"),
+        *("sitecustomize.py", "usercustomize.py"),
+        "mlx-tools.toml",
+    }
+)
+_UNCHANGED_PATTERNS: Final = ("*.pth",)
+_UNCHANGED_INSIDE: Final = (
+    ("*.git", frozenset({"commondir", "gitdir", "head", "info", "modules", "worktrees"})),
+    ("application support", frozenset({"mlx-tools"})),
+)
 
-def private_part(parts: Sequence[str], above: str = "") -> str | None:
+# Characters that some file systems leave out when they compare names, and that are not in
+# category Cf: the rest of Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt).
+_IGNORED: Final = frozenset(
+    (
+        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, 0x2065),
+        *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9)),
+        *range(0xE0000, 0xE1000),
+    )
+)
+
+
+def private_part(parts: Sequence[str], above: str = "", *, writing: bool = False) -> str | None:
     """The first part of a path that is refused, or None.
 
     ``parts`` are the path's names below the root; ``above`` is the root's own last name, which is
-    no reason to refuse, but tells that ``config`` below it is a repository's.
+    no reason to refuse, but tells that ``config`` below it is a repository's. For ``writing``, what
+    may be read and not changed is refused too.
     """
+    names = _NAMES | _UNCHANGED if writing else _NAMES
+    patterns = _PATTERNS + _UNCHANGED_PATTERNS if writing else _PATTERNS
+    inside_of = _INSIDE + _UNCHANGED_INSIDE if writing else _INSIDE
     folders = [folded(above)] if above else []
     for part in parts:
         name = folded(part)
-        if name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS):
+        if name in names or any(fnmatchcase(name, pattern) for pattern in patterns):
             return part
-        for folder, inside in _INSIDE:
+        for folder, inside in inside_of:
             if name in inside and any(fnmatchcase(above, folder) for above in folders):
                 return part
         folders.append(name)
@@ -72,6 +109,10 @@ def private_part(parts: Sequence[str], above: str = "") -> str | None:
 def folded(name: str) -> str:
     """The name as file systems compare it that ignore case, accents' form and invisible marks."""
     seen = "".join(
-        c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf"
+        c
+        for c in unicodedata.normalize("NFKC", name)
+        if unicodedata.category(c) != "Cf" and ord(c) not in _IGNORED
     )
-    return unicodedata.normalize("NFKC", seen.casefold()).rstrip(" .")
+    # NTFS has a file's streams after a colon: .git::$INDEX_ALLOCATION is the folder .git.
+    kept = unicodedata.normalize("NFKC", seen.casefold()).partition(":")[0]
+    return kept.rstrip(" .")

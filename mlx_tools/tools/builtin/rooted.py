@@ -45,8 +45,9 @@ class Absent(Exception):
 
 
 def supported() -> bool:
-    """Whether this system can walk a path without following links."""
-    return os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+    """Whether this system can walk a path without following links, and change what it leads to."""
+    needed = {os.access, os.open, os.stat, os.mkdir, os.rmdir, os.link, os.rename, os.unlink}
+    return needed <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +86,22 @@ class Root:
         self.close = weakref.finalize(self, os.close, self.fd)
         self._prefixes = {_comparable(given.parts), _comparable(self.path.parts)}
         self._kernel_devices = kernel_devices()
-        if os.fstat(self.fd).st_dev in self._kernel_devices:
+        self.identity = identity_of(os.fstat(self.fd))
+        if self.identity[0] in self._kernel_devices:
             self.close()
             raise UsageError(f"root {name.path!r}: its files are the kernel's, not documents")
 
-    def parts(self, path: str) -> tuple[str, ...] | None:
+    def parts(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
         """The names to walk below the root, none for the root itself; None for an absolute path
-        that lies elsewhere. Raises Refused for what no tool may open anywhere."""
+        that lies elsewhere. Raises Refused for what no tool may open anywhere, or, where it is for
+        ``writing``, change."""
         steps = _steps(path)
         if path.startswith("/"):
             prefix = next((p for p in self._prefixes if _comparable(steps)[: len(p)] == p), None)
             if prefix is None:
                 return None
             steps = steps[len(prefix) :]
-        private = private_part(steps, self.path.name)
+        private = private_part(steps, self.path.name, writing=writing)
         if private is not None:
             raise Refused(
                 f"{private} is private: files of this name hold secrets or run by themselves"
@@ -111,7 +114,7 @@ class Root:
             raise Unfit("this is a folder; list it instead")
         parent = self.open_folder(parts[:-1])
         try:
-            return self._open_last(parent, parts[-1])
+            return self.open_last(parent, parts[-1])
         finally:
             os.close(parent)
 
@@ -120,7 +123,7 @@ class Root:
         current = os.dup(self.fd)
         try:
             for part in parts:
-                below = self._enter(current, part)
+                below = self.enter(current, part)
                 os.close(current)
                 current = below
         except BaseException:
@@ -128,15 +131,18 @@ class Root:
             raise
         return current
 
-    def _enter(self, parent: int, name: str) -> int:
+    def enter(self, parent: int, name: str) -> int:
+        """A descriptor of a folder in an open folder. Raises Refused, Unfit or Absent."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
-            raise _fault(error, parent, name) from None
+            raise fault(error, parent, name) from None
         return self._checked(fd, name, stat.S_ISDIR)
 
-    def _open_last(self, parent: int, name: str) -> int:
+    def open_last(self, parent: int, name: str) -> int:
+        """A descriptor of a regular file in an open folder, for reading. Raises Refused, Unfit or
+        Absent."""
         try:
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
@@ -146,26 +152,31 @@ class Root:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
-            raise _fault(error, parent, name) from None
+            raise fault(error, parent, name) from None
         return self._checked(fd, name, stat.S_ISREG)
 
     def _checked(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
         """The descriptor, if what was opened is of the right kind: this looks at the open file, not
         at its name, so nothing can change in between."""
         status = os.fstat(fd)
-        fault = None
+        wrong = None
         if not of_kind(status.st_mode):
-            fault = f"{name} was replaced by something else"
+            wrong = f"{name} was replaced by something else"
         elif status.st_dev in self._kernel_devices:
-            fault = f"{name} is the kernel's, not a document"
+            wrong = f"{name} is the kernel's, not a document"
         elif of_kind is stat.S_ISREG and status.st_nlink > 1:
-            fault = (
+            wrong = (
                 f"{name} has other names too (hard links), one of which may lie outside the folder"
             )
-        if fault is not None:
+        if wrong is not None:
             os.close(fd)
-            raise Refused(fault)
+            raise Refused(wrong)
         return fd
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """What tells one file or folder from every other: its device and its number there."""
+    return status.st_dev, status.st_ino
 
 
 def kernel_devices() -> frozenset[int]:
@@ -209,7 +220,7 @@ def _comparable(parts: Sequence[str]) -> tuple[str, ...]:
     return tuple(unicodedata.normalize("NFC", part) for part in parts if part != "/")
 
 
-def _fault(error: OSError, parent: int, name: str) -> Exception:
+def fault(error: OSError, parent: int, name: str) -> Exception:
     """What an error of the system means. Looks again only for the words: it stays refused."""
     match error.errno:
         case errno.ENOENT:

@@ -26,7 +26,11 @@ class Words:
     notices: Mapping[str, str]
 
     def spec(
-        self, effects: Effects | Callable[[Mapping[str, Any]], Effects], *, private: bool = False
+        self,
+        effects: Effects | Callable[[Mapping[str, Any]], Effects],
+        *,
+        needs_approval: bool = False,
+        private: bool = False,
     ) -> ToolSpec:
         """The tool's spec; what it does is code and stands with the code."""
         return ToolSpec(
@@ -34,6 +38,7 @@ class Words:
             self.description,
             self.parameters,
             effects,
+            needs_approval=needs_approval,
             plugin=PLUGIN,
             private=private,
         )
@@ -41,6 +46,6 @@ class Words:
 
 @functools.cache
 def words_of(name: str) -> Words:
-    """The words of one built-in tool."""
+    """The words in a file of ``prompts/tools/``, named without its ending."""
     read = json.loads(data.read_data(f"prompts/tools/{name}.json"))
     return Words(read["name"], read["description"], read["parameters"], read.get("notices", {}))

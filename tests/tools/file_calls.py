@@ -1,0 +1,91 @@
+"""Calls to the file tools, and what a tree holds, for the tests of both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.tools import Registry, ToolResult, execute
+from mlx_tools.tools.tool import Preview, Tool
+
+SECRET = "nobody may read this"
+
+
+def run(
+    registry: Registry, operation: str, path: str, content: Any = None, *, expected: Any = None
+) -> ToolResult:
+    """A call to ``create_file`` (operation ``create``) or to ``file_access``."""
+    tool, arguments = _call(registry, operation, path, content)
+    return asyncio.run(execute(tool, arguments, timeout=30, expected=expected))
+
+
+def preview(registry: Registry, operation: str, path: str, content: Any = None) -> Preview | None:
+    tool, arguments = _call(registry, operation, path, content)
+    return tool.preview(arguments)
+
+
+def done(registry: Registry, operation: str, path: str, content: Any = None, **more: Any) -> str:
+    result = run(registry, operation, path, content, **more)
+    assert result.error is None, result.error
+    assert result.content is not None
+    return result.content
+
+
+def refusal(
+    registry: Registry, operation: str, path: str, content: Any = None, **more: Any
+) -> tuple[ErrorCode, str]:
+    result = run(registry, operation, path, content, **more)
+    assert result.content is None, result.content
+    assert result.error is not None
+    assert len(result.error.message) <= 500
+    assert SECRET not in result.error.message
+    return result.error.code, result.error.message
+
+
+def _call(registry: Registry, operation: str, path: str, content: Any) -> tuple[Tool, Any]:
+    tool = registry.get("create_file" if operation == "create" else "file_access")
+    assert isinstance(tool, Tool)
+    arguments = {"path": path} | ({} if content is None else {"content": content})
+    return tool, arguments | ({} if operation == "create" else {"operation": operation})
+
+
+def names(folder: Path) -> list[str]:
+    """The names of a folder's entries, in order."""
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@contextmanager
+def quick_folder(otherwise: Path) -> Iterator[Path]:
+    """A folder in memory where the system has one: thousands of files are written for good."""
+    memory = Path("/dev/shm")
+    if not (memory.is_dir() and os.access(memory, os.W_OK)):
+        yield otherwise
+        return
+    with TemporaryDirectory(dir=memory, prefix="mlx-tools-test-") as made:
+        yield Path(made).resolve()
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    """All that is in a tree: kinds, modes, times of change, contents; links are not followed."""
+    found = {}
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files, "."):
+            path = Path(base, name)
+            status = path.lstat()
+            held: Any = None
+            if stat.S_ISLNK(status.st_mode):
+                held = str(path.readlink())
+            elif stat.S_ISREG(status.st_mode):
+                held = path.read_bytes()
+            found[str(path.relative_to(folder))] = (
+                *(status.st_mode, status.st_ino, status.st_nlink, status.st_mtime_ns),
+                held,
+            )
+    return found

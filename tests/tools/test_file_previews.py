@@ -1,0 +1,262 @@
+"""What a change is told to be beforehand, and that it is made only while that holds."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.tools import Registry
+from mlx_tools.tools.builtin.unified import MAX_CHARS, MAX_LINES, unified_diff
+from mlx_tools.tools.tool import Preview, ToolError
+from tests.tools.file_calls import done, preview, refusal, tree
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("one\ntwo\nthree\n")
+    return root
+
+
+@pytest.fixture
+def files(folder: Path) -> Registry:
+    return Registry.builtin([f"{folder}:rw"])
+
+
+def shown(files: Registry, operation: str, path: str, content: str | None = None) -> Preview:
+    told = preview(files, operation, path, content)
+    assert told is not None
+    return told
+
+
+def state(content: bytes) -> str:
+    return f"file sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+# --- what is told ---
+
+
+def test_a_write_is_told_as_a_diff(files: Registry) -> None:
+    told = shown(files, "write", "a.txt", "one\n2\nthree\n")
+    assert told.text == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
+    assert told.state == state(b"one\ntwo\nthree\n")
+    told = shown(files, "write", "new.txt", "x")
+    assert told.text == (
+        "--- /dev/null\n+++ new.txt\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file"
+    )
+    assert told.state == "absent"
+    assert "no difference" in shown(files, "write", "a.txt", "one\ntwo\nthree\n").text
+    assert "empty" in shown(files, "write", "new.txt", "").text
+
+
+def test_a_new_file_is_told_as_a_diff_from_nothing(files: Registry, folder: Path) -> None:
+    told = shown(files, "create", "x/y.txt", "a\nb\n")
+    assert told == Preview("--- /dev/null\n+++ x/y.txt\n@@ -0,0 +1,2 @@\n+a\n+b", "absent")
+    assert not (folder / "x").exists()
+
+
+def test_a_deletion_is_told_with_what_is_lost(files: Registry, folder: Path) -> None:
+    told = shown(files, "delete", "a.txt")
+    assert told.text == "a.txt is deleted: 14 bytes\n-one\n-two\n-three"
+    assert told.state == state(b"one\ntwo\nthree\n")
+    (folder / "long.txt").write_text("line\n" * 500)
+    assert shown(files, "delete", "long.txt").text.endswith("-line\n(480 more lines)")
+    (folder / "empty").touch()
+    assert shown(files, "delete", "empty").text == "empty is deleted: 0 bytes"
+
+
+def test_a_present_content_that_is_no_text_is_told_in_words(files: Registry, folder: Path) -> None:
+    (folder / "binary").write_bytes(b"\0\xff" * 10)
+    told = shown(files, "write", "binary", "x\n")
+    assert told.text.startswith("binary: 20 bytes, which are no text, are replaced by:\n---")
+    assert told.text.endswith("+x") and told.state == state(b"\0\xff" * 10)
+    assert "no text" in shown(files, "delete", "binary").text
+    huge = b"x" * 1_500_000
+    (folder / "huge").write_bytes(huge)
+    told = shown(files, "write", "huge", "x\n")
+    assert "1500000 bytes, too many to be shown" in told.text and told.state == state(huge)
+    assert "1500000" in shown(files, "delete", "huge").text
+    (folder / "utf16").write_text("é\n", encoding="utf-16")
+    assert "changes to UTF-8" in shown(files, "write", "utf16", "é\n").text
+
+
+def test_reading_has_nothing_to_tell(files: Registry) -> None:
+    assert preview(files, "read", "a.txt") is None
+    assert preview(files, "list", ".") is None
+
+
+def test_with_several_roots_it_is_told_where(folder: Path) -> None:
+    files = Registry.builtin([str(folder), f"{folder}/sub:rw"])
+    for operation in ("write", "create"):
+        told = shown(files, operation, "n.txt", "x")
+        assert f"+++ {folder}/sub/n.txt\n" in told.text
+        assert str(folder / "sub" / "n.txt") in done(files, operation, "n.txt", "x")
+        (folder / "sub" / "n.txt").unlink()
+
+
+def test_telling_changes_nothing(files: Registry, folder: Path) -> None:
+    before = tree(folder)
+    shown(files, "write", "a.txt", "x")
+    shown(files, "write", "n.txt", "x")
+    shown(files, "delete", "a.txt")
+    shown(files, "create", "p/q/r.txt", "x")
+    assert tree(folder) == before
+
+
+def test_what_could_only_fail_is_told_as_the_error(files: Registry, folder: Path) -> None:
+    (folder / "link").symlink_to("a.txt")
+    for operation, path, content in (
+        *(("write", "link", "x"), ("write", ".env", "x"), ("write", "../x", "x")),
+        *(("write", "a.txt", None), ("write", "a.txt", "\ud800"), ("write", "no/x", "x")),
+        *(("delete", "none", None), ("delete", "sub", None), ("delete", "link", None)),
+        *(("create", "a.txt", "x"), ("create", "link/x", "x"), ("create", "/etc/x", "x")),
+    ):
+        with pytest.raises(ToolError) as caught:
+            preview(files, operation, path, content)
+        assert refusal(files, operation, path, content) == (caught.value.code, str(caught.value))
+
+
+# --- the diff itself ---
+
+TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "d", "e\n"]), max_size=40).map("".join)
+
+
+@given(before=TEXTS, after=TEXTS)
+def test_the_diff_is_one_that_leads_from_the_one_to_the_other(before: str, after: str) -> None:
+    text = unified_diff(before, after, "x", "y")
+    if before == after:
+        assert "no difference" in text
+        return
+    assert applied(before, text) == after
+
+
+def applied(before: str, diff: str) -> str:
+    """What a patch program makes of it, by the rules of the format alone."""
+    lines = before.splitlines(keepends=True)
+    result: list[str] = []
+    place, last = 0, ""
+    for line in diff.split("\n")[2:]:
+        if line.startswith("@@"):
+            start, _, length = line.split()[1][1:].partition(",")
+            until = int(start) - (0 if length == "0" else 1)
+            result += lines[place:until]
+            place = until
+        elif line.startswith("\\"):
+            if last == "+":
+                result[-1] = result[-1].removesuffix("\n")
+        elif line.startswith("+"):
+            result.append(line[1:] + "\n")
+        else:
+            assert lines[place].removesuffix("\n") == line[1:]
+            if line[0] == " ":
+                result.append(lines[place])
+            place += 1
+        last = line[0]
+    return "".join(result + lines[place:])
+
+
+def test_a_small_change_in_a_long_text_is_a_small_diff() -> None:
+    lines = [f"line {number}\n" for number in range(20_000)]
+    changed = [*lines[:10_000], "another\n", *lines[10_001:]]
+    text = unified_diff("".join(lines), "".join(changed), "x", "y")
+    expected = difflib.unified_diff(lines[9990:10_010], changed[9990:10_010], "x", "y")
+    assert [line for line in text.split("\n") if line[0] in "+-"] == [
+        line.rstrip("\n") for line in expected if line[0] in "+-"
+    ]
+    assert "@@ -9998,7 +9998,7 @@" in text
+
+
+def test_a_diff_is_bounded_and_says_what_it_leaves_out() -> None:
+    before = "".join(f"{number}\n" for number in range(50_000))
+    after = "".join(f"{number}\n" for number in range(50_000, 100_000))
+    text = unified_diff(before, after, "x", "y")
+    assert len(text.split("\n")) == MAX_LINES + 1
+    assert text.endswith(f"({3 + 100_000 - MAX_LINES} more lines are not shown)")
+    wide = unified_diff("", "x" * 900_000 + "\n" + ("y" * 1_900 + "\n") * 400, "x", "y")
+    assert len(wide) < MAX_CHARS + 200
+    assert "(898001 more characters)" in wide and "more lines are not shown" in wide
+
+
+def test_texts_that_are_hard_to_compare_take_no_time() -> None:
+    """Lines that come again and again, the worst case of matching them."""
+    before = "".join(f"{number % 40}\n" for number in range(100_000))
+    after = "".join(f"{number * 7 % 40}\n" for number in range(100_000))
+    assert "more lines" in unified_diff(before, after, "x", "y")
+
+
+def test_what_nobody_would_see_is_escaped() -> None:
+    text = unified_diff("a\r\n\ta\n", "a\n\x1b[31mb\u202e\u2028c\u200b\n", "a\nb", "a")
+    assert text == (
+        "--- a\\nb\n+++ a\n@@ -1,2 +1,2 @@\n-a\\r\n-\ta\n+a\n+\\x1b[31mb\\u202e\\u2028c\\u200b"
+    )
+
+
+# --- what was approved ---
+
+
+def test_what_was_approved_is_done_while_it_holds(files: Registry, folder: Path) -> None:
+    for operation, path, content in (
+        ("write", "a.txt", "new"),
+        ("write", "n.txt", "new"),
+        ("create", "p/q.txt", "new"),
+        ("delete", "a.txt", None),
+    ):
+        told = shown(files, operation, path, content)
+        done(files, operation, path, content, expected=told.state)
+    assert sorted(tree(folder)) == [".", "n.txt", "p", "p/q.txt", "sub"]
+
+
+@pytest.mark.parametrize("change", ["other content", "longer", "", None])
+def test_a_file_that_changed_since_is_left_alone(
+    files: Registry, folder: Path, change: str | None
+) -> None:
+    for operation, content in (("write", "new"), ("delete", None)):
+        told = shown(files, operation, "a.txt", content)
+        (folder / "a.txt").unlink()
+        if change is not None:
+            (folder / "a.txt").write_text(change)
+        before = tree(folder)
+        code, message = refusal(files, operation, "a.txt", content, expected=told.state)
+        if change is not None or operation == "write":
+            assert code == "not_allowed" and "has changed since it was approved" in message
+        assert {k: v[-1] for k, v in tree(folder).items()} == {k: v[-1] for k, v in before.items()}
+        (folder / "a.txt").write_text("one\n")
+
+
+def test_a_file_that_appeared_since_is_left_alone(files: Registry, folder: Path) -> None:
+    for operation in ("write", "create"):
+        told = shown(files, operation, "n.txt", "new")
+        (folder / "n.txt").write_text("somebody else's")
+        refusal(files, operation, "n.txt", "new", expected=told.state)
+        assert (folder / "n.txt").read_text() == "somebody else's"
+        (folder / "n.txt").unlink()
+
+
+def test_the_same_content_in_another_file_is_what_was_approved(
+    files: Registry, folder: Path
+) -> None:
+    told = shown(files, "write", "a.txt", "new")
+    (folder / "b.txt").write_text("one\ntwo\nthree\n")
+    (folder / "b.txt").replace(folder / "a.txt")
+    done(files, "write", "a.txt", "new", expected=told.state)
+    for other in ("", "absent ", "file sha256:", told.state.upper()):
+        assert refusal(files, "write", "a.txt", "x", expected=other)[0] == "not_allowed"
+
+
+def test_a_patch_program_understands_it(files: Registry, folder: Path) -> None:
+    after = "zero\none\nthree\nfour\n"
+    told = shown(files, "write", "a.txt", after)
+    try:
+        subprocess.run(
+            ["git", "apply", "-p0"], input=told.text + "\n", text=True, cwd=folder, check=True
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no git here")
+    assert (folder / "a.txt").read_text() == after

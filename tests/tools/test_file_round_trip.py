@@ -1,0 +1,130 @@
+"""What is written is read back as it was, or refused in words; a failed write leaves the old."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.tools import Registry
+from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, encoded
+from mlx_tools.tools.tool import Tool, ToolError
+from tests.tools.file_calls import names, quick_folder
+
+SUITES = os.environ.get("MLX_TOOLS_SUITES")
+FIXTURE = [HealthCheck.function_scoped_fixture]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with quick_folder(tmp_path) as made:
+        yield made
+
+
+def called(files: Registry, operation: str, path: str, content: str | None = None) -> str:
+    """What a call gives. Raises ToolError."""
+    tool = files.get("create_file" if operation == "create" else "file_access")
+    assert isinstance(tool, Tool)
+    arguments = {"operation": operation, "path": path, "content": content}
+    return str(tool.blocking(arguments)())
+
+
+ENDS = ("\r\n", "\n", "\r", "\u2028", "\x85", "a", "\ufeff", "\0")
+ANY = st.one_of(
+    st.text(),
+    st.text(st.characters(categories=("Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Lo", "Mn"))),
+    st.lists(st.sampled_from(ENDS)).map("".join),
+)
+
+
+@given(text=ANY)
+@settings(max_examples=300, suppress_health_check=FIXTURE)
+def test_a_text_is_read_back_as_it_was_written(folder: Path, text: str) -> None:
+    files = Registry.builtin([f"{folder}:rw"])
+    (folder / "a.txt").write_text("old")
+    allowed = "\0" not in text and not text.startswith("\ufeff")
+    allowed = allowed and not any("\ud800" <= c <= "\udfff" for c in text)
+    for operation, path in (("write", "a.txt"), ("create", "b.txt")):
+        try:
+            called(files, operation, path, text)
+        except ToolError as error:
+            assert not allowed
+            assert error.code == "invalid_arguments"
+            assert called(files, "read", "a.txt") == "old"
+            assert not (folder / "b.txt").exists()
+        else:
+            assert allowed
+            assert called(files, "read", path) == text
+            assert (folder / path).read_bytes() == text.encode()
+    assert names(folder) == (["a.txt", "b.txt"] if allowed else ["a.txt"])
+    (folder / "b.txt").unlink(missing_ok=True)
+
+
+@given(size=st.integers(MAX_BYTES - 3, MAX_BYTES + 3), character=st.sampled_from("aé€😀"))
+@settings(max_examples=40)
+def test_what_may_be_written_can_be_read_whole(size: int, character: str) -> None:
+    text = character * (size // len(character.encode())) + "x" * (size % len(character.encode()))
+    try:
+        raw = encoded(text)
+    except ToolError as error:
+        assert size > MAX_BYTES and error.code == "payload_too_large"
+    else:
+        assert size <= MAX_BYTES and decoded(raw, "x") == text
+
+
+def naughty() -> list[str]:
+    assert SUITES is not None
+    path = Path(SUITES) / "naughty_strings" / "blns.json"
+    if not path.exists():
+        pytest.skip("there is no list of naughty strings in MLX_TOOLS_SUITES")
+    strings = json.loads(path.read_text())
+    assert len(strings) > 500
+    return list(strings)
+
+
+@pytest.mark.skipif(SUITES is None, reason="MLX_TOOLS_SUITES is not set")
+def test_naughty_strings_are_contents_like_any_other(folder: Path) -> None:
+    files = Registry.builtin([f"{folder}:rw"])
+    refused = []
+    for text in naughty():
+        (folder / "a.txt").write_text("old")
+        try:
+            called(files, "write", "a.txt", text)
+        except ToolError as error:
+            assert "holds" in str(error)
+            assert called(files, "read", "a.txt") == "old"
+            refused.append(text)
+        else:
+            assert called(files, "read", "a.txt") == text
+    assert len(refused) < 5
+    assert all(text.startswith("\ufeff") or "\0" in text for text in refused)
+
+
+@pytest.mark.skipif(SUITES is None, reason="MLX_TOOLS_SUITES is not set")
+def test_naughty_strings_as_names_make_that_file_or_are_refused(folder: Path) -> None:
+    base = folder / "data"
+    base.mkdir()
+    files = Registry.builtin([f"{base}:rw"])
+    made = 0
+    for name in naughty():
+        before = {path for path in folder.rglob("*") if path.is_file()}
+        try:
+            called(files, "create", name, name.lstrip("\ufeff").replace("\0", ""))
+        except ToolError as error:
+            assert str(error)
+            assert {path for path in folder.rglob("*") if path.is_file()} == before
+            continue
+        made += 1
+        (new,) = {path for path in folder.rglob("*") if path.is_file()} - before
+        walked = [step for step in name.split("/") if step not in ("", ".")]
+        assert list(new.relative_to(base).parts) == walked
+        assert called(files, "read", name) == name.lstrip("\ufeff").replace("\0", "")
+        called(files, "delete", name)
+        assert not new.exists()
+    assert made > 300
+    assert names(folder) == ["data"]

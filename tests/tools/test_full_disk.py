@@ -1,0 +1,96 @@
+"""No room: a clear error, the old content as it was, and nothing left lying about."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CALLS = """
+import asyncio, json, os, resource, sys
+from mlx_tools.tools import Registry, execute
+
+files = Registry.builtin([sys.argv[1] + ":rw"])
+
+def call(name, **arguments):
+    return asyncio.run(execute(files.get(name), arguments, timeout=60))
+
+def told(result):
+    return None if result.error is None else [result.error.code, result.error.message]
+
+os.chdir(sys.argv[1])
+open("old.txt", "w").write("old content")
+if sys.argv[2] == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+elif sys.argv[2] == "names":
+    number = 0
+    while True:
+        try:
+            open(f"name-{number}", "x").close()
+        except OSError:
+            break
+        number += 1
+big = "x" * 900_000
+errors = [
+    told(call("file_access", operation="write", path="old.txt", content=big)),
+    told(call("file_access", operation="write", path="new.txt", content=big)),
+    told(call("create_file", path="made/by/it.txt", content=big)),
+]
+names = sorted(n for n in os.listdir(".") if not n.startswith("name-"))
+old = open("old.txt").read()
+deleted = told(call("file_access", operation="delete", path="old.txt"))
+print(json.dumps({"errors": errors, "names": names, "old": old, "deleted": deleted}))
+"""
+
+
+def outcome(command: list[str], kind: str, folder: Path) -> Any:
+    done = subprocess.run(
+        [*command, sys.executable, "-c", CALLS, str(folder), kind],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check(found: Any, words: str) -> None:
+    assert found["names"] == ["old.txt"]
+    assert found["old"] == "old content"
+    assert found["deleted"] is None
+    for code, message in found["errors"]:
+        assert code == "tool_error"
+        assert words in message and "nothing was changed" in message
+
+
+def small_disk(folder: Path, options: str) -> list[str]:
+    """The words before a command that give it a file system of its own at ``folder``: in memory,
+    and seen by nobody else. Skips where the system does not let a user have one."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("there is no unshare here to mount a small disk with")
+    mount = 'mount -t tmpfs -o "$1" none "$0" && cd / && shift && exec "$@"'
+    command = [unshare, "--user", "--map-root-user", "--mount", "sh", "-c", mount]
+    command += [str(folder), options]
+    tried = subprocess.run([*command, "true"], capture_output=True)
+    if tried.returncode != 0:
+        pytest.skip("a user may not mount a small disk here")
+    return command
+
+
+@pytest.mark.parametrize("kind", ["room", "names"])
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, kind: str) -> None:
+    options = "size=256k" if kind == "room" else "nr_inodes=20"
+    check(outcome(small_disk(tmp_path, options), kind, tmp_path), "the disk is full")
+
+
+def test_a_file_that_may_not_grow_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+    check(outcome([], "limit", tmp_path), "File too large")
