@@ -21,6 +21,7 @@ from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header, Style
 from mlx_tools.outcome import Outcome, outcome_of
+from mlx_tools.outputs import switched_off
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
     ChatFormat,
@@ -30,6 +31,7 @@ from mlx_tools.prompt import (
     Openings,
     is_search,
     read_history,
+    told_when_needed,
 )
 from mlx_tools.router import decide_for, format_of, model_of
 from mlx_tools.run_settings import RunSettings
@@ -165,11 +167,13 @@ class Controller:
         openings = self._openings(decided.style, chat_format)
         files = self._store.create()
         try:
+            if files.artifacts is not None:
+                self.registry.add_reader()
             session = Session(
                 [],
                 specs=self.registry.specs(),
                 words=data.load_words(),
-                disabled=self.registry.disabled,
+                disabled=switched_off(self.registry, files.artifacts),
             )
             driver = Driver(
                 session,
@@ -209,8 +213,8 @@ class Controller:
         return [s for s in self.registry.specs().values() if permitted(self.policy, s)]
 
     def _offered(self) -> list[ToolSpec]:
-        """The tools that may be called, but for the one that only looks through the others."""
-        return [spec for spec in self._permitted() if not is_search(spec)]
+        """The tools that may be called, but for those that are told of when they are needed."""
+        return [spec for spec in self._permitted() if not told_when_needed(spec)]
 
     def _find_search(self) -> ToolSpec | None:
         """The tool that looks through the tools, where it may be called."""
@@ -339,7 +343,10 @@ class Conversation:
             driver.open(self._begin(question, tool_choice))
         await driver.run(question, tool_choice, emit)
         return outcome_of(
-            driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
+            driver.files.transcript,
+            transcript=driver.files.path,
+            outputs=driver.outputs.whole,
+            artifacts=driver.outputs.artifacts,
         )
 
     def _check_choice(self, tool_choice: str | None) -> None:
@@ -348,7 +355,7 @@ class Conversation:
             return
         specs = self._driver.session.specs
         allowed = [name for name, spec in specs.items() if permitted(self._policy, spec)]
-        some = any(not is_search(specs[name]) for name in allowed)
+        some = any(not told_when_needed(specs[name]) for name in allowed)
         if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(
                 f"tool_choice: {tool_choice!r} is not allowed",

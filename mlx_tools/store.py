@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools import given
-from mlx_tools.artifacts import KEEP_SECONDS, ArtifactStore
+from mlx_tools.artifacts import KEEP_SECONDS, MAX_BYTES, ArtifactStore, Sweeper
 from mlx_tools.errors import TranscriptError
 from mlx_tools.transcript import Transcript, TranscriptFile
 
@@ -50,16 +50,30 @@ class MemoryStore:
 class TranscriptStore:
     """A folder of sessions, readable by its owner alone.
 
-    ``keep`` is how many seconds artifacts stay. Raises `UsageError` where ``folder`` names none.
+    ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
+    With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
+    beside a tool that failed. Raises `UsageError` where one of them cannot be.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: float = KEEP_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        keep_all: bool = False,
+    ) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise given.wrong("the folder of a store", folder, "give its path")
         if not isinstance(keep, int | float):
             raise given.wrong("keep", keep, "give a number of seconds")
+        if not isinstance(max_bytes, int) or max_bytes < 0:
+            raise given.wrong("max_bytes", max_bytes, "give a number of bytes, from 0")
         self.folder = Path(folder)
         self.keep = keep
+        self.max_bytes = max_bytes
+        self.keep_all = keep_all
+        self._sweeper = Sweeper(self.folder, keep)
 
     def create(self) -> SessionFiles:
         """A new session on disk; artifacts of older ones that have expired are removed.
@@ -67,7 +81,7 @@ class TranscriptStore:
         Raises `TranscriptError` where the folder cannot be written.
         """
         session = new_session_id()
-        self._expire()
+        self._sweeper.sweep()
         folder = self.folder / session
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +92,18 @@ class TranscriptStore:
                 hint="check the folder's permissions and free space",
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
-        return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"))
+        return SessionFiles(session, transcript, self.artifacts(session))
+
+    def artifacts(self, session: str) -> ArtifactStore:
+        """Where the outputs of a session are kept. What is put there sweeps all sessions too, now
+        and then: artifacts expire also where a program runs for days."""
+        return ArtifactStore(
+            self.folder / session / "artifacts",
+            keep=self.keep,
+            max_bytes=self.max_bytes,
+            keep_all=self.keep_all,
+            sweep=self._sweeper.sweep_if_due,
+        )
 
     @property
     def secret(self) -> bytes:
@@ -96,13 +121,6 @@ class TranscriptStore:
             raise TranscriptError(
                 f"the key of approvals, {path}, cannot be read: {error.strerror}"
             ) from None
-
-    def _expire(self) -> None:
-        with contextlib.suppress(OSError), os.scandir(self.folder) as sessions:
-            for session in sessions:
-                artifacts = os.path.join(session.path, "artifacts")  # noqa: PTH118 (there are many)
-                if os.path.isdir(artifacts):  # noqa: PTH112
-                    ArtifactStore(Path(artifacts)).expire(keep=self.keep)
 
 
 def _create_whole(path: Path, data: bytes) -> None:

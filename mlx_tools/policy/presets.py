@@ -39,8 +39,8 @@ def _frozen(*presets: Preset) -> Mapping[str, Preset]:
 _READ: Effects = frozenset(("read",))
 
 PRESETS: Final[Mapping[str, Preset]] = _frozen(
-    Preset("readonly_basic", ("calculator", "clock", "file_access"), _READ),
-    Preset("readonly_files", ("file_access",), _READ),
+    Preset("readonly_basic", ("calculator", "clock", "file_access", "read_artifact"), _READ),
+    Preset("readonly_files", ("file_access", "read_artifact"), _READ),
 )
 
 DEFAULT_PRESET: Final = "readonly_basic"

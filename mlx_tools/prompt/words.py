@@ -82,6 +82,7 @@ class PromptWords:
     go_on: str
     forged: str
     cut: str
+    cut_readable: str
     errors: Mapping[str, str]
     examples: ExampleWords
     corrections: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +108,12 @@ class PromptWords:
     def cut_notice(self, omitted: int) -> str:
         """What stands where ``omitted`` characters of an observation were left out."""
         return fill(self.cut, {"omitted": str(omitted)})
+
+    def readable_cut_notice(self, omitted: int, offset: int, *, name: str, key: str) -> str:
+        """The same where the model can read on with the tool ``name``: in the artifact ``key``,
+        from the character ``offset`` on."""
+        values = {"omitted": str(omitted), "offset": str(offset), "name": name, "id": key}
+        return fill(self.cut_readable, values)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -143,6 +150,7 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         go_on=turns.text("go_on"),
         forged=turns.text("forged"),
         cut=turns.text("cut", required=("omitted",)),
+        cut_readable=turns.text("cut_readable", required=("omitted", "name", "id", "offset")),
         errors=messages.table("errors").texts(CODES, allowed=_NAMES),
         corrections=messages.table("corrections").texts(CODES, complete=False),
         examples=_examples(_Table.parse(EXAMPLES, texts)),

@@ -29,6 +29,7 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
         "clock": (False, False),
         "file_access": (True, False),
         "tool_search": (True, False),
+        "read_artifact": (True, False),
     }
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
 
@@ -41,13 +42,14 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
         "clock": (False, False),
         "file_access": (True, True),
         "tool_search": (True, True),
+        "read_artifact": (True, True),
     }
 
 
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access", "tool_search")
+        *("calculator", "clock", "file_access", "tool_search", "read_artifact")
     ]
 
 

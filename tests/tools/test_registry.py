@@ -83,8 +83,10 @@ def test_an_unknown_name_is_answered_with_a_close_one() -> None:
 
 def test_the_built_in_tools_without_a_folder() -> None:
     registry = Registry.builtin()
-    assert list(registry.specs()) == ["calculator", "clock", "tool_search"]
-    assert list(registry.all_specs()) == ["calculator", "clock", "file_access", "tool_search"]
+    assert list(registry.specs()) == ["calculator", "clock", "tool_search", "read_artifact"]
+    assert [*registry.all_specs()] == [
+        *("calculator", "clock", "file_access", "tool_search", "read_artifact")
+    ]
     assert "--root" in registry.disabled["file_access"]
     with pytest.raises(UsageError, match="--root"):
         registry.get("file_access")
@@ -95,7 +97,9 @@ def test_the_built_in_tools_without_a_folder() -> None:
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
     registry = Registry.builtin([str(tmp_path)])
-    assert list(registry.specs()) == ["calculator", "clock", "file_access", "tool_search"]
+    assert [*registry.specs()] == [
+        *("calculator", "clock", "file_access", "tool_search", "read_artifact")
+    ]
     assert dict(registry.disabled) == {}
 
 
@@ -110,14 +114,14 @@ def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
     registry = Registry.builtin(switched_off=off)
     registry.add(forecast)
     registry.add(rename.of_plugin("w"))
-    assert list(registry.specs()) == ["calculator", "tool_search"]
+    assert list(registry.specs()) == ["calculator", "tool_search", "read_artifact"]
     assert {name: registry.disabled[name] for name in ("clock", "forecast", "rename")} == {
         "clock": "not wanted",
         "forecast": "by a glob",
         "rename": "the whole plugin",
     }
     registry.disable("calculator", "later")
-    assert list(registry.specs()) == ["tool_search"]
+    assert list(registry.specs()) == ["tool_search", "read_artifact"]
 
 
 # --- packages ---
@@ -129,7 +133,7 @@ def test_a_package_offers_a_tool_a_list_or_a_function() -> None:
         ("two", "t", [made("a"), made("b")]),
         ("three", "t", lambda: made("c")),
     )
-    assert list(registry.specs())[3:] == ["forecast", "a", "b", "c"]
+    assert list(registry.specs())[4:] == ["forecast", "a", "b", "c"]
     assert registry.specs()["forecast"].plugin == "one"
     assert forecast.spec.plugin == ""
     assert registry.specs()["c"].plugin == "three"
