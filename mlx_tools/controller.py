@@ -38,6 +38,7 @@ from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session, State
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
+from mlx_tools.telemetry import observed
 from mlx_tools.tools import Registry, Tool
 from mlx_tools.verdicts import Decided
 
@@ -341,7 +342,8 @@ class Conversation:
         driver = self._driver
         if driver.session.state is State.EMPTY:
             driver.open(self._begin(question, tool_choice))
-        await driver.run(question, tool_choice, emit)
+        with observed(driver.files.transcript, emit) as tell:
+            await driver.run(question, tool_choice, tell)
         return outcome_of(
             driver.files.transcript,
             transcript=driver.files.path,

@@ -32,7 +32,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("artifacts", "models", "tools"),
     ("backends", "store", "tally", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),
-    ("completer", "outputs"),
+    ("completer", "outputs", "telemetry"),
     ("driver",),
     ("controller",),
     ("config", "doctor", "proposal"),
