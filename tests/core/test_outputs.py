@@ -168,6 +168,7 @@ def test_an_artifact_of_another_session_is_not_there(tmp_path: Path) -> None:
 
 def test_without_a_folder_the_reader_is_off_and_not_told_of() -> None:
     made = controller(None, call("long"), call("read_artifact", id="x"), answer())
+    made.registry.add_reader()  # as among the built-in tools
     outcome = made.run_sync("Hi")
     assert "read_artifact with id" not in prompts(made)[1]
     assert "characters left out" in prompts(made)[1]
