@@ -22,6 +22,7 @@ from mlx_tools.driver import Driver, utc_now
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header, Style
 from mlx_tools.outcome import Outcome
+from mlx_tools.outputs import switched_off
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.prompt import (
     ChatFormat,
@@ -31,6 +32,7 @@ from mlx_tools.prompt import (
     Openings,
     is_search,
     read_history,
+    told_when_needed,
 )
 from mlx_tools.router import decide_for, format_of, model_of
 from mlx_tools.run_settings import RunSettings
@@ -174,11 +176,13 @@ class Controller:
         openings = self._openings(decided.style, chat_format)
         files = self._store.create()
         try:
+            if files.artifacts is not None:
+                self.registry.add_reader()
             session = Session(
                 [],
                 specs=self.registry.specs(),
                 words=data.load_words(),
-                disabled=self.registry.disabled,
+                disabled=switched_off(self.registry, files.artifacts),
             )
             driver = self._driver(session, files, monotonic() - began)
         except BaseException:
@@ -217,11 +221,13 @@ class Controller:
             raise UsageError("this store cannot open a session again")
         files: SessionFiles = opens(session)
         try:
+            if files.artifacts is not None:
+                self.registry.add_reader()
             folded = Session(
                 files.transcript,
                 specs=self.registry.specs(),
                 words=data.load_words(),
-                disabled=self.registry.disabled,
+                disabled=switched_off(self.registry, files.artifacts),
             )
             driver = self._driver(folded, files)
             driver.check_reopened()
@@ -269,8 +275,8 @@ class Controller:
         return [s for s in self.registry.specs().values() if permitted(self.policy, s)]
 
     def _offered(self) -> list[ToolSpec]:
-        """The tools that may be called, but for the one that only looks through the others."""
-        return [spec for spec in self._permitted() if not is_search(spec)]
+        """The tools that may be called, but for those that are told of when they are needed."""
+        return [spec for spec in self._permitted() if not told_when_needed(spec)]
 
     def _find_search(self) -> ToolSpec | None:
         """The tool that looks through the tools, where it may be called."""

@@ -16,8 +16,9 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header
 from mlx_tools.outcome import Outcome, outcome_of
 from mlx_tools.policy import Policy, permitted
-from mlx_tools.prompt import is_search
+from mlx_tools.prompt import told_when_needed
 from mlx_tools.states import State
+from mlx_tools.telemetry import observed
 
 
 class Conversation:
@@ -74,7 +75,8 @@ class Conversation:
         current = driver.session.current
         sure = [c.call for c in driver.waiting() if not current.in_doubt(c.call)]
         answers = answers_of(approvals, sure)
-        await driver.resume(self._policy, answers, emit)
+        with observed(driver.files.transcript, emit) as tell:
+            await driver.resume(self._policy, answers, tell)
         return self._outcome()
 
     async def _answer(self, question: str, tool_choice: str | None, emit: Emit) -> Outcome:
@@ -84,13 +86,17 @@ class Conversation:
         driver = self._driver
         if driver.session.state is State.EMPTY and self._begin is not None:
             driver.open(self._begin(question, tool_choice))
-        await driver.run(question, tool_choice, emit)
+        with observed(driver.files.transcript, emit) as tell:
+            await driver.run(question, tool_choice, tell)
         return self._outcome()
 
     def _outcome(self) -> Outcome:
         driver = self._driver
         return outcome_of(
-            driver.files.transcript, transcript=driver.files.path, outputs=driver.outputs
+            driver.files.transcript,
+            transcript=driver.files.path,
+            outputs=driver.outputs.whole,
+            artifacts=driver.outputs.artifacts,
         )
 
     def _check_choice(self, tool_choice: str | None) -> None:
@@ -101,7 +107,7 @@ class Conversation:
         specs = session.specs
         policy = self._policy if session.state is State.EMPTY else session.policy
         allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
-        some = any(not is_search(specs[name]) for name in allowed)
+        some = any(not told_when_needed(specs[name]) for name in allowed)
         if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(
                 f"tool_choice: {tool_choice!r} is not allowed",

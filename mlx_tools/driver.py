@@ -36,13 +36,13 @@ from mlx_tools.messages import (
     ResumedRecord,
     StoppedRecord,
 )
-from mlx_tools.observation import shorten
+from mlx_tools.outputs import Outputs
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import header_seal, same
 from mlx_tools.session import Session
 from mlx_tools.states import State
 from mlx_tools.store import SessionFiles
-from mlx_tools.tools import Progress, Registry, ToolResult, execute
+from mlx_tools.tools import Progress, Registry, execute
 from mlx_tools.transcript import to_json
 
 _PREVIEW_CHARS: Final = 200
@@ -56,7 +56,7 @@ def utc_now() -> datetime:
 class Driver:
     """Drives one session, question after question.
 
-    ``outputs`` collects the whole outputs by call, for an outcome that is to include them.
+    ``outputs`` holds the whole outputs of the current run, for an outcome that is to include them.
     ``spent`` is how many seconds of the first question's total time are gone already.
     """
 
@@ -74,7 +74,7 @@ class Driver:
     ) -> None:
         self.session = session
         self.files = files
-        self.outputs: dict[str, str] = {}
+        self.outputs = Outputs(session, files.artifacts)
         self._completer = Completer(backend, session)
         self._registry = registry
         self._secret = secret
@@ -116,6 +116,7 @@ class Driver:
         cancels finds the run stopped as ``interrupted``.
         """
         self._emit = emit
+        self.outputs.begin()
         self._append(self.session.asking(question, tool_choice, self._now()))
         await self._drive()
 
@@ -127,6 +128,7 @@ class Driver:
         or an approval is of something else than what would run now.
         """
         self._emit = emit
+        self.outputs.begin()
         session = self.session
         pause = session.pause
         self._asking.check_answers(answers, policy)
@@ -337,14 +339,25 @@ class Driver:
             timeout=limits.tool_timeout,
             policy=self.session.policy,
             expected=expected,
+            artifacts=self.files.artifacts,
+            shown_chars=limits.max_observation_chars,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
-        unkept: list[TranscriptError] = []
-        record = self._observation(call, result, unkept)
+        shown = self.outputs.take(call, result)
+        record = ObservationRecord(
+            call=call.call,
+            name=call.name,
+            id=call.id,
+            content=shown.content,
+            error=result.error,
+            duration_ms=result.duration_ms,
+            output_size_chars=result.output_size_chars,
+            artifact=shown.artifact,
+        )
         self._append(record)
         self._tell_end(record)
-        if unkept:
-            raise unkept[0]
+        if shown.problem is not None:
+            raise shown.problem
 
     def _tell_progress(self, call: CallRecord, progress: Progress) -> None:
         self._emit(
@@ -355,41 +368,6 @@ class Driver:
                 fraction=progress.fraction,
             )
         )
-
-    def _observation(
-        self, call: CallRecord, result: ToolResult, unkept: list[TranscriptError]
-    ) -> ObservationRecord:
-        """The observation of a call: its output, or head and tail of it, the whole kept.
-
-        Where the whole could not be kept the error goes into ``unkept``: the call has run, and that
-        must be written down first.
-        """
-        content, artifact = result.content, None
-        limit = self.session.limits.max_observation_chars
-        if content is not None:
-            self.outputs[call.call] = content
-            if self.session.current.was_edited(call.call):
-                content = self.session.words.edited_notice(call.arguments) + content
-            if len(content) > limit:
-                if self.files.artifacts is not None:
-                    try:
-                        artifact = self.files.artifacts.put(content)
-                    except TranscriptError as error:
-                        unkept.append(error)
-                content = shorten(content, limit, self._cut_notice)
-        return ObservationRecord(
-            call=call.call,
-            name=call.name,
-            id=call.id,
-            content=content,
-            error=result.error,
-            duration_ms=result.duration_ms,
-            output_size_chars=result.output_size_chars,
-            artifact=artifact,
-        )
-
-    def _cut_notice(self, omitted: int) -> str:
-        return self.session.words.cut_notice(omitted)
 
 
 async def _all(work: Callable[[CallRecord], Awaitable[None]], calls: Sequence[CallRecord]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from mlx_tools import errors
+from mlx_tools.counters import Counters, count
 from mlx_tools.messages import (
     AnswerRecord,
     CallRecord,
@@ -31,11 +32,17 @@ _DENIALS = frozenset(
     ("not_allowed", "disabled", "denied", "requires_confirmation", "echoed_call", "rate_limited")
 )
 PREVIEW_CHARS = 500
+_REPEATED = "the same call was made again after a reminder, and the run was stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReport:
-    """One call of a run. ``output`` is the whole output, where this process still has it."""
+    """One call of a run.
+
+    ``output`` is the whole output, where this process still has it: it is left out of everything
+    that is printed or written (``repr`` too), unless asked for. ``artifact`` is the id of the
+    artifact that it was kept as.
+    """
 
     id: str
     name: str
@@ -44,12 +51,14 @@ class CallReport:
     repairs: tuple[str, ...] = ()
     duration_ms: int | None = None
     output_size_chars: int | None = None
-    output: str | None = None
+    output: str | None = field(default=None, repr=False)
+    artifact: str | None = None
     error_code: str | None = None
     error_preview: str | None = None
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
-        """The call as ``--json`` prints it; ``output`` only where it is asked for."""
+        """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``
+        only where there is one."""
         out: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
@@ -62,6 +71,8 @@ class CallReport:
         }
         if include_outputs:
             out["output"] = self.output
+        if self.artifact is not None:
+            out["artifact"] = self.artifact
         return out | {"error_code": self.error_code, "error_preview": self.error_preview}
 
 
@@ -78,7 +89,10 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What every ending has in common. Numbers the server did not report are None."""
+    """What every ending has in common. Numbers the server did not report are None.
+
+    ``counters`` say what became of the calls, tool by tool; they are no part of `to_json`.
+    """
 
     status: ClassVar[str]
     session: str
@@ -90,6 +104,7 @@ class Outcome:
     repairs: Mapping[str, int] = field(default_factory=dict)
     model: str | None = None
     strategy: str = "free"
+    counters: Counters = field(default_factory=Counters)
 
     @property
     def exit_code(self) -> int:
@@ -157,10 +172,12 @@ def outcome_of(
     *,
     transcript: str | None = None,
     outputs: Mapping[str, str] | None = None,
+    artifacts: Mapping[str, str] | None = None,
 ) -> Outcome:
     """The outcome of the last question in ``records``, which must have come to rest.
 
-    ``outputs`` holds the whole outputs by call, as far as they are at hand.
+    ``outputs`` holds the whole outputs by call, as far as they are at hand, ``artifacts`` the ids
+    of those that were kept after their observation was written.
     """
     header = next(r for r in records if isinstance(r, Header))
     start = max(i for i, r in enumerate(records) if isinstance(r, UserRecord))
@@ -170,12 +187,13 @@ def outcome_of(
         "session": header.session,
         "transcript": transcript,
         "turns": len(completions),
-        "calls": _calls(run, outputs or {}),
+        "calls": _calls(run, outputs or {}, artifacts or {}),
         "requests": sum(r.requests for r in completions),
         "usage": total_usage([r.usage for r in completions]),
         "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
         "model": header.model,
         "strategy": _strategy(completions, header),
+        "counters": count(run),
     }
     match run[-1]:
         case AnswerRecord() as last:
@@ -194,7 +212,9 @@ def _strategy(completions: Sequence[CompletionRecord], header: Header) -> str:
     return completions[-1].strategy if completions else header.strategy
 
 
-def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallReport, ...]:
+def _calls(
+    run: Sequence[Record], outputs: Mapping[str, str], artifacts: Mapping[str, str]
+) -> tuple[CallReport, ...]:
     ended = {r.call: r for r in run if isinstance(r, ObservationRecord)}
     in_doubt = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - set(ended)
     repairs: dict[str, list[str]] = {}
@@ -221,8 +241,9 @@ def _calls(run: Sequence[Record], outputs: Mapping[str, str]) -> tuple[CallRepor
                 duration_ms=end.duration_ms if end is not None else None,
                 output_size_chars=end.output_size_chars if end is not None else None,
                 output=outputs.get(call.call, end.content if end is not None else None),
+                artifact=(end.artifact if end is not None else None) or artifacts.get(call.call),
                 error_code=error.code if error is not None else repeated.get(call.call),
-                error_preview=error.message[:PREVIEW_CHARS] if error is not None else None,
+                error_preview=_preview(error, call.call in repeated),
             )
         )
     return tuple(reports)
@@ -234,6 +255,13 @@ def _stopped_by(run: Sequence[Record]) -> Mapping[str, str]:
         return {}
     calls = [record.call for record in run if isinstance(record, CallRecord)]
     return dict.fromkeys(calls[-1:], last.reason)
+
+
+def _preview(error: ErrorInfo | None, repeated: bool) -> str | None:
+    """The beginning of what is wrong, for every call with an error code."""
+    if error is not None:
+        return error.message[:PREVIEW_CHARS]
+    return _REPEATED if repeated else None
 
 
 def _status(end: ObservationRecord | None, paused: bool) -> CallStatus:

@@ -14,7 +14,7 @@ from typing import Final
 
 from mlx_tools import given
 from mlx_tools.access_file import FILE_NAME, Access, AccessFile, MemoryAccess
-from mlx_tools.artifacts import KEEP_SECONDS, ArtifactStore
+from mlx_tools.artifacts import KEEP_SECONDS, MAX_BYTES, ArtifactStore, Sweeper
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import Header
 from mlx_tools.transcript import Transcript, TranscriptFile
@@ -94,9 +94,11 @@ class _InMemory(Transcript):
 class TranscriptStore:
     """A folder of sessions, readable by its owner alone.
 
-    ``keep`` is how many seconds artifacts stay. ``watched`` are the places of configuration files
-    and what was there when they were read (`mlx_tools.access_file.fingerprints`): once one changes,
-    no run calls anything more. Raises `UsageError` where ``folder`` names none.
+    ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
+    With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
+    beside a tool that failed. ``watched`` are the places of configuration files and what was there
+    when they were read (`mlx_tools.access_file.fingerprints`): once one changes, no run calls
+    anything more. Raises `UsageError` where one of them cannot be.
     """
 
     def __init__(
@@ -104,15 +106,22 @@ class TranscriptStore:
         folder: str | os.PathLike[str],
         *,
         keep: float = KEEP_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        keep_all: bool = False,
         watched: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise given.wrong("the folder of a store", folder, "give its path")
         if not isinstance(keep, int | float):
             raise given.wrong("keep", keep, "give a number of seconds")
+        if not isinstance(max_bytes, int) or max_bytes < 0:
+            raise given.wrong("max_bytes", max_bytes, "give a number of bytes, from 0")
         self.folder = Path(folder)
         self.keep = keep
         self.watched = dict(watched or {})
+        self.max_bytes = max_bytes
+        self.keep_all = keep_all
+        self._sweeper = Sweeper(self.folder, keep)
 
     def create(self) -> SessionFiles:
         """A new session on disk; artifacts of older ones that have expired are removed.
@@ -120,7 +129,7 @@ class TranscriptStore:
         Raises `TranscriptError` where the folder cannot be written.
         """
         session = new_session_id()
-        self._expire()
+        self._sweeper.sweep()
         folder = self.folder / session
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,7 +141,7 @@ class TranscriptStore:
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
         access = AccessFile(folder / FILE_NAME, self.watched)
-        return SessionFiles(session, transcript, ArtifactStore(folder / "artifacts"), access)
+        return SessionFiles(session, transcript, self.artifacts(folder), access)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session, to go on with: by its id, or by the path of its transcript.
@@ -149,7 +158,18 @@ class TranscriptStore:
         header = transcript[0] if len(transcript) else None
         name = header.session if isinstance(header, Header) else path.parent.name
         access = AccessFile(path.parent / FILE_NAME, self.watched)
-        return SessionFiles(name, transcript, ArtifactStore(path.parent / "artifacts"), access)
+        return SessionFiles(name, transcript, self.artifacts(path.parent), access)
+
+    def artifacts(self, folder: Path) -> ArtifactStore:
+        """Where the outputs of the session in ``folder`` are kept. What is put there sweeps all
+        sessions too, now and then: artifacts expire also where a program runs for days."""
+        return ArtifactStore(
+            folder / "artifacts",
+            keep=self.keep,
+            max_bytes=self.max_bytes,
+            keep_all=self.keep_all,
+            sweep=self._sweeper.sweep_if_due,
+        )
 
     def path_of(self, session: str | os.PathLike[str]) -> Path:
         """Where the transcript of a session is, or would be. An id never leads out of the store;
@@ -180,13 +200,6 @@ class TranscriptStore:
             raise TranscriptError(
                 f"the key of approvals, {path}, cannot be read: {error.strerror}"
             ) from None
-
-    def _expire(self) -> None:
-        with contextlib.suppress(OSError), os.scandir(self.folder) as sessions:
-            for session in sessions:
-                artifacts = os.path.join(session.path, "artifacts")  # noqa: PTH118 (there are many)
-                if os.path.isdir(artifacts):  # noqa: PTH112
-                    ArtifactStore(Path(artifacts)).expire(keep=self.keep)
 
 
 def _create_whole(path: Path, data: bytes) -> None:

@@ -87,6 +87,8 @@ def ask(
             view.show(event)
             if isinstance(event, Finished):
                 outcome = event.outcome
+    if trace is not None and trace.problem is not None:
+        complain(trace.problem, kind="warning")
     if outcome is None:
         raise UsageError("the run ended without an outcome")
     tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)

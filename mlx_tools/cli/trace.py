@@ -1,13 +1,15 @@
 """A full trace of a run: every prompt, every completion as it came, every event, every output.
 
-Written only when it is asked for, to a file that its owner alone can read.
+Written only when it is asked for, to a file that its owner alone can read. Without it, what is kept
+of a run is its transcript.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,18 +26,28 @@ MODE = 0o600
 
 
 class FullTrace:
-    """A file of JSON lines. Raises `UsageError` where it cannot be made, before anything runs."""
+    """A file of JSON lines. Raises `UsageError` where it cannot be made, before anything runs.
 
-    def __init__(self, path: Path) -> None:
+    The file is a regular one: no link is followed, and nothing else is written to. One that was
+    there is emptied, and closed to others first. Where the disk is full later on, the run goes on
+    without its trace: `problem` says so. ``clean`` is what every line passes before it is written:
+    the place where secrets are taken out.
+    """
+
+    def __init__(self, path: Path, *, clean: Callable[[str], str] = str) -> None:
+        self.problem: str | None = None
+        self._path = path
+        self._clean = clean
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(path, flags, MODE)
         except OSError as error:
-            raise UsageError(f"--full-trace: {path}: {error.strerror}") from None
+            why = "a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            raise UsageError(f"--full-trace: {path}: {why}", hint="name a file") from None
         self._file = os.fdopen(descriptor, "wb", buffering=0)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UsageError(f"--full-trace: {path}: not a regular file")
+                raise UsageError(f"--full-trace: {path}: not a regular file", hint="name a file")
             os.fchmod(descriptor, MODE)  # a file that was there may have been open to others
             os.ftruncate(descriptor, 0)
         except OSError as error:
@@ -47,14 +59,23 @@ class FullTrace:
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one line."""
+        if self.problem is not None:
+            return
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = to_json({"at": at, "kind": kind} | values)
-        self._file.write(line.encode("utf-8") + b"\n")
+        line = self._clean(to_json({"at": at, "kind": kind} | values))
+        left = memoryview(line.encode("utf-8") + b"\n")
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self.problem = f"--full-trace: {self._path} is incomplete: {error.strerror}"
 
     def event(self, event: Event) -> None:
-        """Append an event; the last one with all outputs."""
+        """Append an event; the last one with all outputs, and with counters."""
         if isinstance(event, Finished):
-            self.write("outcome", outcome=event.outcome.to_json(include_outputs=True))
+            outcome = event.outcome
+            whole = outcome.to_json(include_outputs=True)
+            self.write("outcome", outcome=whole, counters=outcome.counters.to_json())
         else:
             self.write("event", event=event.to_json())
 

@@ -23,7 +23,7 @@ from mlx_tools.models.identity import model_identity
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.policy import check_presets, permitted
 from mlx_tools.policy.patterns import PLUGIN, is_glob
-from mlx_tools.prompt import SEARCH, build_catalog, is_search
+from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
 from mlx_tools.router import find_served_format, native_markers
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
@@ -119,9 +119,14 @@ def _tools_off(configuration: Configuration) -> UsageError:
 
 def session_store(configuration: Configuration) -> TranscriptStore:
     """Where sessions are kept."""
-    keep = configuration.settings.artifacts.keep_days * 86_400
-    folder = private_dir(state_dir()) / "sessions"
-    return TranscriptStore(folder, keep=keep, watched=configuration.watched)
+    own = configuration.settings.artifacts
+    return TranscriptStore(
+        private_dir(state_dir()) / "sessions",
+        keep=own.keep_days * 86_400,
+        max_bytes=own.max_mb * 1_000_000,
+        keep_all=own.keep == "always",
+        watched=configuration.watched,
+    )
 
 
 def at_terminal() -> bool:
@@ -230,10 +235,11 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
     specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
     if any(map(is_search, specs)):
         return
-    if hidden := len(build_catalog(specs, budget).hidden):
+    listed = [spec for spec in specs if not told_when_needed(spec)]
+    if hidden := len(build_catalog(listed, budget).hidden):
         note(
-            f"{hidden} of {len(specs)} tools do not fit into the catalog, and {SEARCH}, with which "
-            "the model would find them, is not allowed: allow it too, or raise "
+            f"{hidden} of {len(listed)} tools do not fit into the catalog, and {SEARCH}, with "
+            "which the model would find them, is not allowed: allow it too, or raise "
             "prompt.catalog_tokens"
         )
 

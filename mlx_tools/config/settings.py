@@ -374,9 +374,26 @@ class LimitsSection(Section):
 
 
 class Artifacts(Section):
+    keep: Annotated[
+        Literal["when_needed", "always"],
+        Field(
+            description="Which tools' outputs are stored whole: those that the model cannot see "
+            "whole and all of a run in which a tool failed, or always all of them"
+        ),
+        Setting("stricter"),
+    ]
     keep_days: Annotated[
         int,
         Field(ge=1, le=3650, description="Days after which stored outputs are deleted"),
+        Setting("lower"),
+    ]
+    max_mb: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100_000,
+            description="Megabytes that the stored outputs of one session may take; the oldest go",
+        ),
         Setting("lower"),
     ]
 

@@ -55,9 +55,13 @@ _READ: Effects = frozenset(("read",))
 _FILES: Effects = frozenset(("read", "write"))
 
 PRESETS: Final[Mapping[str, Preset]] = _frozen(
-    Preset("readonly_basic", ("calculator", "clock", "file_access"), _READ),
-    Preset("readonly_files", ("file_access",), _READ),
-    Preset("workspace", ("calculator", "clock", "file_access", "create_file"), _FILES),
+    Preset("readonly_basic", ("calculator", "clock", "file_access", "read_artifact"), _READ),
+    Preset("readonly_files", ("file_access", "read_artifact"), _READ),
+    Preset(
+        "workspace",
+        ("calculator", "clock", "file_access", "create_file", "read_artifact"),
+        _FILES,
+    ),
 )
 
 DEFAULT_PRESET: Final = "readonly_basic"

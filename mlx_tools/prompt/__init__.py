@@ -4,7 +4,14 @@ from mlx_tools.prompt.builder import CATALOG_BUDGET, SystemPrompt, build_system
 from mlx_tools.prompt.catalog import Catalog, build_catalog, count_tokens, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
 from mlx_tools.prompt.examples import Turn, build_examples
-from mlx_tools.prompt.finder import SEARCH, Finder, is_search
+from mlx_tools.prompt.finder import (
+    READER,
+    SEARCH,
+    Finder,
+    is_reader,
+    is_search,
+    told_when_needed,
+)
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.opening import Frame, Opening, Openings, Said, read_history
 from mlx_tools.prompt.probe import format_from_template
@@ -15,6 +22,7 @@ from mlx_tools.prompt.words import PromptWords, parse_words
 __all__ = [
     "CATALOG_BUDGET",
     "NAMED_FORMATS",
+    "READER",
     "SEARCH",
     "Catalog",
     "ChatFormat",
@@ -35,8 +43,10 @@ __all__ = [
     "count_tokens",
     "format_for_name",
     "format_from_template",
+    "is_reader",
     "is_search",
     "parse_words",
     "read_history",
     "signature",
+    "told_when_needed",
 ]

@@ -16,6 +16,9 @@ from mlx_tools.spec import ToolSpec
 SEARCH: Final = "tool_search"
 """The name of the built-in tool that looks through the tools."""
 
+READER: Final = "read_artifact"
+"""The name of the built-in tool that reads on in an output that was cut."""
+
 BUILTIN: Final = "builtin"
 """The plugin of the built-in tools: another tool may bear the name, and is then like any other."""
 
@@ -32,6 +35,17 @@ _DIGITS: Final = 6
 def is_search(spec: ToolSpec) -> bool:
     """Whether this is the built-in tool that looks through the others."""
     return spec.name == SEARCH and spec.plugin == BUILTIN
+
+
+def is_reader(spec: ToolSpec | None) -> bool:
+    """Whether this is the built-in tool that reads on in an output that was cut."""
+    return spec is not None and spec.name == READER and spec.plugin == BUILTIN
+
+
+def told_when_needed(spec: ToolSpec) -> bool:
+    """Whether the catalog leaves this tool out, because it is told of where it is of use: the
+    search where not all tools fit, the reader with an output that was cut."""
+    return is_search(spec) or is_reader(spec)
 
 
 class Finder:

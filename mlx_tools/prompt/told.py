@@ -2,7 +2,7 @@
 
 Every permitted tool may be called by its exact name; what is offered where the host writes a call
 (guided decoding, grammars) are the tools that the model could know: those in the catalog, those
-that came with a question, and those that a search found.
+that came with a question, those that a search found, and the reader once an output was cut.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from mlx_tools.messages import Header, ObservationRecord, UserRecord
 from mlx_tools.prompt.catalog import names_in
-from mlx_tools.prompt.finder import Finder, is_search
+from mlx_tools.prompt.finder import READER, Finder, is_reader, is_search, told_when_needed
 from mlx_tools.spec import ToolSpec
 
 
@@ -29,7 +29,7 @@ class Told:
         self._finder: Finder | None = None
         self._names = set(header.shortlist)
         if not self._shortlisted:
-            self._names = {name for name, spec in permitted.items() if not is_search(spec)}
+            self._names = {name for name, spec in permitted.items() if not told_when_needed(spec)}
 
     @property
     def tools(self) -> dict[str, ToolSpec]:
@@ -43,7 +43,8 @@ class Told:
         if not self._shortlisted or (question == self._request and self._names.issuperset(first)):
             return ()
         if self._finder is None:
-            self._finder = Finder(spec for spec in self._permitted.values() if not is_search(spec))
+            listed = (s for s in self._permitted.values() if not told_when_needed(s))
+            self._finder = Finder(listed)
         return self._finder.offer(question, self._names, first)
 
     def ask(self, record: UserRecord, tool_choice: str) -> None:
@@ -51,7 +52,12 @@ class Told:
         self._names.update(names_in("\n".join(record.tools)), (tool_choice,))
 
     def observe(self, record: ObservationRecord) -> bool:
-        """Takes in an observation, what was found with it; returns whether it is a search's."""
+        """Takes in an observation, what was found with it; returns whether it is a search's.
+
+        An observation that names its own artifact was cut, and tells of the reader.
+        """
+        if record.artifact and record.artifact in (record.content or ""):
+            self._names.update(name for name in (READER,) if is_reader(self._permitted.get(name)))
         spec = self._permitted.get(record.name)
         if spec is None or not is_search(spec):
             return False

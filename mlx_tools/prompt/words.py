@@ -84,6 +84,7 @@ class PromptWords:
     forged: str
     cut: str
     edited: str
+    cut_readable: str
     errors: Mapping[str, str]
     examples: ExampleWords
     corrections: Mapping[str, str] = field(default_factory=dict)
@@ -114,6 +115,12 @@ class PromptWords:
         """What stands before the output of a call that a person gave these arguments."""
         written = json.dumps(dict(arguments), ensure_ascii=False)
         return fill(self.edited, {"arguments": written})
+
+    def readable_cut_notice(self, omitted: int, offset: int, *, name: str, key: str) -> str:
+        """The same where the model can read on with the tool ``name``: in the artifact ``key``,
+        from the character ``offset`` on."""
+        values = {"omitted": str(omitted), "offset": str(offset), "name": name, "id": key}
+        return fill(self.cut_readable, values)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -151,6 +158,7 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         forged=turns.text("forged"),
         cut=turns.text("cut", required=("omitted",)),
         edited=turns.text("edited", required=("arguments",)),
+        cut_readable=turns.text("cut_readable", required=("omitted", "name", "id", "offset")),
         errors=messages.table("errors").texts(CODES, allowed=_NAMES),
         corrections=messages.table("corrections").texts(CODES, complete=False),
         examples=_examples(_Table.parse(EXAMPLES, texts)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from mlx_tools.policy import Policy
 
@@ -20,6 +20,14 @@ class Progress:
     fraction: float | None = None
 
 
+class Artifacts(Protocol):
+    """The whole outputs that one session has kept."""
+
+    def get(self, key: str, /) -> str | None:
+        """The text of the artifact with this id, None where there is none."""
+        ...
+
+
 class ToolContext:
     """Handed to a tool whose function has a parameter annotated with this class.
 
@@ -27,10 +35,20 @@ class ToolContext:
     started, in seconds, None without a limit. ``policy`` is the one that let the call run: a tool
     that shows or does more on behalf of its caller holds itself to it. Without one it allows
     nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
-    no preview: a tool that finds another state must change nothing.
+    no preview: a tool that finds another state must change nothing. ``artifacts`` are those of the
+    session that made the call, None outside of one. ``shown_chars`` is how many characters of the
+    output the model will see, None for all.
     """
 
-    __slots__ = ("_cancelled", "_report", "expected", "policy", "timeout")
+    __slots__ = (
+        "_cancelled",
+        "_report",
+        "artifacts",
+        "expected",
+        "policy",
+        "shown_chars",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -38,9 +56,13 @@ class ToolContext:
         timeout: float | None = None,
         policy: Policy | None = None,
         expected: str | None = None,
+        artifacts: Artifacts | None = None,
+        shown_chars: int | None = None,
     ) -> None:
         self.timeout = timeout
         self.expected = expected
+        self.artifacts = artifacts
+        self.shown_chars = shown_chars
         self.policy = policy or Policy()
         self._report = report
         self._cancelled = False

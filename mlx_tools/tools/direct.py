@@ -245,7 +245,7 @@ class _Direct:
         content = result.content if result is not None else None
         if content is not None:
             limit = self._limits.max_observation_chars
-            content = shorten(content, limit, lambda omitted: f"\n… {omitted} …\n")
+            content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
         self._record(
             ObservationRecord(
                 call=_CALL,

@@ -19,7 +19,7 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
-from mlx_tools.tools.context import Progress, ToolContext, reset_context, set_context
+from mlx_tools.tools.context import Artifacts, Progress, ToolContext, reset_context, set_context
 from mlx_tools.tools.results import ResultError, to_text, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
@@ -57,6 +57,8 @@ async def execute(
     max_output_chars: int = MAX_OUTPUT_CHARS,
     policy: Policy | None = None,
     expected: str | None = None,
+    artifacts: Artifacts | None = None,
+    shown_chars: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
@@ -69,9 +71,9 @@ async def execute(
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``policy`` and ``expected`` are what the tool's context tells it. ``on_progress`` is
-    called in the event loop with what the tool reports, the latest report alone where they come
-    faster than the loop turns.
+    final. ``policy``, ``expected``, ``artifacts`` and ``shown_chars`` are what the tool's context
+    tells it. ``on_progress`` is called in the event loop with what the tool reports, the latest
+    report alone where they come faster than the loop turns.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -84,7 +86,12 @@ async def execute(
         left = seconds - (perf_counter() - started)
         given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change them
         context = ToolContext(
-            _reporter(on_progress) if on_progress else None, max(left, 0.0), policy, expected
+            _reporter(on_progress) if on_progress else None,
+            max(left, 0.0),
+            policy,
+            expected,
+            artifacts,
+            shown_chars,
         )
         outcome = await _attempt(tool, given, context)
         if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):

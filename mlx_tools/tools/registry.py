@@ -11,7 +11,7 @@ from typing import Any, Self
 from mlx_tools import given
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy, asks, check_presets, denial, matches, permitted
-from mlx_tools.prompt import SEARCH
+from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.spec import ToolSpec
 from mlx_tools.tools.builtin.rooted import Root, RootName, supported
 from mlx_tools.tools.entry_points import Offer, installed, is_tool, of_plugin, offered
@@ -51,6 +51,7 @@ class Registry:
         from mlx_tools.tools.builtin.clock import clock
         from mlx_tools.tools.builtin.create_file import create_file
         from mlx_tools.tools.builtin.file_access import file_access
+        from mlx_tools.tools.builtin.read_artifact import read_artifact
         from mlx_tools.tools.builtin.tool_search import tool_search
 
         registry = cls(switched_off=switched_off)
@@ -58,7 +59,8 @@ class Registry:
         names = [_root(root) for root in given.items("roots", roots, "give a list of folders")]
         opened = [Root(name) for name in names] if usable else []
         of_files = (file_access(opened), create_file(opened))
-        for tool in (calculator(), clock(), *of_files, tool_search(registry)):
+        others = (tool_search(registry), read_artifact())
+        for tool in (calculator(), clock(), *of_files, *others):
             registry._put(tool)
         if not opened:
             no_roots = "no folder was named that it may see (--root DIR)"
@@ -99,6 +101,14 @@ class Registry:
 
         if SEARCH not in self.all_specs():
             self._put(tool_search(self))
+
+    def add_reader(self) -> None:
+        """Adds ``read_artifact``, which reads on in outputs that were cut, unless that name is
+        taken."""
+        from mlx_tools.tools.builtin.read_artifact import read_artifact
+
+        if READER not in self.all_specs():
+            self._put(read_artifact())
 
     def disable(self, pattern: str, reason: str) -> None:
         """Switches off the tools that a name, a glob or ``plugin:NAME`` means."""

@@ -30,6 +30,7 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
         "file_access": (True, False),
         "create_file": (True, False),
         "tool_search": (True, False),
+        "read_artifact": (True, False),
     }
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
 
@@ -43,13 +44,14 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
         "file_access": (True, True),
         "create_file": (True, True),
         "tool_search": (True, True),
+        "read_artifact": (True, True),
     }
 
 
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access", "create_file", "tool_search")
+        *("calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact")
     ]
 
 

@@ -94,7 +94,7 @@ def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> Non
 
 @given(st.text(max_size=300), st.integers(1, 300))
 def test_a_shortened_text_keeps_its_head_and_tail_and_its_limit(text: str, limit: int) -> None:
-    short = shorten(text, limit, lambda n: f"[{n} left out]")
+    short = shorten(text, limit, lambda n, start: f"[{n} left out]")
     assert len(short) <= limit
     if len(text) <= limit:
         assert short == text

@@ -23,8 +23,8 @@ RW = (("workspace", "allow"),)
 
 
 def specs(**effects: Any) -> dict[str, ToolSpec]:
-    given = {"calculator": READ, "clock": READ, "file_access": READ, "create_file": WRITE}
-    given |= effects
+    names = ("calculator", "clock", "file_access", "read_artifact")
+    given = {**dict.fromkeys(names, READ), "create_file": WRITE, **effects}
     return {name: ToolSpec(name, effects=what) for name, what in given.items()}
 
 
@@ -34,7 +34,7 @@ def test_the_presets_hold_for_the_built_in_tools() -> None:
 
 def test_the_default_is_read_only_and_has_what_needs_no_permission() -> None:
     preset = PRESETS[DEFAULT_PRESET]
-    assert set(preset.tools) == {"calculator", "clock", "file_access"}
+    assert set(preset.tools) == {"calculator", "clock", "file_access", "read_artifact"}
     assert preset.effects == READ
 
 

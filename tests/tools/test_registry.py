@@ -30,7 +30,7 @@ def rename(old: str, new: str) -> None:
     """Renames something."""
 
 
-EVERY = ["calculator", "clock", "file_access", "create_file", "tool_search"]
+EVERY = ["calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact"]
 
 
 def made(name: str) -> Tool:
@@ -86,7 +86,7 @@ def test_an_unknown_name_is_answered_with_a_close_one() -> None:
 
 def test_the_built_in_tools_without_a_folder() -> None:
     registry = Registry.builtin()
-    assert list(registry.specs()) == ["calculator", "clock", "tool_search"]
+    assert list(registry.specs()) == ["calculator", "clock", "tool_search", "read_artifact"]
     assert list(registry.all_specs()) == EVERY
     for name in ("file_access", "create_file"):
         assert "--root" in registry.disabled[name]
@@ -115,14 +115,14 @@ def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
     registry = Registry.builtin(switched_off=off)
     registry.add(forecast)
     registry.add(rename.of_plugin("w"))
-    assert list(registry.specs()) == ["calculator", "tool_search"]
+    assert list(registry.specs()) == ["calculator", "tool_search", "read_artifact"]
     assert {name: registry.disabled[name] for name in ("clock", "forecast", "rename")} == {
         "clock": "not wanted",
         "forecast": "by a glob",
         "rename": "the whole plugin",
     }
     registry.disable("calculator", "later")
-    assert list(registry.specs()) == ["tool_search"]
+    assert list(registry.specs()) == ["tool_search", "read_artifact"]
 
 
 # --- packages ---
@@ -134,7 +134,7 @@ def test_a_package_offers_a_tool_a_list_or_a_function() -> None:
         ("two", "t", [made("a"), made("b")]),
         ("three", "t", lambda: made("c")),
     )
-    assert list(registry.specs())[3:] == ["forecast", "a", "b", "c"]
+    assert list(registry.specs())[4:] == ["forecast", "a", "b", "c"]
     assert registry.specs()["forecast"].plugin == "one"
     assert forecast.spec.plugin == ""
     assert registry.specs()["c"].plugin == "three"

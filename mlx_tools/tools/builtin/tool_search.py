@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from mlx_tools.policy import Policy, permitted
-from mlx_tools.prompt import SEARCH, Finder, build_catalog, is_search
+from mlx_tools.prompt import SEARCH, Finder, build_catalog, told_when_needed
 from mlx_tools.prompt.catalog import one_line
 from mlx_tools.spec import ToolSpec
 from mlx_tools.tools.builtin.words import words_of
@@ -59,7 +59,7 @@ def find_tools(
     What is hidden is counted among the ``limit`` best matches of all tools. A tool that policy
     forbids is counted as such whether it could work or not. With ``everything`` nothing is hidden.
     """
-    specs = [spec for spec in tools.all_specs().values() if not is_search(spec)]
+    specs = [spec for spec in tools.all_specs().values() if not told_when_needed(spec)]
     allowed = {spec.name for spec in specs if permitted(policy, spec)}
     off = tools.disabled
     usable = specs

@@ -1,0 +1,119 @@
+"""What becomes of a tool's output: what of it the model is shown, and whether the whole is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import CallRecord
+from mlx_tools.observation import shorten
+from mlx_tools.policy import permitted
+from mlx_tools.prompt import READER, is_reader
+from mlx_tools.session import Session
+from mlx_tools.tools import Registry, ToolResult
+from mlx_tools.tools.builtin.read_artifact import why_off
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What an observation is written with.
+
+    ``problem`` is why the whole could not be kept. The call has run, and that must be written down
+    before anybody is told of it.
+    """
+
+    content: str | None
+    artifact: str | None = None
+    problem: TranscriptError | None = None
+
+
+class Outputs:
+    """The outputs of the current run of a session.
+
+    ``whole`` has them by call, ``artifacts`` the ids of those that were kept. Kept is what the
+    model cannot be shown whole; every output, where the store says so; and once a tool has failed,
+    every output of the run, the earlier ones too. Pages that were read out of an artifact are not
+    kept again. ``store`` None keeps nothing.
+    """
+
+    def __init__(self, session: Session, store: ArtifactStore | None) -> None:
+        self._session = session
+        self._store = store
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run begins: what was held of the last one is let go."""
+        self.whole: dict[str, str] = {}
+        self.artifacts: dict[str, str] = {}
+        self._pages: set[str] = set()
+        self._failed = False
+        if self._store is not None:
+            self._store.sweep()
+
+    def take(self, call: CallRecord, result: ToolResult) -> Shown:
+        """Takes in how a call ended; returns what is to be written of it."""
+        pages = is_reader(self._session.specs.get(call.name))
+        content = result.content
+        if content is None:
+            if pages:
+                return Shown(None)
+            self._failed = True
+            return Shown(None, problem=self._keep(*(c for c in self.whole if c not in self._pages)))
+        limit = self._session.limits.max_observation_chars
+        self.whole[call.call] = content
+        problem = None
+        if pages:
+            self._pages.add(call.call)
+        elif len(content) > limit or self._wants_all:
+            problem = self._keep(call.call)
+        artifact = self.artifacts.get(call.call)
+        return Shown(self._shown(content, limit, artifact), artifact, problem)
+
+    @property
+    def _wants_all(self) -> bool:
+        return self._failed or (self._store is not None and self._store.keep_all)
+
+    def _keep(self, *calls: str) -> TranscriptError | None:
+        """Keeps the outputs of these calls, those that are kept already left alone."""
+        if self._store is None:
+            return None
+        for call in calls:
+            if call in self.artifacts:
+                continue
+            try:
+                key = self._store.put(self.whole[call])
+            except TranscriptError as error:
+                return error
+            if key is not None:
+                self.artifacts[call] = key
+        return None
+
+    def _shown(self, content: str, limit: int, artifact: str | None) -> str:
+        """The output, or head and tail of it, and where there is room how to read the rest."""
+        words = self._session.words
+        if artifact is not None and self._can_read:
+
+            def readable(omitted: int, offset: int) -> str:
+                return words.readable_cut_notice(omitted, offset, name=READER, key=artifact)
+
+            if 2 * len(readable(len(content), len(content))) <= limit:
+                return shorten(content, limit, readable)
+        return shorten(content, limit, lambda omitted, _: words.cut_notice(omitted))
+
+    @property
+    def _can_read(self) -> bool:
+        """Whether the model may call the tool that reads artifacts."""
+        spec = self._session.specs.get(READER)
+        usable = is_reader(spec) and READER not in self._session.disabled
+        return usable and spec is not None and permitted(self._session.policy, spec)
+
+
+def switched_off(registry: Registry, store: ArtifactStore | None) -> Mapping[str, str]:
+    """The tools that cannot run in a session that keeps its outputs in ``store``, each with the
+    reason."""
+    off = dict(registry.disabled)
+    if store is None and is_reader(registry.specs().get(READER)):
+        off[READER] = why_off()
+    return off

@@ -1,0 +1,164 @@
+"""Full traces: private, never through a link, and no trouble for the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.cli.trace import FullTrace
+from mlx_tools.errors import UsageError
+from tests.cli.scripted_server import ScriptedServer, answer, call
+
+CALCULATION = (call("calculator", expression="17 * 23"), answer("It is 391."))
+
+
+def ask(run: Any, *script: Any, options: tuple[str, ...] = ()) -> Any:
+    with ScriptedServer(*script) as server:
+        return run("ask", "--url", server.url, *options)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("before", [None, 0o644, 0o666, 0o400])
+def test_the_file_is_the_owners_alone_whatever_it_was_before(
+    tmp_path: Path, before: int | None
+) -> None:
+    path = tmp_path / "trace"
+    if before is not None:
+        path.write_text("old and longer than what comes now")
+        path.chmod(before)
+        if before == 0o400 and os.geteuid() != 0:
+            path.chmod(0o600)  # who may not write it is told so, as for any file
+    old = os.umask(0)
+    try:
+        with FullTrace(path) as trace:
+            assert (mode(path), path.read_bytes()) == (0o600, b"")
+            trace.write("x", text="secret")
+    finally:
+        os.umask(old)
+    assert mode(path) == 0o600
+    assert json.loads(path.read_text())["text"] == "secret"
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "read fifo", "folder", "device"])
+def test_what_is_no_regular_file_is_refused_and_untouched(tmp_path: Path, kind: str) -> None:
+    path, target = tmp_path / "trace", tmp_path / "target"
+    reader = None
+    if kind == "link":
+        target.write_text("mine")
+        target.chmod(0o644)
+        path.symlink_to(target)
+    elif kind == "dangling":
+        path.symlink_to(target)
+    elif kind.endswith("fifo"):
+        os.mkfifo(path, 0o644)
+        if kind == "read fifo":
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    elif kind == "folder":
+        path.mkdir(0o755)
+    else:
+        path = Path("/dev/null")
+    before = mode(path) if kind != "dangling" else None
+    with pytest.raises(UsageError, match="--full-trace"):
+        FullTrace(path)
+    if reader is not None:
+        os.close(reader)
+    assert before is None or mode(path) == before
+    if kind == "link":
+        assert (target.read_text(), mode(target)) == ("mine", 0o644)
+    assert kind != "dangling" or not target.exists()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file can be written beyond so many bytes, as where a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_where_the_disk_is_full_the_trace_says_so_and_nothing_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    with largest_file(1000), FullTrace(path) as trace:
+        trace.write("x", text="a")
+        assert trace.problem is None
+        trace.write("x", text="b" * 5000)
+        trace.write("x", text="c")
+        assert trace.problem is not None and "incomplete" in trace.problem
+    assert path.stat().st_size <= 1000
+    assert json.loads(path.read_text().splitlines()[0])["text"] == "a"
+
+
+def test_every_line_passes_the_cleaner_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    with FullTrace(path, clean=lambda line: line.replace("secret", "[…]")) as trace:
+        trace.write("x", text="a secret")
+    assert json.loads(path.read_text())["text"] == "a […]"
+
+
+def test_the_last_line_has_the_counters(run: Any) -> None:
+    result = ask(run, *CALCULATION, options=("What is 17 * 23?", "--full-trace", "trace"))
+    assert result.code == 0
+    last = json.loads(Path("trace").read_text().splitlines()[-1])
+    assert last["counters"]["tools"]["calculator"]["ok"] == 1
+    assert last["counters"]["completions"] == 2
+
+
+def test_without_being_asked_no_output_is_printed_and_no_trace_written(run: Any) -> None:
+    Path("note.txt").write_text("x" * 5000 + "the end")
+    script = (call("file_access", operation="read", path="note.txt"), answer("Read."))
+    for option in ("--json", "--events"):
+        result = ask(run, *script, options=("Read it", "--root", ".", option))
+        assert "x" * 300 not in result.out and "the end" not in result.out
+        outcome = result.lines[-1].get("outcome", result.lines[-1])
+        (made,) = outcome["calls"]
+        assert made["output_omitted"] is True and "output" not in made
+        assert made["output_size_chars"] == 5007
+    assert [path.name for path in Path().iterdir()] == ["note.txt"]
+
+
+def test_the_whole_of_a_long_output_is_named_and_is_where_it_is_said(run: Any) -> None:
+    Path("note.txt").write_text("x" * 5000 + "the end")
+    script = (call("file_access", operation="read", path="note.txt"), answer("Read."))
+    value = ask(run, *script, options=("Read it", "--root", ".", "--json")).json
+    folder = Path(value["transcript"]).parent / "artifacts"
+    kept = folder / value["calls"][0]["artifact"]
+    assert kept.read_text() == "x" * 5000 + "the end"
+    assert (mode(kept), mode(folder)) == (0o600, 0o700)
+
+
+def test_the_reader_is_told_of_with_a_cut_and_may_be_called_by_default(run: Any) -> None:
+    Path("note.txt").write_text("x" * 5000 + "the end")
+
+    with ScriptedServer(call("file_access", operation="read", path="note.txt"), answer("R")) as one:
+        run("ask", "--url", one.url, "Read it", "--root", ".")
+    assert "read_artifact" not in one.prompts[0]
+    assert "call read_artifact with id" in one.prompts[1]
+
+
+def test_every_output_is_kept_where_the_settings_say_so(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_ARTIFACTS_KEEP", "always")
+    value = ask(run, *CALCULATION, options=("What is 17 * 23?", "--json")).json
+    kept = Path(value["transcript"]).parent / "artifacts" / value["calls"][0]["artifact"]
+    assert kept.read_text() == "391"
+
+
+def test_a_direct_call_has_no_artifacts(run: Any) -> None:
+    result = run("tools", "call", "read_artifact", json.dumps({"id": "0" * 32}))
+    assert result.code == 1
+    assert "no such artifact" in result.err + result.out

@@ -1,0 +1,210 @@
+"""Artifacts: bounded in size, gone after their time, whatever the clock does."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.artifacts import CLOCK_SETTLES, KEEP_SECONDS, SWEEP_EVERY, ArtifactStore, Sweeper
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.store import TranscriptStore
+
+DAY = 86_400.0
+
+
+def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = None) -> str:
+    """An artifact that was written so long before ``now``."""
+    key = store.put(text)
+    assert key is not None
+    when = (time.time() if now is None else now) - seconds
+    os.utime(store.folder / key, (when, when))
+    return key
+
+
+# --- size ---
+
+
+def test_the_oldest_make_room_for_a_new_one(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path, max_bytes=100)
+    keys = [aged(store, str(n) * 40, 100 - n) for n in range(3)]
+    assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
+
+
+def test_what_is_larger_than_all_that_may_be_kept_is_not_kept_and_removes_nothing(
+    tmp_path: Path,
+) -> None:
+    store = ArtifactStore(tmp_path, max_bytes=100)
+    key = store.put("a" * 90)
+    assert key is not None
+    assert store.put("é" * 51) is None
+    assert store.get(key) == "a" * 90
+
+
+@given(st.lists(st.text(max_size=60), max_size=12), st.integers(0, 150))
+def test_all_together_never_take_more_than_they_may(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], bound: int
+) -> None:
+    store = ArtifactStore(tmp_path_factory.mktemp("a"), max_bytes=bound)
+    for text in texts:
+        key = store.put(text)
+        assert (key is None) == (len(text.encode(errors="surrogatepass")) > bound)
+        assert key is None or store.get(key) == text
+        assert sum(path.stat().st_size for path in store.folder.iterdir()) <= bound
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x" * 1000)
+    store = ArtifactStore(tmp_path, max_bytes=10, keep=0.0)
+    store.put("y")
+    store.expire(now=time.time() + 10 * DAY)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_store_of_no_size_is_the_callers_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="max_bytes"):
+        TranscriptStore(tmp_path, max_bytes=-1)
+
+
+# --- reading ---
+
+
+def test_every_text_passes_the_cleaner_before_it_is_written(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path, clean=lambda text: text.replace("secret", "[…]"))
+    key = store.put("a secret")
+    assert key is not None
+    assert (tmp_path / key).read_text(encoding="utf-8") == "a […]"
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "expired", "missing", "damaged"])
+def test_what_cannot_be_read_is_not_there(tmp_path: Path, kind: str) -> None:
+    store, key = ArtifactStore(tmp_path), "0" * 32
+    path = tmp_path / key
+    if kind == "link":
+        (tmp_path / "target").write_text("secret")
+        path.symlink_to(tmp_path / "target")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "expired":
+        path.write_text("old")
+        os.utime(path, (0, 0))
+    elif kind == "damaged":
+        path.write_bytes(b"\xff\xfe")
+    assert store.get(key) is None
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(TranscriptError, match="could not be kept"):
+        ArtifactStore(tmp_path / "a").put("text")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+# --- time ---
+
+
+def test_an_artifact_from_the_future_counts_as_written_now(tmp_path: Path) -> None:
+    store, now = ArtifactStore(tmp_path), time.time()
+    key = aged(store, "x", -1000 * DAY)
+    assert store.expire(now=now) == 0
+    assert store.expire(now=now + KEEP_SECONDS - 1) == 0
+    assert store.expire(now=now + KEEP_SECONDS + 1) == 1
+    assert store.get(key) is None
+
+
+class Machine:
+    """A folder of sessions on a machine whose clock is set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1_800_000_000.0
+        self.ticks = 0.0
+        self.folder = folder
+        self.store = ArtifactStore(folder / "session" / "artifacts")
+        self.sweeper = self.program()
+
+    def program(self) -> Sweeper:
+        """A program that starts now."""
+        return Sweeper(self.folder, clock=lambda: self.now, ticks=lambda: self.ticks)
+
+    def put(self) -> Path:
+        return self.store.folder / aged(self.store, "x", 0, self.now)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_what_is_old_goes_while_a_program_runs_on(machine: Machine) -> None:
+    kept = machine.put()
+    for _ in range(4 * 24):
+        machine.now += 3600
+        machine.ticks += 3600
+        machine.sweeper.sweep_if_due()
+    assert not kept.exists()
+
+
+def test_a_program_that_runs_on_sweeps_now_and_then(machine: Machine) -> None:
+    machine.sweeper.sweep()
+    kept = machine.put()
+    os.utime(kept, (0, 0))
+    machine.ticks += SWEEP_EVERY - 1
+    machine.sweeper.sweep_if_due()
+    assert kept.exists()
+    machine.ticks += 1
+    machine.sweeper.sweep_if_due()
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("jump", [10_000 * DAY, -10_000 * DAY])
+def test_a_clock_that_is_wrong_for_a_while_removes_nothing(machine: Machine, jump: float) -> None:
+    machine.sweeper.sweep()
+    kept = machine.put()
+    machine.now += jump
+    for _ in range(5):
+        machine.now += CLOCK_SETTLES / 10
+        assert machine.program().sweep() == 0
+    machine.now -= jump
+    assert machine.program().sweep() == 0
+    assert kept.exists()
+    machine.now += KEEP_SECONDS - CLOCK_SETTLES
+    machine.program().sweep()
+    machine.now += CLOCK_SETTLES
+    assert machine.program().sweep() == 1
+
+
+def test_after_a_long_pause_what_is_old_goes_once_the_clock_has_gone_on(machine: Machine) -> None:
+    machine.sweeper.sweep()
+    kept = machine.put()
+    machine.now += 30 * DAY
+    assert machine.program().sweep() == 0
+    machine.now += CLOCK_SETTLES
+    assert machine.program().sweep() == 1
+    assert not kept.exists()
+
+
+def test_a_clock_that_was_ahead_for_good_and_is_set_right_is_believed_in_the_end(
+    machine: Machine,
+) -> None:
+    machine.now += 1000 * DAY
+    machine.sweeper.sweep()
+    kept = machine.put()
+    machine.now -= 1000 * DAY
+    machine.program().sweep()
+    for _ in range(5 * 24):
+        machine.now += CLOCK_SETTLES
+        machine.program().sweep()
+    assert not kept.exists()
+
+
+def test_a_folder_that_is_not_there_is_nothing_to_sweep(tmp_path: Path) -> None:
+    assert Sweeper(tmp_path / "none").sweep() == 0
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,147 @@
+"""Counters: which tools were picked, failed and repaired, in one run and in many."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools import Controller, Policy, TranscriptStore, tool
+from mlx_tools.counters import Counters, ToolCounters, count
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import (
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ErrorInfo,
+    ExecutionRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+    UserRecord,
+)
+from mlx_tools.tally import tally
+from mlx_tools.testing import ScriptedBackend
+from tests.core.records import RECORDS
+from tests.core.sessions import answer, call
+
+
+def made(key: str, name: str, *, ran: bool, error: ErrorInfo | None = None) -> list[Record]:
+    """The records of a call that ended."""
+    records: list[Record] = [CallRecord(turn=1, call=key, name=name, arguments={})]
+    if ran:
+        records.append(ExecutionRecord(call=key, mutates=False))
+    content = "x" if error is None else None
+    end = ObservationRecord(call=key, name=name, content=content, error=error, duration_ms=5)
+    return [*records, end]
+
+
+def test_every_call_is_counted_by_what_became_of_it() -> None:
+    records: list[Record] = [
+        UserRecord(content="Hi"),
+        CompletionRecord(turn=1, text="", requests=3),
+        RepairRecord(turn=1, name="trailing_comma", call="c1"),
+        RepairRecord(turn=1, name="quotes", call="c1"),
+        *made("c1", "look", ran=True),
+        *made("c2", "look", ran=True, error=ErrorInfo("timeout", "late")),
+        *made("c3", "look", ran=False, error=ErrorInfo("invalid_arguments", "no")),
+        CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),
+        CompletionRecord(turn=2, text=""),
+        RepairRecord(turn=2, name="quotes"),
+        CallRecord(turn=2, call="c4", name="write", arguments={}),
+        ExecutionRecord(call="c4", mutates=True),
+    ]
+    assert count(records).to_json() == {
+        "questions": 1,
+        "completions": 2,
+        "requests": 4,
+        "corrections": {"invalid_json": 1},
+        "repairs": {"trailing_comma": 1, "quotes": 2},
+        "tools": {
+            "look": {
+                "picked": 3,
+                "ran": 2,
+                "ok": 1,
+                "failed": 1,
+                "refused": 1,
+                "repaired": 1,
+                "errors": {"timeout": 1, "invalid_arguments": 1},
+                "repairs": {"trailing_comma": 1, "quotes": 1},
+                "duration_ms": 10,
+            },
+            "write": ToolCounters(picked=1, ran=1).to_json(),
+        },
+    }
+
+
+@given(st.lists(RECORDS, max_size=20))
+def test_any_records_are_counted_and_no_call_has_two_ends(records: list[Record]) -> None:
+    counters = count(records)
+    json.dumps(counters.to_json())
+    for one in counters.tools.values():
+        assert one.ok + one.failed + one.refused <= one.picked
+        assert one.failed <= one.ran <= one.picked
+        assert sum(one.errors.values()) == one.failed + one.refused
+
+
+@given(st.lists(st.lists(RECORDS, max_size=8), max_size=4))
+def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
+    apart = [
+        [
+            dataclasses.replace(record, call=f"{record.call}-{number}")  # type: ignore[call-arg]
+            if getattr(record, "call", None)
+            else record
+            for record in run
+        ]
+        for number, run in enumerate(runs)
+    ]
+    together = count([record for run in apart for record in run])
+    added = sum(map(count, apart), Counters())
+    assert added == together
+    assert added + Counters() == added
+
+
+@tool(effects={"read"})
+def look() -> str:
+    """Looks."""
+    return "seen"
+
+
+def test_an_outcome_has_the_counters_of_its_own_run() -> None:
+    backend = ScriptedBackend(call("look"), answer(), answer())
+
+    async def main() -> list[Counters]:
+        controller = Controller(backend, [look], Policy(allow=["look"]))
+        async with await controller.conversation() as conversation:
+            return [(await conversation.run(text)).counters for text in ("One", "Two")]
+
+    first, second = anyio.run(main)
+    assert (first.tools["look"].ok, first.completions) == (1, 2)
+    assert (dict(second.tools), second.completions, second.questions) == ({}, 1, 1)
+
+
+def test_the_sessions_of_a_folder_are_counted_by_model(tmp_path: Path) -> None:
+    store = TranscriptStore(tmp_path)
+    for script in ([call("look"), answer()], [answer()]):
+        Controller(ScriptedBackend(*script), [look], Policy(allow=["look"]), store=store).run_sync(
+            "Hi"
+        )
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "transcript.jsonl").write_text("{}\n")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "transcript.jsonl").write_text("")
+    found = tally(tmp_path)
+    assert (found.sessions, found.unreadable) == (2, ("damaged",))
+    assert found.total.questions == 2
+    assert found.models == {"scripted": found.total}
+    assert found.to_json()["total"]["tools"]["look"]["ok"] == 1
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TranscriptError, match="nowhere"):
+        tally(tmp_path / "nowhere")

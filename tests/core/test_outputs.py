@@ -1,0 +1,394 @@
+"""What becomes of tools' outputs in whole runs: shown, kept, paged through, left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import (
+    Answered,
+    Controller,
+    Limits,
+    Policy,
+    Registry,
+    RunSettings,
+    Tool,
+    TranscriptStore,
+    data,
+    events,
+    tool,
+)
+from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import DecisionRecord, ObservationRecord, Record, Style
+from mlx_tools.protocol.styles import write_answer, write_call
+from mlx_tools.session import Session
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript import load
+from tests.core.sessions import answer, call
+
+WHOLE = "".join(f"line {n}\n" for n in range(1000))
+POLICY = Policy(allow=["long", "short", "broken"], preset="readonly_basic")
+LIMITS = Limits(max_observation_chars=400, max_iterations=60)
+TOLD = re.compile(r"call read_artifact with id ([0-9a-f]{32}) and offset (\d+)")
+NEXT = re.compile(r"the next page begins at offset (\d+)")
+
+
+@tool(effects={"read"})
+def long() -> str:
+    """Says much."""
+    return WHOLE
+
+
+@tool(effects={"read"})
+def short(word: str = "little") -> str:
+    """Says little."""
+    return word
+
+
+@tool(effects={"read"})
+def broken() -> str:
+    """Fails."""
+    raise ValueError("out of order")
+
+
+TOOLS = (long, short, broken)
+
+
+def controller(
+    folder: Path | None, *script: Any, policy: Policy = POLICY, limits: Limits = LIMITS, **more: Any
+) -> Controller:
+    store = TranscriptStore(folder, **more.pop("keeping", {})) if folder is not None else None
+    return Controller(ScriptedBackend(*script), TOOLS, policy, limits=limits, store=store, **more)
+
+
+def prompts(made: Controller) -> list[str]:
+    assert isinstance(made.backend, ScriptedBackend)
+    return made.backend.prompts
+
+
+def records_of(outcome: Any) -> list[Record]:
+    return load(Path(outcome.transcript))
+
+
+def observations(outcome: Any) -> list[ObservationRecord]:
+    return [r for r in records_of(outcome) if isinstance(r, ObservationRecord)]
+
+
+def kept_by(outcome: Any) -> dict[str, str]:
+    """What the session has kept, by id."""
+    store = ArtifactStore(Path(outcome.transcript).parent / "artifacts")
+    paths = store.folder.iterdir() if store.folder.is_dir() else ()
+    return {path.name: store.get(path.name) or "" for path in paths}
+
+
+def reading(prompt: str) -> str:
+    """What a model writes that does as the last notice says."""
+    key, offset = TOLD.findall(prompt)[-1]
+    if pages := NEXT.findall(prompt):
+        offset = pages[-1]
+    return call("read_artifact", id=key, offset=int(offset))
+
+
+# --- reading on ---
+
+
+def test_a_model_that_reads_on_as_it_is_told_sees_the_whole(tmp_path: Path) -> None:
+    made = controller(tmp_path, call("long"), *[reading] * 40, answer())
+    outcome = made.run_sync("Hi", tool_choice=None)
+    seen = observations(outcome)
+    pages = [r.content or "" for r in seen if r.name == "read_artifact" and r.error is None]
+    head = (seen[0].content or "").partition("\n[...")[0]
+    whole = head + "".join(page[: page.rindex("\n[characters")] for page in pages)
+    assert whole == WHOLE
+    assert all(len(page) <= LIMITS.max_observation_chars for page in pages)
+    assert [r.artifact for r in seen if r.artifact] == [*kept_by(outcome)]
+
+
+def test_the_catalog_says_nothing_of_the_reader_and_the_cut_does(tmp_path: Path) -> None:
+    made = controller(tmp_path, call("long"), answer())
+    made.run_sync("Hi")
+    first, second = prompts(made)
+    assert "read_artifact" not in first
+    assert TOLD.search(second)
+    assert second.startswith(first.removesuffix("Assistant:").rstrip())
+
+
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+def test_the_reader_is_called_in_every_style(tmp_path: Path, style: Style) -> None:
+    def page(prompt: str) -> str:
+        key, offset = TOLD.findall(prompt)[-1]
+        return write_call("read_artifact", {"id": key, "offset": int(offset)}, style)
+
+    script = (write_call("long", {}, style), page, write_answer("Done.", style))
+    made = controller(tmp_path, *script, settings=RunSettings(style=style))
+    outcome = made.run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert [(c.name, c.status, c.repairs) for c in outcome.calls] == [
+        ("long", "ok", ()),
+        ("read_artifact", "ok", ()),
+    ]
+
+
+def test_the_reader_is_offered_where_the_host_writes_calls_once_an_output_was_cut(
+    tmp_path: Path,
+) -> None:
+    made = controller(tmp_path, call("short"), call("long"), answer())
+    records = records_of(made.run_sync("Hi"))
+    seen = []
+    for count in range(2, len(records) + 1):
+        session = Session(
+            records[:count], specs=made.registry.specs(), words=data.load_words()
+        )  # as a program that resumes folds it
+        seen.append("read_artifact" in session.told.tools)
+    cut = next(n for n, r in enumerate(records) if isinstance(r, ObservationRecord) and r.artifact)
+    assert seen == [False] * (cut - 1) + [True] * (len(seen) - cut + 1)
+
+
+def test_a_call_of_the_reader_as_the_notice_says_it_is_no_echo(tmp_path: Path) -> None:
+    outcome = controller(tmp_path, call("long"), reading, answer()).run_sync("Hi")
+    (decided,) = [r for r in records_of(outcome) if isinstance(r, DecisionRecord)][1:]
+    assert (decided.decision, decided.rule) == ("allow", "preset readonly_basic")
+
+
+def test_an_artifact_of_another_session_is_not_there(tmp_path: Path) -> None:
+    first = controller(tmp_path, call("long"), answer()).run_sync("Hi")
+    (key,) = kept_by(first)
+    second = controller(tmp_path, call("read_artifact", id=key), answer()).run_sync("Hi")
+    guessed = controller(tmp_path, call("read_artifact", id="0" * 32), answer()).run_sync("Hi")
+    assert second.calls[0].error_code == "tool_error"
+    assert second.calls[0].error_preview == guessed.calls[0].error_preview
+
+
+def test_without_a_folder_the_reader_is_off_and_not_told_of() -> None:
+    made = controller(None, call("long"), call("read_artifact", id="x"), answer())
+    made.registry.add_reader()  # as among the built-in tools
+    outcome = made.run_sync("Hi")
+    assert "read_artifact with id" not in prompts(made)[1]
+    assert "characters left out" in prompts(made)[1]
+    assert outcome.calls[1].error_code == "disabled"
+    assert "keeps no outputs" in (outcome.calls[1].error_preview or "")
+
+
+def test_a_policy_without_the_reader_is_not_told_of_it(tmp_path: Path) -> None:
+    made = controller(tmp_path, call("long"), answer(), policy=Policy(allow=["long"]))
+    outcome = made.run_sync("Hi")
+    assert "read_artifact" not in prompts(made)[1]
+    assert [*kept_by(outcome).values()] == [WHOLE]
+
+
+def test_a_callers_own_tool_of_that_name_is_a_tool_like_any_other(tmp_path: Path) -> None:
+    @tool(name="read_artifact", effects={"read"})
+    def own(number: int) -> int:
+        """Reads artifacts in a museum."""
+        return number
+
+    backend = ScriptedBackend(call("long"), answer())
+    made = Controller(
+        backend,
+        [long, own],
+        Policy(allow=["*"]),
+        limits=LIMITS,
+        store=TranscriptStore(tmp_path),
+    )
+    made.run_sync("Hi")
+    assert "museum" in backend.prompts[0]
+    assert not TOLD.search(backend.prompts[1])
+
+
+def test_where_there_is_no_room_for_the_notice_the_output_is_cut_as_ever(tmp_path: Path) -> None:
+    made = controller(tmp_path, call("long"), answer(), limits=Limits(max_observation_chars=100))
+    outcome = made.run_sync("Hi")
+    (seen,) = observations(outcome)
+    assert seen.content is not None and len(seen.content) <= 100
+    assert "characters left out" in seen.content and "read_artifact" not in seen.content
+    assert seen.artifact in kept_by(outcome)
+
+
+# --- what is kept ---
+
+
+def test_an_output_that_the_model_sees_whole_is_not_kept(tmp_path: Path) -> None:
+    outcome = controller(tmp_path, call("short"), answer()).run_sync("Hi")
+    assert kept_by(outcome) == {}
+    assert "artifact" not in outcome.to_json()["calls"][0]
+
+
+def test_every_output_is_kept_where_that_is_asked_for(tmp_path: Path) -> None:
+    made = controller(tmp_path, call("short"), answer(), keeping={"keep_all": True})
+    outcome = made.run_sync("Hi")
+    (seen,) = observations(outcome)
+    assert kept_by(outcome) == {seen.artifact: "little"}
+    assert outcome.to_json()["calls"][0]["artifact"] == seen.artifact
+    assert "read_artifact" not in prompts(made)[1]
+
+
+def test_once_a_tool_has_failed_every_output_of_the_run_is_kept(tmp_path: Path) -> None:
+    script = (
+        call("short", word="before"),
+        call("broken"),
+        call("short", word="after"),
+        answer(),
+    )
+    outcome = controller(tmp_path, *script).run_sync("Hi")
+    kept = kept_by(outcome)
+    assert sorted(kept.values()) == ["after", "before"]
+    named = {c.id: c.artifact for c in outcome.calls}
+    assert [kept.get(named[c.id] or "") for c in outcome.calls] == ["before", None, "after"]
+
+
+def test_a_failure_in_one_run_keeps_nothing_of_the_next(tmp_path: Path) -> None:
+    async def main() -> Any:
+        made = controller(tmp_path, call("broken"), answer(), call("short"), answer())
+        async with await made.conversation() as conversation:
+            await conversation.run("One")
+            return await conversation.run("Two")
+
+    assert kept_by(anyio.run(main)) == {}
+
+
+def test_a_call_that_never_ran_is_no_failure_of_a_tool(tmp_path: Path) -> None:
+    script = (call("short"), call("short", word=3), call("nobody"), answer())
+    assert kept_by(controller(tmp_path, *script).run_sync("Hi")) == {}
+
+
+def test_pages_are_not_kept_again(tmp_path: Path) -> None:
+    script = (call("long"), reading, call("broken"), answer())
+    outcome = controller(tmp_path, *script, keeping={"keep_all": True}).run_sync("Hi")
+    assert [*kept_by(outcome).values()] == [WHOLE]
+
+
+def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
+    tmp_path: Path,
+) -> None:
+    made = controller(tmp_path, call("long"), answer(), keeping={"max_bytes": 1000})
+    outcome = made.run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert kept_by(outcome) == {}
+    assert "characters left out" in prompts(made)[1] and not TOLD.search(prompts(made)[1])
+
+
+@pytest.mark.parametrize(
+    ("script", "keep_all"),
+    [([call("long")], False), ([call("short")], True), ([call("short"), call("broken")], False)],
+    ids=["too long", "asked for", "a failure"],
+)
+def test_where_nothing_can_be_kept_the_call_is_recorded_and_the_run_says_why(
+    tmp_path: Path, script: list[str], keep_all: bool
+) -> None:
+    store = TranscriptStore(tmp_path, keep_all=keep_all)
+    unkept = Controller(
+        ScriptedBackend(*script, answer()),
+        TOOLS,
+        POLICY,
+        limits=LIMITS,
+        store=Blocked(store),
+    )
+    with pytest.raises(TranscriptError, match="could not be kept"):
+        unkept.run_sync("Hi")
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    records = load(path)
+    ended = [r for r in records if isinstance(r, ObservationRecord)]
+    assert len(ended) == len(script)
+    last = records[-1]
+    assert last.type == "stopped" and "could not be kept" in last.message
+
+
+class Blocked:
+    """A store whose artifacts cannot be written."""
+
+    def __init__(self, store: TranscriptStore) -> None:
+        self._store = store
+        self.secret = store.secret
+
+    def create(self) -> Any:
+        files = self._store.create()
+        assert files.artifacts is not None
+        files.artifacts.folder.write_text("a file stands in the way")
+        return files
+
+
+# --- what an outcome says ---
+
+
+def reports(outcome: Any, **options: Any) -> list[dict[str, Any]]:
+    return outcome.to_json(**options)["calls"]  # type: ignore[no-any-return]
+
+
+def test_an_outcome_leaves_outputs_out_of_everything_that_is_printed(tmp_path: Path) -> None:
+    @tool(effects={"read"})
+    def tell() -> str:
+        """Tells."""
+        return "the raw output"
+
+    made = Controller(ScriptedBackend(call("tell"), answer("Done.")), [tell], Policy(allow=["*"]))
+    outcome = made.run_sync("Hi")
+    for text in (repr(outcome), json.dumps(outcome.to_json())):
+        assert "raw output" not in text
+    assert reports(outcome)[0] | {"duration_ms": 0} == {
+        "id": "c1",
+        "name": "tell",
+        "arguments": {},
+        "status": "ok",
+        "repairs": [],
+        "duration_ms": 0,
+        "output_size_chars": 14,
+        "output_omitted": True,
+        "error_code": None,
+        "error_preview": None,
+    }
+    asked = reports(outcome, include_outputs=True)[0]
+    assert asked["output"] == "the raw output" and asked["output_omitted"] is False
+    assert "raw output" not in json.dumps(events.Finished(outcome=outcome).to_json())
+
+
+def failing(message: str) -> Callable[[], str]:
+    def fail() -> str:
+        """Fails."""
+        raise RuntimeError(message)
+
+    return fail
+
+
+@pytest.mark.parametrize("message", ["short", "x" * 10_000, "", "\ud800"])
+def test_an_error_has_a_preview_of_at_most_500_characters(message: str) -> None:
+    fail: Tool = tool(name="fail", effects={"read"})(failing(message))
+    made = Controller(ScriptedBackend(call("fail"), answer()), [fail], Policy(allow=["*"]))
+    (report,) = made.run_sync("Hi").calls
+    assert report.error_code == "tool_error"
+    assert report.error_preview and len(report.error_preview) <= 500
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [call("nobody")],
+        [call("short", word=3)],
+        [call("calculator", expression="1")],
+        [call("short")] * 3,
+        [call("broken")],
+    ],
+)
+def test_every_call_with_an_error_code_has_a_preview(script: list[str]) -> None:
+    made = Controller(
+        ScriptedBackend(*script, answer(), answer()),
+        Registry([*TOOLS]),
+        Policy(allow=["short", "broken"]),
+        limits=LIMITS,
+    )
+    outcome = made.run_sync("Hi")
+    assert any(c.error_code for c in outcome.calls)
+    assert all(bool(c.error_preview) == bool(c.error_code) for c in outcome.calls)
+
+
+def test_reasoning_is_no_part_of_an_outcome() -> None:
+    backend = ScriptedBackend("<think>the hidden thought</think>\n" + answer("Done."))
+    outcome = Controller(backend, TOOLS, POLICY).run_sync("Hi")
+    assert isinstance(outcome, Answered)
+    assert "hidden" not in repr(outcome) + json.dumps(outcome.to_json(include_outputs=True))

@@ -1,0 +1,241 @@
+"""Spans of runs: by the conventions' names, and without a word of what was said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import Controller, Policy, Stopped, tool
+from mlx_tools.errors import BackendBroken
+from mlx_tools.messages import Usage
+from mlx_tools.telemetry import observed
+from mlx_tools.testing import Script, ScriptedBackend
+from tests.core.sessions import answer, call
+
+SECRET = "zebra"
+"""Stands in the question, the arguments, the outputs, the errors and the answer."""
+
+
+@tool(effects={"read"})
+def look(word: str = "") -> str:
+    """Looks."""
+    return f"{SECRET} seen"
+
+
+@tool(effects={"read"})
+def broken() -> str:
+    """Fails."""
+    raise ValueError(SECRET)
+
+
+class Span:
+    """A span that keeps what it is told."""
+
+    def __init__(self, name: str, kind: str, attributes: dict[str, Any], parent: Any) -> None:
+        self.name, self.kind, self.attributes, self.parent = name, kind, attributes, parent
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.status: tuple[str, str] | None = None
+        self.ended = 0
+
+    def is_recording(self) -> bool:
+        return True
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.attributes[key] = value
+
+    def set_attributes(self, values: dict[str, Any]) -> None:
+        self.attributes.update(values)
+
+    def add_event(self, name: str, attributes: dict[str, Any]) -> None:
+        self.events.append((name, attributes))
+
+    def set_status(self, status: tuple[str, str]) -> None:
+        self.status = status
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+class Api:
+    """As much of ``opentelemetry.trace`` as is used."""
+
+    SpanKind = SimpleNamespace(INTERNAL="internal", CLIENT="client")
+    StatusCode = SimpleNamespace(ERROR="error")
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def get_tracer(self, name: str) -> Api:
+        return self
+
+    def start_span(
+        self, name: str, *, kind: str, attributes: dict[str, Any], context: Any = None
+    ) -> Span:
+        self.spans.append(Span(name, kind, dict(attributes), context))
+        return self.spans[-1]
+
+    def set_span_in_context(self, span: Span) -> Span:
+        return span
+
+    def Status(self, code: str, description: str) -> tuple[str, str]:  # noqa: N802
+        return code, description
+
+
+async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}?") -> Any:
+    """The outcome of a run that was traced, as a controller traces it."""
+    controller = Controller(
+        ScriptedBackend(*script), [look, broken], Policy(allow=["look", "broken"])
+    )
+    async with await controller.conversation() as conversation:
+        driver = conversation._driver
+        driver.open(conversation._begin(question, None))
+        with observed(driver.files.transcript, lambda event: None, api) as tell:
+            await driver.run(question, None, tell)
+        return driver.files.transcript[-1]
+
+
+def run(*script: Any) -> list[Span]:
+    api = Api()
+    anyio.run(lambda: traced(api, *script))
+    return api.spans
+
+
+def test_a_run_its_completions_and_its_calls_are_spans() -> None:
+    lines = call("look", word=SECRET) + "\n" + call("broken")
+    usage = Usage(100, 40, 7)
+    spans = run(Script(lines, usage=usage), Script(answer(SECRET), usage=usage))
+    top, first, *calls, second = spans
+    assert [span.name for span in spans] == [
+        "invoke_agent mlx-tools",
+        "text_completion scripted",
+        "execute_tool look",
+        "execute_tool broken",
+        "text_completion scripted",
+    ]
+    assert [span.kind for span in spans] == ["internal", "client", *["internal"] * 2, "client"]
+    assert all(span.ended == 1 for span in spans)
+    assert top.parent is None and all(span.parent is top for span in spans[1:])
+    assert top.attributes["gen_ai.usage.input_tokens"] == 200
+    assert top.attributes["mlx_tools.outcome"] == "answered"
+    assert first.attributes["gen_ai.operation.name"] == "text_completion"
+    assert first.attributes["gen_ai.usage.input_tokens"] == 100
+    assert first.attributes["gen_ai.usage.cache_read.input_tokens"] == 40
+    assert first.attributes["gen_ai.usage.output_tokens"] == 7
+    assert second.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {
+        top.attributes["gen_ai.conversation.id"]
+    }
+    by_name = {span.attributes["gen_ai.tool.name"]: span for span in calls}
+    assert by_name["look"].status is None
+    assert by_name["look"].attributes["mlx_tools.output_size_chars"] == len(f"{SECRET} seen")
+    assert by_name["broken"].status == ("error", "tool_error")
+    assert by_name["broken"].attributes["error.type"] == "tool_error"
+
+
+def test_no_span_holds_a_word_of_what_was_said() -> None:
+    spans = run(
+        f'{{"type": "tool_call", "name": "{SECRET}", "arguments": {{}}}}',
+        call("broken"),
+        call("look", word=SECRET),
+        answer(SECRET),
+    )
+    told = json.dumps([[s.name, s.attributes, s.events, s.status] for s in spans])
+    assert SECRET not in told
+    refused = [values for name, values in spans[0].events if name == "mlx_tools.call_refused"]
+    assert refused == [{"error.type": "unknown_tool"}]
+
+
+def test_a_run_that_stops_has_its_reason_as_status() -> None:
+    top, *_, last = run(call("look"), BackendBroken(SECRET))
+    assert top.status == ("error", "backend_error")
+    assert top.attributes["mlx_tools.outcome"] == "stopped"
+    assert (last.name, last.status) == ("text_completion scripted", ("error", "backend_error"))
+    assert last.ended == 1
+
+
+def test_a_run_that_raises_closes_its_spans() -> None:
+    api = Api()
+    with pytest.raises(BackendBroken):
+        anyio.run(lambda: traced(api, BackendBroken(SECRET)))
+    assert [span.ended for span in api.spans] == [1, 1]
+    assert all(span.status == ("error", "backend_error") for span in api.spans)
+
+
+class Faulty(Api):
+    """An interface of which some part fails."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self._part = part
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "_part" and name == self._part:
+            raise RuntimeError("no telemetry today")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    "part", ["get_tracer", "start_span", "set_span_in_context", "SpanKind", "Status"]
+)
+def test_nothing_that_goes_wrong_with_spans_reaches_the_run(part: str) -> None:
+    last = anyio.run(lambda: traced(Faulty(part), call("broken"), answer("Done.")))
+    assert last.type == "final_answer"
+
+
+def test_what_the_listener_raises_is_not_swallowed() -> None:
+    def emit(event: Any) -> None:
+        raise KeyError("the listener's own")
+
+    with pytest.raises(KeyError), observed([], emit) as tell:
+        tell(object())  # type: ignore[arg-type]
+
+
+def test_where_nobody_records_nothing_is_put_between() -> None:
+    class Idle(Api):
+        def start_span(self, name: str, **more: Any) -> Any:
+            return SimpleNamespace(is_recording=lambda: False)
+
+    def emit(event: Any) -> None:
+        pass
+
+    with observed([], emit, Idle()) as tell:
+        assert tell is emit
+
+
+@contextmanager
+def exported() -> Iterator[Any]:
+    """The spans that the real SDK gives to an exporter."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    api = SimpleNamespace(**{name: getattr(trace, name) for name in trace.__all__})
+    api.get_tracer = provider.get_tracer
+    yield api, exporter
+    provider.shutdown()
+
+
+def test_the_real_sdk_takes_the_spans() -> None:
+    pytest.importorskip("opentelemetry.sdk.trace")
+    with exported() as (api, exporter):
+        script = (call("look", word=SECRET), call("broken"), answer(SECRET))
+        anyio.run(lambda: traced(api, *script))
+        spans = {span.name: span for span in exporter.get_finished_spans()}
+    top = spans["invoke_agent mlx-tools"]
+    assert spans["execute_tool look"].parent.span_id == top.context.span_id
+    assert spans["execute_tool broken"].status.description == "tool_error"
+    assert SECRET not in " ".join(span.to_json() for span in spans.values())
+
+
+def test_a_controller_traces_where_it_is_installed_and_runs_where_it_is_not() -> None:
+    controller = Controller(ScriptedBackend(call("look"), answer()), [look], Policy(allow=["look"]))
+    assert not isinstance(controller.run_sync("Hi"), Stopped)
