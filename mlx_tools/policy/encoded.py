@@ -111,5 +111,7 @@ def _texts(data: bytes, above: Callable[[int, int], tuple[int, int]]) -> Iterato
             yield _layer(found[0][::2].decode("ascii"), found.start(), 2, above)
 
 
-def _layer(text: str, begin: int, width: int, above: Callable[[int, int], tuple[int, int]]) -> Layer:
+def _layer(
+    text: str, begin: int, width: int, above: Callable[[int, int], tuple[int, int]]
+) -> Layer:
     return Layer(text, lambda start, end: above(begin + width * start, begin + width * end))

@@ -78,7 +78,8 @@ class Redactor:
             if isinstance(item, str):
                 holder[place] = self._after(item, f'"{name}": "' if name else "").text
             elif isinstance(item, dict):
-                holder[place] = made = {}
+                made: dict[Any, Any] = {}
+                holder[place] = made
                 for key, inner in item.items():
                     shown = self._key(key, made)
                     made[shown] = None

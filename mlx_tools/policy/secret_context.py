@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from mlx_tools.policy.secret_names import lowered, names_in
 from mlx_tools.policy.secret_shape import (
-    is_numbered_word,
     is_placeholder,
     is_template,
     looks_chosen,
@@ -21,40 +21,10 @@ from mlx_tools.policy.secret_shape import (
 CONTEXT: Final = 120
 """Characters before a unit in which a name for it is looked for."""
 
-_VENDORS: Final = (
-    "adafruit adobe aiven airtable alchemy algolia alibaba amplitude apify asana atlassian authress"
-    " auth0 azure backblaze beamer bitbucket bitly bittrex buildkite cisco clickup cloudflare"
-    " cloudinary codecov cohere coinbase coinmarketcap confluence confluent contentful coveralls"
-    " datadog deepgram deepl deepseek digitalocean discord dnsimple droneci dropbox etherscan etsy"
-    " facebook fastly figma finicity finnhub firebase flickr fly freshbooks freshdesk genius"
-    " gitee github gitlab gitter gocardless grafana heroku hubspot imagekit infura instagram"
-    " intercom jfrog artifactory bintray xray jira kraken kucoin launchdarkly linear linkedin linked-in looker lob mailgun mailchimp"
-    " mapbox mapquest mattermost messagebird message-bird mistral mixpanel netlify new-relic newrelic nytimes"
-    " newyorktimes okta onfido openai opensea openweather opsgenie optimizely pagerduty paypal"
-    " phrase pinata plaid postmark privateai pubnub pusher quay rapidapi rollbar scale scaleway"
-    " scrapingbee segment sendbird sendgrid sentry shodan sidekiq slack snyk sonar splunk spotify"
-    " squarespace sumo strava stripe surge tatum telegram telegr travis trello twilio twitch"
-    " twitter typeform unsplash vercel virustotal wakatime weatherapi yahoo yandex zendesk zoom"
-    " zerobounce lastfm monday meraki contribsys sumologic private-ai travis-ci new-york-times"
-).split()  # fmt: skip
-
-_NAME = re.compile(
-    r"(?P<password>passw(?:or)?d|passwort|passphrase|passwd|(?<![a-z])pass(?![a-z])|pwd(?![a-z]))"
-    r"|(?P<api_key>(?:api|access|auth|account|app|application|client|consumer|encryption|license"
-    r"|master|private|secret|shared|shared_?access|signing|storage|service|subscription|write|read"
-    r"|admin|user)[-_. ]?key|(?-i:(?<![A-Za-z])k?[Kk]ey(?![a-z])))"
-    r"|(?P<token>token(?!i[sz]))"
-    r"|(?P<session_cookie>session(?:[-_]?(?:id|key))?(?![a-z])|sess(?:id)?(?![a-z])"
-    r"|(?<![a-z])sid(?![a-z]))"
-    r"|(?P<secret>secret|(?<![a-z])auth(?![a-z])|(?<![a-z])sig(?:nature)?(?![a-z])|webhook)"
-    r"|(?P<credential>credentials?|creds|bearer|jwt|(?<![a-z])pat(?![a-z])"
-    rf"|{'|'.join(re.escape(name).replace('-', '[-_. ]?') for name in _VENDORS)})",
-    re.IGNORECASE | re.ASCII,
-)
 _SIGN = re.compile(
     r"(?P<rest>[\w.\- \t]{0,24})[\"'`\])\\\s]{0,6}"
     r"(?P<sign>\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|value\s?=|(?<=[\"'`])\s)"
-    r"(?P<gap>[\s\"'`=\\(]{0,8})[bBrRuUfF@$]{0,2}(?P<quote>[\"'`]?)",
+    r"(?P<gap>[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
     re.ASCII,
 )
 _OPTION = re.compile(
@@ -62,13 +32,16 @@ _OPTION = re.compile(
 )
 """A name and its value with nothing but a blank between, as in ``--token VALUE``."""
 
+_OPTION_NAME = re.compile(r"(?:^|\s)--?[\w-]{0,28}$|(?:setenv|set|export)\s{1,3}\w{0,24}$")
 _NO_SECRET_NAME = re.compile(
-    r"page|cursor|continu|public|publishable|(?:type|ur[il]|name|path|file|expir\w{0,6}|length|count"
-    r"|limit|endpoint|algorithm|format|regex|pattern|hint|max|min|size|version|color|colour"
-    r"|field|label|class|time|date|at)$|(?:max|num|n|count|min|foreign|primary|sort|cache|hash|etag)[-_. ]?(?:token|key)",
+    r"page|cursor|continu|public|publishable"
+    r"|(?:type|ur[il]|name|path|file|expir\w{0,6}|length|count|limit|endpoint|algorithm|format|regex"
+    r"|pattern|hint|max|min|size|version|color|colour|field|label|class|time|date|at)$"
+    r"|(?:max|num|n|count|min|foreign|primary|sort|cache|hash|etag)[-_. ]?(?:token|key)",
     re.IGNORECASE | re.ASCII,
 )
-_VALUE = re.compile(r"[^\s\"'`<>,;&(){}\[\]|\\]{1,2000}")
+_VALUE = re.compile(r"(?:[^\s\"'`<>,;&(){}\[\]|\\]|&(?![\w.%-]{1,40}=))+")
+_ENVIRONMENT = re.compile(r"(?:^|[\r\n])(?:export[ \t])?[\w.]{0,60}$")
 _QUOTED_END = re.compile(r"\\+$")
 
 _AUTHORIZATION = re.compile(
@@ -80,11 +53,15 @@ _SCHEME = re.compile(r"(?<![A-Za-z])(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}",
 _AUTHORIZATION_VALUE = re.compile(r"[\w.~+/=:@%-]{1,4000}", re.ASCII)
 _SCHEME_WORDS: Final = frozenset(("bearer", "basic", "token", "digest", "apikey", "oauth", "key"))
 
-_URL = re.compile(r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,24}://(?P<user>[^\s/?#:@]{0,200}):", re.ASCII)
+_URL = re.compile(
+    r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,24}://(?P<user>[^\s/?#:@]{0,200}):", re.ASCII
+)
 _URL_PASSWORD = re.compile(r"[^\s/?#]{1,300}@(?=[\w\[{$%])")
 _URL_PLACEHOLDERS: Final = frozenset(("password", "passwd", "pass", "pwd", "port", "secret", "pw"))
 
-_NETRC = re.compile(r"(?:machine|login)\s{1,4}\S{1,60}\s{1,4}(?:login\s{1,4}\S{1,60}\s{1,4})?password\s{1,4}")
+_NETRC = re.compile(
+    r"(?:machine|login)\s{1,4}\S{1,60}\s{1,4}(?:login\s{1,4}\S{1,60}\s{1,4})?password\s{1,4}"
+)
 _CURL_USER = re.compile(r"(?:-u|--user|--proxy-user)[ =][\"']?[^\s:\"']{0,60}:")
 _JWK = re.compile(r"[\"']d\\?[\"']\s{0,3}:\s{0,3}\\?[\"']")
 _AWS = re.compile(r"aws|amazon|secret_?access_?key", re.IGNORECASE)
@@ -104,19 +81,22 @@ def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
 
 
 def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
-    at = 0
-    while named := _NAME.search(text, at):
-        at = named.end()
+    reach = begin  # where the last value that is not in quotes ended
+    for kind, named, at in names_in(lowered(text)):
         signed = _SIGN.match(text, at)
-        if signed is None and _is_option(text, named.start()):
+        if signed is None and _is_option(text, named):
             signed = _OPTION.match(text, at)
         if signed is None or signed.end() < begin:
             continue
-        name = text[max(0, named.start() - 30) : at] + signed["rest"]
+        name = text[max(0, named - 30) : at] + signed["rest"]
         start = signed.end()
-        value, quoted = _value(text, start, signed)
+        value, quoted = _value(text, start, signed, reach)
+        if not quoted:
+            reach = max(reach, start + len(value))
+        alone = signed["sign"] == "=" and not signed["gap"] and after in {"", "\n", "\r"}
+        if alone and not quoted and _ENVIRONMENT.search(text, max(0, named - 80), named):
+            value = text[start:]  # NAME=VALUE on a line of its own
         if value and not _NO_SECRET_NAME.search(_last_word(name, signed["rest"])):
-            kind = str(named.lastgroup)
             whole = start + len(value) == len(text)
             tight = not signed["gap"].strip("\"'`\\") and whole and after in {"", "\n", "\r"}
             if _fits(kind, value, quoted, tight, signed["sign"]):
@@ -126,9 +106,7 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
 
 
 def _is_option(text: str, at: int) -> bool:
-    before = text[max(0, at - 30) : at]
-    word = re.search(r"(?:^|\s)--?[\w-]{0,28}$|(?:setenv|set|export)\s{1,3}\w{0,24}$", before)
-    return word is not None
+    return _OPTION_NAME.search(text[max(0, at - 30) : at]) is not None
 
 
 def _last_word(name: str, rest: str) -> str:
@@ -136,10 +114,15 @@ def _last_word(name: str, rest: str) -> str:
     return re.split(r"[^\w.\-]", name.strip(" \t.-"))[-1] or rest
 
 
-def _value(text: str, start: int, signed: re.Match[str]) -> tuple[str, bool]:
-    """What is assigned, and whether it is in quotes; a unit ends where a quote closes."""
+def _value(text: str, start: int, signed: re.Match[str], reach: int) -> tuple[str, bool]:
+    """What is assigned, and whether it is in quotes; a unit ends where a quote closes.
+
+    A value that begins within one that was read before ends where that one does, at ``reach``.
+    """
     if signed["quote"] or any(mark in signed["gap"] for mark in "\"'`"):
         return _QUOTED_END.sub("", text[start:]), True
+    if start < reach:
+        return text[start:reach], False
     found = _VALUE.match(text, start)
     return (found[0] if found else ""), False
 
@@ -151,7 +134,7 @@ def _fits(kind: str, value: str, quoted: bool, tight: bool, sign: str) -> bool:
         if sign == ",":
             return quoted and looks_chosen(value, 8) and any(map(str.isdigit, value))
         return (quoted or (tight and sign != ">")) and looks_chosen(value)
-    if kind in {"secret", "token", "api_key"} and quoted and sign != ",":
+    if kind in {"secret", "token"} and quoted and sign != ",":
         signs = any(character in "!@#$%^&*+?~" for character in value)
         if signs and any(c.isdigit() for c in value) and looks_chosen(value, 8):
             return True

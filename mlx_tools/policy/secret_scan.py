@@ -30,11 +30,13 @@ DEPTH: Final = 3
 """Encodings within one another that are undone."""
 
 _SHORTEST: Final = 6
+_SHORTEST_TOKEN: Final = 16
 _UNIT: Final = r"[!#-&(-;=?-_a-~À-ɏ]"
 _NEXT = re.compile(rf"{_UNIT}{{{_SHORTEST},{WINDOW + 1}}}|(?<=---- )BEGIN")
 _RUN = re.compile(rf"{_UNIT}{{1,{WINDOW + 1}}}")
 _REST = re.compile(rf"{_UNIT}{{0,{_SHORTEST - 1}}}\Z")
-_LINE = re.compile(r"[A-Za-z0-9+/]{60}")
+_LINE_LENGTH: Final = 60
+_LINE = re.compile(rf"[A-Za-z0-9+/]{{{_LINE_LENGTH}}}")
 _BREAK = re.compile(r"\r?\n(?=[A-Za-z0-9+/])")
 _MAY_BREAK = re.compile(r"\r?\n?\Z")
 _TELLING = re.compile(r"[0-9!@#$%^&*?~+=]|[a-z][A-Z]")
@@ -53,14 +55,20 @@ _END = (
 _KEY_END = re.compile(_END)
 _KEY_RUN = re.compile(r"[A-Za-z0-9+/=\\]+")
 _KEY_ON = re.compile(rf"(?P<end>{_END})|[A-Za-z0-9+/=\\]{{16,}}")
-_KEY_TAIL = re.compile(r"(?:\\[nr]|\s){0,4}(?=[a-z]{0,15}[A-Z0-9+/=])[A-Za-z0-9+/]{1,15}={0,2}(?![\w.])")
+_KEY_TAIL = re.compile(
+    r"(?:\\[nr]|\s){0,4}(?=[a-z]{0,15}[A-Z0-9+/=])[A-Za-z0-9+/]{1,15}={0,2}(?![\w.])"
+)
+_GROUP: Final = 8
 _GAP: Final = 256
 """Characters between two runs of a key that are no key: line numbers, headers, indentation."""
 _MARGIN: Final = 400
 
-_RANK: Final = {name: rank for rank, name in enumerate(
-    dict.fromkeys([kind.name for kind in TOKEN_KINDS] + list(CONTEXT_KINDS))
-)}
+_RANK: Final = {
+    name: rank
+    for rank, name in enumerate(
+        dict.fromkeys([kind.name for kind in TOKEN_KINDS] + list(CONTEXT_KINDS))
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,7 @@ class Scanner:
         self._inside = False  # the text goes on within a unit, at the next window
         self._open = False  # a secret reached the end of its window
         self._block = False  # within a key
+        self._hints: list[tuple[str, int]] | None = None  # those in the buffer
         self._out: list[Segment] = []
 
     def feed(self, piece: str) -> list[Segment]:
@@ -105,6 +114,7 @@ class Scanner:
         kept = max(0, self._at - CONTEXT)
         self._buffer = self._buffer[kept:]
         self._at -= kept
+        self._hints = None
         out, self._out = self._out, []
         return out
 
@@ -120,6 +130,12 @@ class Scanner:
                 rest = None if self._closed else _REST.search(self._buffer, self._at)
                 self._plain(rest.start() if rest else len(self._buffer))
                 return False
+            end = found.end()
+            if end - found.start() < _SHORTEST_TOKEN and end < len(self._buffer):
+                unit = found[0]
+                if unit[-5:] != "BEGIN" and unit[:5] != "Priva" and not _TELLING.search(unit):
+                    self._plain(end)
+                    return True
             self._plain(found.start())
         return self._unit()
 
@@ -166,13 +182,15 @@ class Scanner:
         Base64 that is broken into lines is one unit.
         """
         buffer, end = self._buffer, start
-        while run := _RUN.match(buffer, end):
-            end = run.end()
+        goes_on = self._inside or self._open  # so that it may begin with a line break
+        while (run := _RUN.match(buffer, end)) or goes_on:
+            goes_on = False
+            end = run.end() if run else end
             if end - start > WINDOW:
                 return end
             if end == len(buffer):
                 return end if self._closed else None
-            if end - start < 60 or not _LINE.match(buffer, end - 60):
+            if end < _LINE_LENGTH or not _LINE.match(buffer, end - _LINE_LENGTH):
                 return end
             if broken := _BREAK.match(buffer, end):
                 end = broken.end()
@@ -187,21 +205,25 @@ class Scanner:
         after = self._buffer[end : end + 1]
         settled = end - OVERLAP if more else end
         self._inside = more
-        for kind, first, last in spans(before, self._buffer[start:end], after, self._depth):
+        if self._hints is None:
+            self._hints = [hint for hint in compiled()[0] if hint[0] in self._buffer]
+        unit = self._buffer[start:end]
+        for kind, first, last in spans(before, unit, after, self._hints, self._depth):
             if start + first >= settled:
                 break  # the next window sees all of it
+            # An encoding's last group may be cut by the end of the window.
+            self._open = more and start + last > end - _GROUP
             self._plain(start + first)
-            self._secret(kind, start + last)
-            self._open = more and start + last == end
+            self._secret(kind, end if self._open else start + last)
         self._plain(settled)
 
     def _swallow(self) -> bool:
         """What goes on with a secret that reached the end of its window."""
-        self._inside = False
         end = self._end_of_unit(self._at)
         if end is None:
             return False
         run = _SWALLOWED.match(self._buffer, self._at, min(end, self._at + WINDOW))
+        self._inside = False
         self._open = run is not None and run.end() == self._at + WINDOW
         if run is not None:
             self._secret("", run.end(), joined=True)
@@ -271,18 +293,24 @@ def found_in(text: str, before: str = "", depth: int = DEPTH) -> list[Span]:
     return found
 
 
-def spans(before: str, unit: str, after: str, depth: int) -> list[Span]:
-    """The secrets of one unit, merged where they overlap; places are those within the unit."""
+def spans(
+    before: str, unit: str, after: str, hinted: list[tuple[str, int]], depth: int
+) -> list[Span]:
+    """The secrets of one unit, merged where they overlap; places are those within the unit.
+
+    ``hinted`` are the hints that the text around holds, and so the only ones it can hold.
+    """
     found: list[Span] = []
     begin = len(before)
     text = before + unit
-    if len(unit) >= 16:
-        for hints, pattern, name in compiled():
-            if any(hint in unit for hint in hints):
-                found += [
-                    (name, match.start() - begin, match.end() - begin)
-                    for match in pattern.finditer(text, begin)
-                ]
+    if len(unit) >= _SHORTEST_TOKEN:
+        _, kinds = compiled()
+        for place in {place for hint, place in hinted if hint in unit}:
+            name, pattern = kinds[place]
+            found += [
+                (name, match.start() - begin, match.end() - begin)
+                for match in pattern.finditer(text, begin)
+            ]
     if _TELLING.search(unit):
         found += [
             (kind, start - begin, end - begin)

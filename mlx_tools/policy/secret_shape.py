@@ -11,15 +11,16 @@ from collections import Counter
 from math import log2
 from typing import Final
 
-LONGEST_JUDGED: Final = 512
+LONGEST_JUDGED: Final = 128
 """Characters of a value that are looked at; what is longer is judged by its beginning."""
 
 _TEMPLATE = re.compile(
     r"\$\{|\$\(|\{\{|%\(|<[A-Za-z]|\[redacted:|\.\.\.|…|x{7}|X{7}|\*{3}|\{[A-Za-z_]{0,30}\}|%[sdr]\b"
+    r"|\[[A-Za-z0-9^]{1,8}-[A-Za-z0-9]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\}"
     r"|^\$[A-Za-z_]\w*$|^%[A-Za-z_]\w*%$|^(?:os|process|self|this|ENV|env)[.\[]"
 )
 _PLACEHOLDER_WORDS: Final = frozenset(
-    (
+    (  # noqa: SIM905
         "admin bar changeit changeme default demo dummy enter example examplekey examplepassword"
         " examplesecret exampletoken fake false foo foobar fixme hidden insert key me my mykey"
         " mypass mypassword mysecret mytoken none notset null pass passwd password passwort"
@@ -32,11 +33,10 @@ _PLACEHOLDER_WORDS: Final = frozenset(
 _SPLIT = re.compile(r"[^A-Za-z0-9]+")
 _LETTERS = re.compile(r"[^A-Za-z]+")
 _NUMBERED = re.compile(r"(?:[A-Za-z][a-z]*|[A-Z]+)[0-9]{1,3}|[0-9]{1,4}[A-Za-z]{1,3}|[0-9]+")
-_NUMBERED_PARTS = re.compile(r"(?:[A-Z]?[a-z]{3,}|[A-Z]{3,}|[a-z]{2,}[0-9]{1,3})[0-9]{0,3}")
 _CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
 _LETTER_RUN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PAIRS: Final = frozenset(
-    (
+    (  # noqa: SIM905
         "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le"
         " ve co me de hi ri ro ic ne ea ra ce li ch ll be ma si om ur ca el ta la ns di fo ho pe"
         " ec pr no ct us ac ot il tr ly nc et ut ss so rs un lo wa ge ie wh ee wi em ad ol rt po"
@@ -50,7 +50,10 @@ _PAIRS: Final = frozenset(
 )
 """Pairs of letters that nearly all pairs in words of European languages are among."""
 _HEX = re.compile(r"[0-9A-F:-]+|[0-9a-f:-]+")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|(?:19|20)[0-9]{6}[-_T]?[0-9]{4}|0x[0-9A-Fa-f]{1,16}$"
+)
+_ADDRESS = re.compile(r"[\w-]+(?:\.[\w-]+){0,9}:[0-9]{1,5}|\w+(?:\.\w+){2,9}", re.ASCII)
 _CODE = re.compile(r"[()\[\]{}]|^\w+\.[A-Za-z_]\w*$|::|->|^[A-Za-z_][\w.]*=$|^[/~.]{1,2}/|://")
 
 
@@ -79,18 +82,20 @@ def looks_made(value: str, shortest: int = 10) -> bool:
     words have.
     """
     value = value[:LONGEST_JUDGED]
-    if len(value) < shortest or is_template(value) or _DATE.match(value) or "://" in value:
-        return False
-    if is_placeholder(value) or entropy(value) < min(2.8, log2(len(value)) * 0.7):
+    if len(value) < shortest or is_template(value) or _TIME.match(value) or "://" in value:
         return False
     if value.isdigit():
-        return len(value) >= 15
+        return len(value) >= 15 and entropy(value) > 2
+    if "\\" in value or is_placeholder(value):
+        return False
+    if entropy(value) < min(2.8, log2(len(value)) * 0.7):
+        return False
     changes = len(_CHANGE.findall(value))
     if changes >= 2 and len(value) >= 16 and _HEX.fullmatch(value):
         return True
     words = [word.lower() for word in _LETTER_RUN.findall(value)]
     pairs = [word[at : at + 2] for word in words for at in range(len(word) - 1)]
-    if changes and len(words) >= 5 and sum(map(len, words)) <= 3.2 * len(words):
+    if changes and len(words) >= 5 and sum(map(len, words)) <= 3.5 * len(words):
         return True  # upper and lower case change as they do in no name
     wordy = sum(pair in _PAIRS for pair in pairs) / len(pairs) if pairs else 0.0
     if changes >= max(4, len(value) / 6):
@@ -107,7 +112,7 @@ def looks_chosen(value: str, shortest: int = 6) -> bool:
     and neither a piece of code nor a word that stands for a password."""
     if not shortest <= len(value) <= LONGEST_JUDGED or is_template(value) or is_placeholder(value):
         return False
-    if any(character.isspace() for character in value):
+    if any(character.isspace() for character in value) or _ADDRESS.fullmatch(value):
         return False
     kinds = (
         any(character.isalpha() for character in value),
@@ -115,8 +120,3 @@ def looks_chosen(value: str, shortest: int = 6) -> bool:
         any(character in "!@#$%^&*+?~=" for character in value),
     )
     return kinds[0] and (kinds[1] or kinds[2]) and not (_CODE.search(value) and not all(kinds))
-
-
-def is_numbered_word(value: str) -> bool:
-    """Whether the value is a name as programs have them: words, each perhaps with a number."""
-    return all(_NUMBERED_PARTS.fullmatch(part) for part in _SPLIT.split(value) if part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from random import Random
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -19,14 +18,14 @@ CATEGORIES = {
 
 def sample(pattern: str, random: Random) -> str:
     """A text that the pattern matches, but for what it looks ahead or behind to."""
-    return "".join(_text(_parser.parse(pattern), random, ""))
+    return _text(_parser.parse(pattern), random)
 
 
-def _text(nodes: Any, random: Random, flags: str) -> str:
-    return "".join(_node(str(op), value, random, flags) for op, value in nodes)
+def _text(nodes: Any, random: Random) -> str:
+    return "".join(_node(str(op), value, random) for op, value in nodes)
 
 
-def _node(op: str, value: Any, random: Random, flags: str) -> str:
+def _node(op: str, value: Any, random: Random) -> str:
     if op == "LITERAL":
         return chr(value)
     if op == "NOT_LITERAL":
@@ -36,14 +35,14 @@ def _node(op: str, value: Any, random: Random, flags: str) -> str:
     if op == "IN":
         return random.choice(_characters(value))
     if op == "BRANCH":
-        return _text(random.choice(value[1]), random, flags)
+        return _text(random.choice(value[1]), random)
     if op == "SUBPATTERN":
-        return _text(value[3], random, flags)
+        return _text(value[3], random)
     if op in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
         least, most, inner = value
         if most == _constants.MAXREPEAT:
             most = least + MORE
-        return "".join(_text(inner, random, flags) for _ in range(random.randint(least, most)))
+        return "".join(_text(inner, random) for _ in range(random.randint(least, most)))
     if op in {"AT", "ASSERT", "ASSERT_NOT"}:
         return ""
     raise ValueError(op)
