@@ -40,7 +40,7 @@ _LINE = re.compile(rf"[A-Za-z0-9+/]{{{_LINE_LENGTH}}}")
 _BREAK = re.compile(r"\r?\n(?=[A-Za-z0-9+/])")
 _MAY_BREAK = re.compile(r"\r?\n?\Z")
 _TELLING = re.compile(r"[0-9!@#$%^&*?~+=]|[a-z][A-Z]")
-_SWALLOWED = re.compile(r"[A-Za-z0-9+/=_.%~\\-]+")
+_SWALLOWED = re.compile(r"[A-Za-z0-9+/=_.~%\\\r\n-]+")
 
 _MARK = re.compile(r"-----BEGIN|Private-Lines:")
 _BLOCK = re.compile(

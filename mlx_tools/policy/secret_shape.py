@@ -17,7 +17,7 @@ LONGEST_JUDGED: Final = 128
 _TEMPLATE = re.compile(
     r"\$\{|\$\(|\{\{|%\(|<[A-Za-z]|\[redacted:|\.\.\.|…|x{7}|X{7}|\*{3}|\{[A-Za-z_]{0,30}\}|%[sdr]\b"
     r"|\[[A-Za-z0-9^]{1,8}-[A-Za-z0-9]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\}"
-    r"|^\$[A-Za-z_]\w*$|^%[A-Za-z_]\w*%$|^(?:os|process|self|this|ENV|env)[.\[]"
+    r"|^\$[A-Za-z_]\w*(?:$|[/.:])|^%[A-Za-z_]\w*%$|^(?:os|process|self|this|ENV|env)[.\[]"
 )
 _PLACEHOLDER_WORDS: Final = frozenset(
     (  # noqa: SIM905
