@@ -98,7 +98,10 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
             value = text[start:]  # NAME=VALUE on a line of its own
         if value and not _NO_SECRET_NAME.search(_last_word(name, signed["rest"])):
             whole = start + len(value) == len(text)
-            tight = not signed["gap"].strip("\"'`\\") and whole and after in {"", "\n", "\r"}
+            ends = after in {"", "\n", "\r"} or (
+                after in {" ", "\t"} and signed["sign"] == "=" and not signed["gap"]
+            )
+            tight = not signed["gap"].strip("\"'`\\") and whole and ends
             if _fits(kind, value, quoted, tight, signed["sign"]):
                 if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
                     kind = "aws_secret_key"
@@ -138,7 +141,7 @@ def _fits(kind: str, value: str, quoted: bool, tight: bool, sign: str) -> bool:
         signs = any(character in "!@#$%^&*+?~" for character in value)
         if signs and any(c.isdigit() for c in value) and looks_chosen(value, 8):
             return True
-    return looks_made(value, 14 if kind in {"credential", "session_cookie"} else 10)
+    return looks_made(value, 10 if kind in {"password", "secret", "token"} else 14)
 
 
 def _authorized(text: str, begin: int) -> Iterator[Span]:
