@@ -1,0 +1,166 @@
+"""Redaction: secrets, and folders if asked, become placeholders such as ``[redacted:jwt]``.
+
+The same text always gives the same result, whole or in pieces (`mlx_tools.policy.secret_scan`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlx_tools.policy.redact_paths import Folders
+from mlx_tools.policy.secret_kinds import KIND_NAMES, PATH
+from mlx_tools.policy.secret_scan import Scanner, Segment, found_in, segments
+
+_PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A secret in a text: ``text[start:end]``, the encoded stretch where it was encoded."""
+
+    kind: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """A text without its secrets, and the kinds of what was taken out: sorted, each once."""
+
+    text: str
+    kinds: tuple[str, ...]
+
+
+def find_secrets(text: str) -> tuple[Found, ...]:
+    """The secrets in the text, in order, none overlapping another; encoded ones too."""
+    return tuple(Found(*span) for span in found_in(text))
+
+
+def placeholder(kind: str) -> str:
+    """What stands for a secret of this kind."""
+    return f"[redacted:{kind}]"
+
+
+def holds_placeholder(text: str) -> bool:
+    """Whether the text holds a placeholder of ours: it was read redacted, and must not be
+    written back over what it was read from."""
+    return any(found[1] in KIND_NAMES for found in _PLACEHOLDER.finditer(text))
+
+
+class Redactor:
+    """Takes secrets out of texts, unless ``secrets`` is False, and the names of folders.
+
+    ``paths`` are absolute folders: where a path leads below one, or is one, that beginning of it
+    becomes ``[redacted:path]``. Raises UsageError for one that is not absolute, or is the root.
+    """
+
+    def __init__(self, *, secrets: bool = True, paths: Sequence[str] = ()) -> None:
+        self._secrets = secrets
+        self._folders = Folders(paths)
+
+    def text(self, text: str) -> Redacted:
+        """The text with placeholders."""
+        return self._after(text, "")
+
+    def json(self, value: Any) -> Any:
+        """A copy of a JSON value with placeholders in its strings and in the keys of its objects.
+
+        A string under a key is judged as one that is assigned to it, however deep in lists it
+        stands. Keys that become the same are told apart by a number.
+        """
+        out: list[Any] = [None]
+        waiting: list[tuple[Any, Any, Any, str]] = [(value, out, 0, "")]
+        while waiting:
+            item, holder, place, name = waiting.pop()
+            if isinstance(item, str):
+                holder[place] = self._after(item, f'"{name}": "' if name else "").text
+            elif isinstance(item, dict):
+                made: dict[Any, Any] = {}
+                holder[place] = made
+                for key, inner in item.items():
+                    shown = self._key(key, made)
+                    made[shown] = None
+                    waiting.append((inner, made, shown, str(key)))
+            elif isinstance(item, list | tuple):
+                holder[place] = made_list = [None] * len(item)
+                waiting += [(inner, made_list, at, name) for at, inner in enumerate(item)]
+            else:
+                holder[place] = item
+        return out[0]
+
+    def stream(self) -> RedactedStream:
+        """Takes one text in pieces."""
+        return RedactedStream(self._secrets, self._folders)
+
+    def _after(self, text: str, before: str) -> Redacted:
+        kinds: set[str] = set()
+        if self._secrets:
+            text = _shown(segments(text, before), kinds)
+        shown, _ = self._folders.replaced(text, placeholder(PATH), closed=True)
+        if shown != text:
+            kinds.add(PATH)
+        return Redacted(shown, tuple(sorted(kinds)))
+
+    def _key(self, key: Any, taken: dict[Any, Any]) -> Any:
+        if not isinstance(key, str):
+            return key
+        shown = self.text(key).text
+        number = 2
+        while shown in taken:
+            shown = f"{self.text(key).text} {number}"
+            number += 1
+        return shown
+
+
+class RedactedStream:
+    """A text that arrives in pieces: what `feed` and `close` return, put together, is what
+    `Redactor.text` makes of the whole, wherever it was cut.
+
+    Held back is what could still become part of a secret or of a folder's name: the last
+    word, at most 8,192 characters of it, and up to 1,200 characters behind a line that could begin
+    a private key.
+    """
+
+    def __init__(self, secrets: bool, folders: Folders) -> None:
+        self._scanner = Scanner() if secrets else None
+        self._folders = folders
+        self._rest = ""
+        self._kinds: set[str] = set()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of what was taken out so far: sorted, each once."""
+        return tuple(sorted(self._kinds))
+
+    def feed(self, piece: str) -> str:
+        """What may be shown now."""
+        if self._scanner:
+            piece = _shown(self._scanner.feed(piece), self._kinds)
+        return self._without_folders(piece, closed=False)
+
+    def close(self) -> str:
+        """The rest of what may be shown: the text has ended. Feed nothing after it."""
+        piece = _shown(self._scanner.close(), self._kinds) if self._scanner else ""
+        return self._without_folders(piece, closed=True)
+
+    def _without_folders(self, piece: str, closed: bool) -> str:
+        text = self._rest + piece
+        shown, self._rest = self._folders.replaced(text, placeholder(PATH), closed=closed)
+        if len(shown) + len(self._rest) != len(text) or not text.endswith(self._rest):
+            self._kinds.add(PATH)
+        return shown
+
+
+def _shown(parts: Iterable[Segment], kinds: set[str]) -> str:
+    """The segments as they are shown; their kinds are added to ``kinds``."""
+    out: list[str] = []
+    for part in parts:
+        if part.kind is None:
+            out.append(part.text)
+        elif not part.joined:
+            kinds.add(part.kind)
+            out.append(placeholder(part.kind))
+    return "".join(out)

@@ -1,0 +1,188 @@
+"""Secrets that are known by what stands before them: a name and a sign, a header, a URL.
+
+Each function gets a text and where its *unit* begins: the stretch without blanks and quotes that
+is being judged. What stands before is context: names are read from it, nothing in it is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from mlx_tools.policy.secret_names import lowered, names_in
+from mlx_tools.policy.secret_shape import (
+    is_placeholder,
+    is_template,
+    looks_chosen,
+    looks_made,
+)
+
+CONTEXT: Final = 120
+"""Characters before a unit in which a name for it is looked for."""
+
+_SIGN = re.compile(
+    r"(?P<rest>[\w.\- \t]{0,24})[\"'`\])\\\s]{0,6}"
+    r"(?P<sign>\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|value\s?=|(?<=[\"'`])\s)"
+    r"(?P<gap>[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
+    re.ASCII,
+)
+_OPTION = re.compile(
+    r"(?P<rest>[\w.\-]{0,24})(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)", re.ASCII
+)
+"""A name and its value with nothing but a blank between, as in ``--token VALUE``."""
+
+_OPTION_NAME = re.compile(r"(?:^|\s)--?[\w-]{0,28}$|(?:setenv|set|export)\s{1,3}\w{0,24}$")
+_NO_SECRET_NAME = re.compile(
+    r"page|cursor|continu|public|publishable"
+    r"|(?:type|ur[il]|name|path|file|expir\w{0,6}|length|count|limit|endpoint|algorithm|format|regex"
+    r"|pattern|hint|max|min|size|version|color|colour|field|label|class|time|date|at)$"
+    r"|(?:max|num|n|count|min|foreign|primary|sort|cache|hash|etag)[-_. ]?(?:token|key)",
+    re.IGNORECASE | re.ASCII,
+)
+_VALUE = re.compile(r"(?:[^\s\"'`<>,;&(){}\[\]|\\]|&(?![\w.%-]{1,40}=))+")
+_ENVIRONMENT = re.compile(r"(?:^|[\r\n])(?:export[ \t])?[\w.]{0,60}$")
+_QUOTED_END = re.compile(r"\\+$")
+
+_AUTHORIZATION = re.compile(
+    r"authorization[\"'`\\]{0,4}\s{0,4}[:=,>]\s{0,4}[\"'`\\]{0,4}\s{0,2}"
+    r"(?:[A-Za-z][A-Za-z-]{1,20}[\s+]{1,4})?",
+    re.IGNORECASE | re.ASCII,
+)
+_SCHEME = re.compile(r"(?<![A-Za-z])(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}", re.ASCII)
+_AUTHORIZATION_VALUE = re.compile(r"[\w.~+/=:@%-]{1,4000}", re.ASCII)
+_SCHEME_WORDS: Final = frozenset(("bearer", "basic", "token", "digest", "apikey", "oauth", "key"))
+
+_URL = re.compile(
+    r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,24}://(?P<user>[^\s/?#:@]{0,200}):", re.ASCII
+)
+_URL_PASSWORD = re.compile(r"[^\s/?#]{1,300}@(?=[\w\[{$%])")
+_URL_PLACEHOLDERS: Final = frozenset(("password", "passwd", "pass", "pwd", "port", "secret", "pw"))
+
+_NETRC = re.compile(
+    r"(?:machine|login)\s{1,4}\S{1,60}\s{1,4}(?:login\s{1,4}\S{1,60}\s{1,4})?password\s{1,4}"
+)
+_CURL_USER = re.compile(r"(?:-u|--user|--proxy-user)[ =][\"']?[^\s:\"']{0,60}:")
+_JWK = re.compile(r"[\"']d\\?[\"']\s{0,3}:\s{0,3}\\?[\"']")
+_AWS = re.compile(r"aws|amazon|secret_?access_?key", re.IGNORECASE)
+
+Span = tuple[str, int, int]
+
+
+def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
+    """Kind, start and end of what the context tells to be secret, in any order.
+
+    ``text[begin:]`` is the unit, ``after`` the character that ends it ("" at the end of all).
+    """
+    yield from _assigned(text, begin, after)
+    yield from _authorized(text, begin)
+    yield from _in_urls(text, begin)
+    yield from _after_words(text, begin)
+
+
+def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
+    reach = begin  # where the last value that is not in quotes ended
+    for kind, named, at in names_in(lowered(text)):
+        signed = _SIGN.match(text, at)
+        if signed is None and _is_option(text, named):
+            signed = _OPTION.match(text, at)
+        if signed is None or signed.end() < begin:
+            continue
+        name = text[max(0, named - 30) : at] + signed["rest"]
+        start = signed.end()
+        value, quoted = _value(text, start, signed, reach)
+        if not quoted:
+            reach = max(reach, start + len(value))
+        alone = signed["sign"] == "=" and not signed["gap"] and after in {"", "\n", "\r"}
+        if alone and not quoted and _ENVIRONMENT.search(text, max(0, named - 80), named):
+            value = text[start:]  # NAME=VALUE on a line of its own
+        if value and not _NO_SECRET_NAME.search(_last_word(name, signed["rest"])):
+            whole = start + len(value) == len(text)
+            ends = after in {"", "\n", "\r"} or (
+                after in {" ", "\t"} and signed["sign"] == "=" and not signed["gap"]
+            )
+            tight = not signed["gap"].strip("\"'`\\") and whole and ends
+            if _fits(kind, value, quoted, tight, signed["sign"]):
+                if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
+                    kind = "aws_secret_key"
+                yield kind, start, start + len(value)
+
+
+def _is_option(text: str, at: int) -> bool:
+    return _OPTION_NAME.search(text[max(0, at - 30) : at]) is not None
+
+
+def _last_word(name: str, rest: str) -> str:
+    """The name as it is written, with what belongs to it on either side."""
+    return re.split(r"[^\w.\-]", name.strip(" \t.-"))[-1] or rest
+
+
+def _value(text: str, start: int, signed: re.Match[str], reach: int) -> tuple[str, bool]:
+    """What is assigned, and whether it is in quotes; a unit ends where a quote closes.
+
+    A value that begins within one that was read before ends where that one does, at ``reach``.
+    """
+    if signed["quote"] or any(mark in signed["gap"] for mark in "\"'`"):
+        return _QUOTED_END.sub("", text[start:]), True
+    if start < reach:
+        return text[start:reach], False
+    found = _VALUE.match(text, start)
+    return (found[0] if found else ""), False
+
+
+def _fits(kind: str, value: str, quoted: bool, tight: bool, sign: str) -> bool:
+    if kind == "password":
+        if looks_made(value):
+            return True
+        if sign == ",":
+            return quoted and looks_chosen(value, 8) and any(map(str.isdigit, value))
+        return (quoted or (tight and sign != ">")) and looks_chosen(value)
+    if kind in {"secret", "token"} and quoted and sign != ",":
+        signs = any(character in "!@#$%^&*+?~" for character in value)
+        if signs and any(c.isdigit() for c in value) and looks_chosen(value, 8):
+            return True
+    return looks_made(value, 10 if kind in {"password", "secret", "token"} else 14)
+
+
+def _authorized(text: str, begin: int) -> Iterator[Span]:
+    for found in _AUTHORIZATION.finditer(text):
+        if found.end() < begin:
+            continue
+        value = _AUTHORIZATION_VALUE.match(text, found.end())
+        if value and value[0].lower() not in _SCHEME_WORDS and _is_credential(value[0]):
+            yield "authorization_header", value.start(), value.end()
+    for found in _SCHEME.finditer(text):
+        value = _AUTHORIZATION_VALUE.match(text, found.end())
+        if value and value.start() >= begin and looks_made(value[0], 16):
+            yield "authorization_header", value.start(), value.end()
+
+
+def _is_credential(value: str) -> bool:
+    if len(value) < 8 or is_template(value) or is_placeholder(value):
+        return False
+    return looks_chosen(value) or looks_made(value) or (value != value.lower() and value.isalnum())
+
+
+def _in_urls(text: str, begin: int) -> Iterator[Span]:
+    for found in _URL.finditer(text):
+        if found.end() < begin:
+            continue
+        password = _URL_PASSWORD.match(text, found.end())
+        if password is None:
+            continue
+        value = password[0][:-1]
+        if value.lower() not in _URL_PLACEHOLDERS and not is_template(value):
+            yield "url_password", password.start(), password.end() - 1
+
+
+def _after_words(text: str, begin: int) -> Iterator[Span]:
+    for pattern, kind in ((_NETRC, "password"), (_CURL_USER, "password"), (_JWK, "private_jwk")):
+        for found in pattern.finditer(text):
+            if found.end() < begin:
+                continue
+            value = _VALUE.match(text, found.end())
+            if value is None:
+                continue
+            fits = looks_chosen(value[0], 5) or looks_made(value[0])
+            if fits if kind == "password" else len(value[0]) >= 43 and looks_made(value[0]):
+                yield kind, value.start(), value.end()

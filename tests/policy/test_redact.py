@@ -1,0 +1,267 @@
+"""Redaction: what is found, how it is shown, and what is left alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import pairwise
+from random import Random
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.errors import UsageError
+from mlx_tools.policy.redact import Redactor, find_secrets, holds_placeholder
+from mlx_tools.policy.secret_kinds import CONTEXT_KINDS, KIND_NAMES, TOKEN_KINDS
+from tests.policy.secret_samples import ASSIGNED, SURROUNDINGS, TOKENS, pem, value
+
+REDACTOR = Redactor()
+KEYS = ("RSA PRIVATE KEY", "PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY")
+KEYS += ("ENCRYPTED PRIVATE KEY", "DSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK")
+
+
+def test_there_are_many_kinds_and_each_has_a_name_for_placeholders() -> None:
+    assert len(KIND_NAMES) > 100
+    assert all(holds_placeholder(f"[redacted:{name}]") for name in KIND_NAMES)
+    assert all(f"[redacted:{name}]".isascii() for name in KIND_NAMES)
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_a_token_is_found_wherever_it_stands(kind: str) -> None:
+    random = Random(kind)
+    for surrounding in SURROUNDINGS:
+        secret = TOKENS[kind](random)
+        shown = REDACTOR.text(surrounding.format(secret))
+        assert shown.kinds == (kind,), surrounding
+        assert shown.text == surrounding.format(f"[redacted:{kind}]")
+
+
+@pytest.mark.parametrize("form", ASSIGNED)
+def test_a_value_is_found_by_what_stands_before_it(form: str) -> None:
+    random = Random(form)
+    for _ in range(50):
+        secret = value(random)
+        shown = REDACTOR.text(form.format(secret))
+        assert secret not in shown.text
+        assert set(shown.kinds) <= set(CONTEXT_KINDS)
+        begin, end = form.replace("{{", "{").replace("}}", "}").split("{}")
+        assert shown.text.startswith(begin)
+        assert shown.text.endswith(end)
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_private_key_is_one_secret_whole_or_without_its_last_line(
+    name: str, escaped: bool
+) -> None:
+    key = pem(Random(name), name)
+    for text in (key, key.rpartition("\n")[0]):
+        written = json.dumps(text)[1:-1] if escaped else text
+        assert REDACTOR.text(f"a {written} b").text.startswith("a [redacted:private_key]")
+        assert not any(line in REDACTOR.text(written).text for line in text.split("\n")[1:-1])
+        numbered = "\n".join(f"{at:6}\t{line}" for at, line in enumerate(text.split("\n")))
+        assert "[redacted:private_key]" in REDACTOR.text(numbered).text
+        assert not any(line in REDACTOR.text(numbered).text for line in text.split("\n")[1:])
+
+
+def test_a_putty_key_loses_its_private_part() -> None:
+    body = pem(Random(1)).split("\n")[1:6]
+    text = "\n".join(
+        ("Public-Lines: 1", "AAAA", "Private-Lines: 5", *body, "Private-MAC: " + "ab" * 20)
+    )
+    assert REDACTOR.text(text).text == "Public-Lines: 1\nAAAA\n[redacted:private_key]"
+
+
+def base64_within(text: str, before: int, url_safe: bool) -> str:
+    data = b"\xf0\x9f\x8e"[:before] + b"~" + text.encode() + b" \xff"
+    return (base64.urlsafe_b64encode if url_safe else base64.b64encode)(data).decode()
+
+
+def every_sign(text: str, form: str) -> str:
+    return "".join(form.format(ord(sign)) for sign in text)
+
+
+@pytest.mark.parametrize("kind", ["aws_access_key", "github_personal_token", "jwt", "slack_token"])
+def test_an_encoded_secret_is_found_and_its_stretch_redacted(kind: str) -> None:
+    random = Random(kind)
+    secret = TOKENS[kind](random)
+    encoded = [
+        *(base64_within(secret, before, safe) for before in range(4) for safe in (False, True)),
+        quote(f"a={secret}&", safe=""),
+        every_sign(secret, "%{:02X}"),
+        every_sign(secret, "%25{:02x}"),
+        every_sign(secret, "\\u{:04x}"),
+        secret.encode().hex(),
+        base64.b64encode(base64.b64encode(secret.encode())).decode(),
+        base64.b64encode(secret.encode("utf-16-le")).decode(),
+        base64.encodebytes(b"some lines of a file " * 5 + secret.encode() + b" more" * 20).decode(),
+        f"/download/{base64.b64encode(secret.encode()).decode()}",
+    ]
+    for text in encoded:
+        shown = REDACTOR.text(f"see {text} there")
+        assert shown.kinds == (kind,), text
+        for found in find_secrets(text):
+            assert len(text[found.start : found.end]) >= len(secret)
+
+
+def test_encoded_keys_and_assignments_are_found() -> None:
+    key = pem(Random(3))
+    for text in (quote(key), quote(key, safe=""), base64.b64encode(key.encode()).decode()):
+        assert REDACTOR.text(text).kinds == ("private_key",)
+        assert len(REDACTOR.text(text).text) < 60
+    settings = base64.b64encode(b"user=app\npassword=tr0ub4dor&3\n").decode()
+    assert REDACTOR.text(settings).kinds == ("password",)
+    assert REDACTOR.text('{\\"password\\": \\"tr0ub4dor&3\\"}').text == (
+        '{\\"password\\": \\"[redacted:password]\\"}'
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("API_KEY=<your key>", "password = changeme", 'password: "********"', "token: xxxxxxxx"),
+        *("API_KEY=${API_KEY}", 'api_key = os.environ["API_KEY"]', "password = getpass()"),
+        *("secret: {{ vault.secret }}", "password=%(password)s", 'token="your-token-here"'),
+        *("https://user:password@example.com/", "postgres://app:${PASSWORD}@db/app"),
+        *(
+            "max_tokens = 4096",
+            'next_page_token: "CAoQAA1b2c3d4e5f6"',
+            "tokenizer: gpt2-medium-355M",
+        ),
+        *("self.password = self.config.password2", "def f(password: bytes32): ..."),
+        'if "-----BEGIN PRIVATE' + ' KEY-----" in text: return None',
+        *("commit 8f14e45fceea167a5a36dedd4bea2543f1c0a9d1", "sha256:" + "0123456789abcdef" * 4),
+        *("The password is on the note.", "token_type: bearer", "keyboard=qwerty1234layout"),
+        *("session 20260301-120000-1f2e3d4c", "The Basic idea of Bearer tokens, in short."),
+        *(
+            "import os.path as secret_path",
+            "primary_key=True",
+            "id: 550e8400-e29b-41d4-a716-446655440000",
+        ),
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
+    ],
+)
+def test_what_only_speaks_of_a_secret_is_left_alone(text: str) -> None:
+    assert find_secrets(text) == ()
+    assert REDACTOR.text(text).text == text
+
+
+def test_redacting_again_changes_nothing() -> None:
+    random = Random(5)
+    for form in ASSIGNED:
+        for secret in (value(random), TOKENS["jwt"](random)):
+            once = REDACTOR.text(form.format(secret))
+            assert REDACTOR.text(once.text).text == once.text
+
+
+def test_findings_are_in_order_and_within_the_text() -> None:
+    random = Random(6)
+    text = " ".join(make(random) for make in TOKENS.values())
+    found = find_secrets(text)
+    assert [one.kind for one in found] == list(TOKENS)
+    for one, following in pairwise(found):
+        assert one.start < one.end <= following.start
+
+
+def test_json_values_are_redacted_by_their_keys_too() -> None:
+    secret = value(Random(7))
+    token = TOKENS["github_personal_token"](Random(7))
+    made = REDACTOR.json(
+        {
+            "password": "tr0ub4dor",
+            "list": [token, 1, None, True],
+            "api_keys": [[secret]],
+            token: 1.5,
+        }
+    )
+    assert made == {
+        "password": "[redacted:password]",
+        "list": ["[redacted:github_personal_token]", 1, None, True],
+        "api_keys": [["[redacted:api_key]"]],
+        "[redacted:github_personal_token]": 1.5,
+    }
+    keys = [TOKENS["jwt"](Random(seed)) for seed in (1, 2)]
+    assert list(REDACTOR.json(dict.fromkeys(keys, 0))) == ["[redacted:jwt]", "[redacted:jwt] 2"]
+
+
+def test_json_values_may_be_as_deep_as_they_like() -> None:
+    deep: object = TOKENS["jwt"](Random(8))
+    for _ in range(20_000):
+        deep = [deep]
+    made = REDACTOR.json(deep)
+    while isinstance(made, list):
+        (made,) = made
+    assert made == "[redacted:jwt]"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_a_json_value_without_secrets_stays_what_it_is(held: object) -> None:
+    made = REDACTOR.json(held)
+    assert json.dumps(made) == json.dumps(held)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("key = [redacted:aws_access_key]\n", True),
+        ("see [redacted:path]/notes.md", True),
+        *(("[redacted]", False), ("[redacted: jwt]", False), ("redacted:jwt", False)),
+        *(("[redacted:unheard_of]", False), ("the [REDACTED:jwt] part", False), ("", False)),
+    ],
+)
+def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
+    assert holds_placeholder(text) is holds
+
+
+# --- folders ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/ann/x.py", "[redacted:path]/x.py"),
+        ("in /home/ann.", "in [redacted:path]."),
+        *(("/home/anna", "/home/anna"), ("/home/ann.bak", "/home/ann.bak")),
+        *(("/home/ann-2/x", "/home/ann-2/x"), ("-I/home/ann/i", "-I[redacted:path]/i")),
+        ("file:///srv/my%20data/x", "file://[redacted:path]/x"),
+        ("/srv/my data/x", "[redacted:path]/x"),
+        ('"\\/home\\/ann\\/x"', '"[redacted:path]\\/x"'),
+        ("a%2Fhome%2Fann%2Fx", "a[redacted:path]%2Fx"),
+    ],
+)
+def test_folders_become_placeholders(text: str, shown: str) -> None:
+    redactor = Redactor(secrets=False, paths=["/home/ann/", "/srv/my data"])
+    assert redactor.text(text).text == shown
+    assert redactor.text(text).kinds == (("path",) if shown != text else ())
+    stream = redactor.stream()
+    assert "".join(map(stream.feed, text)) + stream.close() == shown
+
+
+@pytest.mark.parametrize("path", ["", "/", "//", "home/ann", "~/x", 3])
+def test_a_folder_must_be_absolute_and_below_the_root(path: str) -> None:
+    with pytest.raises(UsageError, match="absolute path"):
+        Redactor(paths=[path])
+
+
+def test_secrets_can_be_left_in() -> None:
+    token = TOKENS["jwt"](Random(9))
+    assert Redactor(secrets=False).text(token).text == token
+
+
+def test_every_kind_has_hints_that_are_in_its_secrets() -> None:
+    random = Random(10)
+    by_name = {name: [k for k in TOKEN_KINDS if k.name == name] for name in TOKENS}
+    for name, make in TOKENS.items():
+        secret = make(random)
+        assert any(hint in secret for kind in by_name[name] for hint in kind.hints), name
