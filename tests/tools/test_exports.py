@@ -48,7 +48,7 @@ SPECS = (
 def test_openai_and_anthropic() -> None:
     openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
     assert [entry["function"]["name"] for entry in openai] == [
-        *("a", "calculator", "clock", "file_access", "tool_search", "tree_walk")
+        *("a", "calculator", "clock", "file_access", "run_command", "tool_search", "tree_walk")
     ]
     assert {entry["type"] for entry in openai} == {"function"}
     for one, other in zip(openai, anthropic, strict=True):

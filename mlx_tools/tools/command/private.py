@@ -49,11 +49,6 @@ def hidden(roots: Sequence[Root]) -> Hidden:
         folder, above = waiting.pop()
         for entry in _entries(folder):
             left -= 1
-            if left < 0 or found.count > MAX_HIDDEN:
-                raise Refused(
-                    f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
-                    "ones: too many to be hidden; a smaller root would do"
-                )
             is_folder = entry.is_dir(follow_symlinks=False)
             if _private(entry.name, above):
                 if not entry.is_symlink():  # where it leads to is hidden by its own name, or unseen
@@ -62,6 +57,11 @@ def hidden(roots: Sequence[Root]) -> Hidden:
                 if folded(entry.name) == ".git":
                     found.repositories.append(entry.path)
                 waiting.append((entry.path, _above((above, entry.name))))
+            if left < 0 or found.count > MAX_HIDDEN:
+                raise Refused(
+                    f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
+                    "ones: too many to be hidden; a smaller root would do"
+                )
     return found
 
 
