@@ -17,6 +17,7 @@ from mlx_tools.tools.command.globbing import MAX_MATCHES, expand
 from mlx_tools.tools.command.plan import Missing, plan
 from mlx_tools.tools.command.programs import trusted_folders
 from mlx_tools.tools.command.rules import parse, rules
+from scripts import commands_table
 
 RULES = rules()
 
@@ -155,6 +156,11 @@ def test_no_rule_lets_an_option_in_twice_or_in_two_ways() -> None:
             both = [*rule.flags, *rule.values]
             assert len(both) == len(set(both)), rule.name
             assert rule.about
+
+
+def test_the_table_in_the_docs_is_that_of_the_rules() -> None:
+    page = commands_table.PAGE.read_text(encoding="utf-8")
+    assert commands_table.page_with_table(page) == page, "run scripts/commands_table.py"
 
 
 # --- paths and patterns ---

@@ -35,7 +35,7 @@ ORDINARY = {
 """Arguments that a program takes; others take the path of a file."""
 
 UNLISTED = Path(__file__).with_name("unlisted_programs.txt").read_text(encoding="utf-8").split()
-"""Programs that can be made to start others, to read or to write, and names that only look listed."""
+"""Programs that can be made to start others, to read or to write; names that only look listed."""
 
 
 @dataclass(frozen=True)

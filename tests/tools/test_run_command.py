@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import threading
 import time
@@ -199,7 +200,7 @@ def test_nothing_outside_the_roots_can_be_read(folder: Path, tmp_path: Path, fre
     assert "told-to-nobody" not in python(free, f"print(open({str(secret)!r}).read())")
     assert "No such file" in str(called(free, "cat", "link").content)
     listed = python(free, "import os; print(sorted(os.listdir('/')), os.listdir('/tmp'))")
-    assert "home" not in listed and "root" not in listed.replace(str(folder), "")
+    assert not {"home", "root", "var", "run", "srv"} & set(re.findall(r"'(\w+)'", listed))
 
 
 @needs_sandbox
