@@ -29,6 +29,9 @@ is not among them, since the sandbox has none."""
 _MARGIN: Final = 0.9
 """The share of a call's time that a program may take, so that ending it fits into the rest."""
 
+_SECONDS: Final = 60.0
+"""What a program may take where the call has no time of its own."""
+
 _ENDED: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time, and was ended with all that it started",
     "cancelled": "it was ended, since nobody waited any more",
@@ -105,7 +108,7 @@ class _Commands:
         made = self._plan(arguments)
         if context.expected is not None and context.expected != _state(made):
             raise ToolError("what would run is no longer what was approved; nothing was run")
-        seconds = None if context.timeout is None else context.timeout * _MARGIN
+        seconds = _SECONDS if context.timeout is None else context.timeout * _MARGIN
         ran = self._ran(made, functools.partial(run, seconds=seconds, cancelled=_flag(context)))
         if not ran.started:
             told = " ".join(ran.errors.decode(errors="replace").split())
