@@ -39,6 +39,7 @@ format: $(READY) ## Put the code into shape
 docs: $(READY) ## Write what is generated in docs/
 	$(BIN)/python scripts/import_diagram.py
 	$(BIN)/python scripts/settings_table.py
+	$(BIN)/python scripts/commands_table.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \

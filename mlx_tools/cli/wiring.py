@@ -59,7 +59,8 @@ def registry_of(configuration: Configuration) -> Registry:
         off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
     for pattern in settings.tools.disabled:
         off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
-    registry = Registry.builtin(settings.tools.roots, switched_off=off)
+    own = settings.tools
+    registry = Registry.builtin(own.roots, switched_off=off, commands=own.commands)
     if settings.tools.entry_points:
         registry.with_entry_points()
     check_presets(registry.all_specs())

@@ -74,6 +74,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$")]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
 Key = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,4000}$")]
 Root = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$")]
+Program = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,99}$")]
 Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
@@ -307,6 +308,14 @@ class Tools(Section):
         Names,
         Field(description="Tools that are switched off; adds up"),
         Setting("add", allowed=_TOOLS, check=_patterns),
+    ]
+    commands: Annotated[
+        tuple[Program, ...],
+        Field(
+            description="Programs that run_command may run besides its own, with any arguments; "
+            "they are looked for in the system's folders alone"
+        ),
+        Setting("never", allowed="a list of programs by name, without a folder"),
     ]
     entry_points: Annotated[
         bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -33,6 +34,7 @@ class Registry:
         self._tools: dict[str, Callee] = {}
         self._disabled: dict[str, str] = {}
         self._switched_off = dict(switched_off or {})
+        self._unusable: dict[str, Callable[[], str | None]] = {}
         self._pending: Callable[[], Iterable[Offer]] | None = None
         for tool in given.items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
@@ -43,15 +45,19 @@ class Registry:
         roots: Iterable[str | os.PathLike[str] | RootName] = (),
         *,
         switched_off: Mapping[str, str] | None = None,
+        commands: Iterable[str] = (),
     ) -> Self:
         """The built-in tools. ``roots`` are folders that file tools may see (``DIR`` or
-        ``DIR:rw``); without one, the file tools are disabled. Raises UsageError for a root that is
-        no folder, ToolDefinitionError where a preset does not hold for these tools."""
+        ``DIR:rw``); without one, the file tools and ``run_command`` are disabled. ``commands`` are
+        programs that ``run_command`` may run besides its own, with any arguments. Raises UsageError
+        for a root that is no folder and a program that is no name, ToolDefinitionError where a
+        preset does not hold for these tools."""
         from mlx_tools.tools.builtin.calculator import calculator
         from mlx_tools.tools.builtin.clock import clock
         from mlx_tools.tools.builtin.create_file import create_file
         from mlx_tools.tools.builtin.file_access import file_access
         from mlx_tools.tools.builtin.read_artifact import read_artifact
+        from mlx_tools.tools.builtin.run_command import run_command, unusable
         from mlx_tools.tools.builtin.tool_search import tool_search
 
         registry = cls(switched_off=switched_off)
@@ -66,6 +72,9 @@ class Registry:
             no_roots = "no folder was named that it may see (--root DIR)"
             reason = no_roots if usable else "this system cannot open files safely (openat)"
             registry._disabled |= {tool.spec.name: reason for tool in of_files}
+        further = given.items("commands", commands, "give a list of programs")
+        registry._put(run_command(opened, further))
+        registry._unusable["run_command"] = functools.partial(unusable, opened)
         check_presets({tool.spec.name: tool.spec for tool in registry._tools.values()})
         return registry
 
@@ -220,7 +229,9 @@ class Registry:
     def _reason(self, spec: ToolSpec) -> str | None:
         """Why a tool is disabled, None where it is not."""
         off = (why for pattern, why in self._switched_off.items() if matches(pattern, spec))
-        return next(off, None) or self._disabled.get(spec.name)
+        reason = next(off, None) or self._disabled.get(spec.name)
+        late = self._unusable.get(spec.name) if reason is None else None
+        return reason if late is None else late()
 
     def _offers(self, find: Callable[[], Iterable[Offer]]) -> list[Offer]:
         try:

@@ -49,7 +49,7 @@ def test_openai_and_anthropic() -> None:
     openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
     assert [entry["function"]["name"] for entry in openai] == [
         *("a", "calculator", "clock", "create_file", "file_access", "read_artifact"),
-        *("tool_search", "tree_walk"),
+        *("run_command", "tool_search", "tree_walk"),
     ]
     assert {entry["type"] for entry in openai} == {"function"}
     for one, other in zip(openai, anthropic, strict=True):

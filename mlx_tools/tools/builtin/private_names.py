@@ -50,6 +50,9 @@ _INSIDE: Final = (
     (".m2", frozenset({"settings.xml"})),
 )
 
+FOLDERS: Final = tuple(folder for folder, _ in _INSIDE)
+"""Folders within which some names are private that are not elsewhere, as patterns."""
+
 # What may be read and not changed: it decides what other programs run, or what this one may do.
 _UNCHANGED: Final = frozenset(
     {

@@ -1,0 +1,1 @@
+"""Running programs: which ones, with which arguments, where found, and what confines them."""

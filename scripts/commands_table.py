@@ -1,0 +1,67 @@
+"""Writes the table of programs into docs/commands.md, from the rules themselves.
+
+python scripts/commands_table.py            write the table
+python scripts/commands_table.py --check    exit 1 where it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.tools.command.rules import Rule, rules
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
+BEGIN: Final = "<!-- table of programs: written by scripts/commands_table.py -->"
+END: Final = "<!-- end of the table of programs -->"
+
+OPERANDS: Final = {"paths": "paths", "revisions": "commits, paths", "text": "text", "none": ""}
+
+
+def table() -> str:
+    """The table as Markdown."""
+    lines = ["| program | what it does | takes | options |", "| --- | --- | --- | --- |"]
+    for rule in rules().programs.values():
+        shown = [rule, *rule.subcommands.values()]
+        for one in shown[1:] if rule.subcommands else shown:
+            cells = (f"`{one.name}`", one.about, _operands(one), _options(one))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def page_with_table(page: str) -> str:
+    """The page with today's table between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def _operands(rule: Rule) -> str:
+    first = "what is looked for, " if rule.first else ""
+    count = {None: "", 1: "one of ", 2: "two of " if rule.least == 2 else ""}.get(rule.most, "")
+    return f"{first}{count}{OPERANDS[rule.operands]}"
+
+
+def _options(rule: Rule) -> str:
+    """Options by name; ``=`` after one that takes a value, ``[=]`` where it may be left out."""
+    names = [*rule.flags, *(f"{name}=" for name in rule.values)]
+    names += [f"{name}[=]" for name in rule.optional if name not in rule.flags]
+    names += ["-NUMBER"] if rule.digits else []
+    return f"`{' '.join(names)}`" if names else ""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with ``--check`` say whether it is up to date."""
+    page = PAGE.read_text(encoding="utf-8")
+    wanted = page_with_table(page)
+    if arguments == ["--check"]:
+        if page != wanted:
+            print(f"{PAGE.name} is out of date: run {Path(__file__).name}", file=sys.stderr)
+        return int(page != wanted)
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""For tests that need a sandbox which works here: without one they say so and are skipped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.tools import Registry, execute
+from mlx_tools.tools.command.sandbox import NoSandbox, sandbox
+from mlx_tools.tools.executor import ToolResult
+from mlx_tools.tools.tool import Callee
+
+
+def reason() -> str | None:
+    try:
+        sandbox()
+    except NoSandbox as error:
+        return str(error)
+    return None
+
+
+WHY_NOT = reason()
+needs_sandbox = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+
+
+def tool(*roots: str | Path, commands: Sequence[str] = ()) -> Callee:
+    return Registry.builtin([str(root) for root in roots], commands=commands).get("run_command")
+
+
+def called(callee: Callee, program: str, *arguments: str, timeout: float = 60) -> ToolResult:
+    given = {"program": program, "arguments": list(arguments)}
+    return asyncio.run(execute(callee, given, timeout=timeout))
+
+
+def printed(callee: Callee, program: str, *arguments: str) -> str:
+    """What a program printed that ended with 0."""
+    result = called(callee, program, *arguments)
+    assert result.content is not None, result.error
+    first, _, rest = result.content.partition("\n")
+    assert first == "[exit code 0]", result.content
+    return rest
+
+
+def refusal(callee: Callee, program: str, *arguments: str) -> tuple[str, str]:
+    result = called(callee, program, *arguments)
+    assert result.error is not None, result.content
+    return result.error.code, result.error.message

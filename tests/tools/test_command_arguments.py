@@ -1,0 +1,261 @@
+"""The rules' table, the arguments that are held to it, and the patterns that are expanded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import ConfigError
+from mlx_tools.tools.builtin.rooted import Refused, Root, RootName
+from mlx_tools.tools.command.arguments import MAX_ARGUMENTS, MAX_BYTES, check
+from mlx_tools.tools.command.globbing import MAX_MATCHES, expand
+from mlx_tools.tools.command.plan import Missing, plan
+from mlx_tools.tools.command.programs import trusted_folders
+from mlx_tools.tools.command.rules import parse, rules
+from scripts import commands_table
+
+RULES = rules()
+
+
+def words(name: str, *arguments: str) -> list[str]:
+    return [word.text for word in check(RULES, RULES.programs[name], arguments)]
+
+
+def refused(name: str, *arguments: str) -> str:
+    with pytest.raises(Refused) as caught:
+        check(RULES, RULES.programs[name], arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (["head", "-n", "5", "a"], ["-n", "5", "--", "a"]),
+        (["head", "a", "-n5"], ["-n5", "--", "a"]),
+        (["head", "-5", "a"], ["-5", "--", "a"]),
+        (["head", "-n", "-5", "a"], ["-n", "-5", "--", "a"]),
+        (["head", "--lines=5", "--", "-a"], ["--lines=5", "--", "-a"]),
+        (["tail", "-n", "+5", "a"], ["-n", "+5", "--", "a"]),
+        (["ls"], []),
+        (["ls", "-la", "--color=never"], ["-la", "--color=never"]),
+        (["grep", "-rn", "x"], ["-rn", "--", "x"]),
+        (["grep", "-e", "-x", "a"], ["-e", "-x", "--", "a"]),
+        (["grep", "-inC2", "x", "a"], ["-inC2", "--", "x", "a"]),
+        (["grep", "--", "-x", "a"], ["--", "-x", "a"]),
+        (["sort", "-t", ",", "-k2,2n", "a"], ["-t", ",", "-k2,2n", "--", "a"]),
+        (["cut", "-d,", "-f1-3", "a"], ["-d,", "-f1-3", "--", "a"]),
+        (["find", "-name", "*.py"], [".", "-name", "*.py"]),
+        (["find", "a", "b", "(", "-type", "f", ")", "-o", "-empty"], None),
+        (["tree", "-L", "2"], ["-L", "2"]),
+    ],
+)
+def test_arguments_come_out_in_an_order_that_has_one_meaning(
+    given: list[str], made: list[str] | None
+) -> None:
+    assert words(*given) == (made if made is not None else given[1:])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["sort", "-o", "out", "a"],
+        ["sort", "-no", "out", "a"],
+        ["sort", "--outp=out", "a"],
+        ["sort", "--compress-program=sh", "a"],
+        ["sort", "-k", "1;sh", "a"],
+        ["find", ".", "-exec", "sh", ";"],
+        ["find", ".", "-name", "x", "-delete"],
+        ["find", "-L", "."],
+        ["find", "--", "."],
+        ["find", ".", "-name", "x", "y"],
+        ["find", ".", "-maxdepth"],
+        ["find", ".", "-type", "x"],
+        ["grep", "-P", "(a+)+b", "a"],
+        ["grep", "-f", "patterns", "a"],
+        ["tail", "-f", "a"],
+        ["tail", "-5f", "a"],
+        ["uniq", "a", "out"],
+        ["cat"],
+        ["cat", "-"],
+        ["cat", "a\0"],
+        ["cat", "a\ud800"],
+        ["cat", "--number=x", "a"],
+        ["pwd", "x"],
+        ["diff", "a"],
+        ["git"],
+        ["git", "-c", "a=b", "status"],
+        ["git", "commit"],
+        ["git", "log", "--output=x"],
+        ["git", "log", "--format=%G?"],
+        ["git", "log", "--pretty=tformat:%h %GS"],
+        ["git", "diff", "--no-index", "a", "b"],
+        ["git", "branch", "-d", "x"],
+        ["git", "tag", "-d", "x"],
+        ["git", "grep", "-Osh", "x"],
+        ["git", "grep", "--", "x"],
+        ["git", "status", "--porcelai"],
+    ],
+    ids=" ".join,
+)
+def test_what_has_no_rule_is_refused(given: list[str]) -> None:
+    assert refused(*given)
+
+
+def test_sizes_are_bounded() -> None:
+    assert "more than" in refused("cat", *["a"] * (MAX_ARGUMENTS + 1))
+    assert "longer than" in refused("cat", "a" * MAX_BYTES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(RULES.programs)),
+    st.lists(
+        st.one_of(st.text(max_size=12), st.from_regex(r"--?[A-Za-z=-]{1,12}", fullmatch=True))
+    ),
+)
+def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: list[str]) -> None:
+    rule = RULES.programs[name]
+    try:
+        made = check(RULES, rule, arguments)
+    except Refused:
+        return
+    if rule.form != "options":
+        return
+    known = {*rule.flags, *rule.values, *rule.optional}
+    texts = [word.text for word in made][len(rule.before) :]
+    options = texts[: texts.index("--")] if "--" in texts else texts
+    skip = False
+    for text in options:
+        if skip:
+            skip = False
+        elif text.startswith("--"):
+            assert text.partition("=")[0] in known
+            skip = text in rule.values
+        else:
+            assert text[:2] in known or (rule.digits and text[1:].isdecimal())
+            skip = f"-{text[-1]}" in rule.values and not any(
+                f"-{c}" in (*rule.values, *rule.optional) for c in text[1:-1]
+            )
+
+
+def test_the_table_is_checked_when_it_is_read() -> None:
+    with pytest.raises(ConfigError, match="no kind"):
+        parse("[kinds]\n[programs.x]\nvalues = { '-a' = 'nothing' }\n")
+    with pytest.raises(ConfigError, match="colour"):
+        parse("[kinds]\n[programs.x]\ncolour = 1\n")
+
+
+def test_no_rule_lets_an_option_in_twice_or_in_two_ways() -> None:
+    for top in RULES.programs.values():
+        for rule in (top, *top.subcommands.values()):
+            both = [*rule.flags, *rule.values]
+            assert len(both) == len(set(both)), rule.name
+            assert rule.about
+
+
+def test_the_table_in_the_docs_is_that_of_the_rules() -> None:
+    page = commands_table.PAGE.read_text(encoding="utf-8")
+    assert commands_table.page_with_table(page) == page, "run scripts/commands_table.py"
+
+
+# --- paths and patterns ---
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    for name in ("src/a.py", "src/deep/b.py", "c.py", ".hidden/d.py", ".e.py", "[x].py", ".env"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "loop").symlink_to(".")
+    opened = Root(RootName(str(tmp_path)))
+    yield opened
+    opened.close()
+
+
+def globbed(root: Root, pattern: str) -> list[str]:
+    return ["/".join(path) for path in expand(root, pattern.split("/"))]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.py", ["[x].py", "c.py"]),
+        ("?.py", ["c.py"]),
+        ("[a-c].py", ["c.py"]),
+        ("[!c].py", []),
+        ("*/*.py", ["src/a.py"]),
+        ("**/*.py", ["[x].py", "c.py", "src/a.py", "src/deep/b.py"]),
+        ("**/**/b.py", ["src/deep/b.py"]),
+        ("src/**", ["src/a.py", "src/deep", "src/deep/b.py"]),
+        (".*.py", [".e.py"]),
+        (".e*", [".e.py"]),
+        (".hidden/*", [".hidden/d.py"]),
+        ("loop/*.py", []),
+        ("*/c.py", []),
+        ("nothing*", []),
+    ],
+)
+def test_a_pattern_matches_what_a_shell_would(root: Root, pattern: str, found: list[str]) -> None:
+    assert globbed(root, pattern) == found
+
+
+def test_a_pattern_that_matches_too_much_is_refused(root: Root) -> None:
+    for number in range(MAX_MATCHES + 1):
+        (root.path / f"{number}.txt").write_text("")
+    with pytest.raises(Refused, match="more than"):
+        globbed(root, "*.txt")
+
+
+def test_a_pattern_of_many_stars_takes_no_longer(root: Root) -> None:
+    (root.path / ("a" * 200)).write_text("")
+    assert globbed(root, "*a" * 60 + "b") == []
+    assert globbed(root, "/".join(["**"] * 50 + ["c.py"])) == ["c.py"]
+
+
+Planned = Callable[..., list[str]]
+
+
+@pytest.fixture
+def planned(root: Root) -> Planned:
+    def made(*given: str) -> list[str]:
+        argv = plan(RULES, trusted_folders(), [root], given[0], given[1:]).argv
+        return list(argv[1:])
+
+    return made
+
+
+def test_paths_are_written_so_that_no_program_misreads_them(planned: Planned, root: Root) -> None:
+    for name in ("-rf", "@x", "+5", "(", "!"):
+        assert planned("cat", "--", name) == ["--", f"./{name}"]
+    assert planned("cat", str(root.path / "c.py")) == ["--", "c.py"]
+    assert planned("cat", "src//./a.py") == ["--", "src/a.py"]
+    assert planned("ls", str(root.path)) == ["--", "."]
+    assert planned("cat", "[x].py") == ["--", "[x].py"]
+
+
+@pytest.mark.parametrize("path", ["..", "src/../../x", "/etc/passwd", "", ".env", "src/.ssh/id"])
+def test_a_path_outside_or_private_is_refused(planned: Planned, path: str) -> None:
+    with pytest.raises(Refused):
+        planned("cat", path)
+    if path:
+        with pytest.raises(Refused):
+            planned("find", ".", "-newer", path)
+
+
+def test_a_pattern_is_expanded_only_where_a_path_may_stand(planned: Planned) -> None:
+    assert planned("grep", "c*", "c.py") == ["--", "c*", "c.py"]
+    assert planned("find", "s*", "-name", "*.py") == ["src", "-name", "*.py"]
+    with pytest.raises(Missing, match="no file matches"):
+        planned("cat", "*.txt")
+
+
+def test_a_neighbour_whose_name_begins_alike_is_outside(planned: Planned, root: Root) -> None:
+    evil = Path(f"{root.path}-evil")
+    evil.mkdir()
+    with pytest.raises(Refused):
+        planned("cat", os.fspath(evil / "x"))

@@ -1,0 +1,331 @@
+"""Repositories that are made to run something when git reads them: nothing runs.
+
+Each sets a trap which, when it is sprung, makes a file below the root. Git is given the right to
+write there, so that only what keeps git from running the trap is tested.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.tools.builtin.rooted import Root, RootName
+from mlx_tools.tools.command.plan import plan
+from mlx_tools.tools.command.private import hidden, repository_state
+from mlx_tools.tools.command.programs import trusted_folders
+from mlx_tools.tools.command.rules import rules
+from mlx_tools.tools.command.run import run
+from mlx_tools.tools.command.sandbox import sandbox
+from mlx_tools.tools.command.view import View
+from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
+
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    **{f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+}
+
+
+def git(root: Path, *words: str, check: bool = True) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=root, check=check, capture_output=True, text=True, env=ENVIRONMENT
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    root.mkdir()
+    git(root, "init", "-q", ".")
+    (root / "a.txt").write_text("one\n")
+    (root / "b.bin").write_text("two\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    (root / "a.txt").write_text("one\nmore\n")
+    (root / "b.bin").write_text("two, changed\n")
+    git(root, "commit", "-qam", "second")
+    (root / "a.txt").write_text("one\nmore still\n")
+    (root / "b.bin").write_text("TWO, CHANGED\n")
+    return root
+
+
+def script(root: Path) -> str:
+    """A program that makes the file."""
+    path = root / "trap.sh"
+    path.write_text(f'#!/bin/sh\n: > {root}/sprung\ncat "$@" 2>/dev/null\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def attributes(root: Path, text: str) -> None:
+    (root / ".gitattributes").write_text(text)
+
+
+def fsmonitor(root: Path) -> None:
+    git(root, "config", "core.fsmonitor", script(root))
+
+
+def external_diff(root: Path) -> None:
+    git(root, "config", "diff.external", script(root))
+
+
+def driver(root: Path) -> None:
+    git(root, "config", "diff.x.command", script(root))
+    attributes(root, "* diff=x\n")
+
+
+def textconv(root: Path) -> None:
+    git(root, "config", "diff.x.textconv", script(root))
+    attributes(root, "* diff=x\n")
+
+
+def clean_filter(root: Path) -> None:
+    git(root, "config", "filter.x.clean", script(root))
+    git(root, "config", "filter.x.smudge", script(root))
+    attributes(root, "* filter=x\n")
+
+
+def process_filter(root: Path) -> None:
+    git(root, "config", "filter.x.process", script(root))
+    attributes(root, "* filter=x\n")
+
+
+def pager(root: Path) -> None:
+    git(root, "config", "core.pager", script(root))
+    for name in ("log", "diff", "show", "status", "blame", "grep", "branch", "tag"):
+        git(root, "config", f"pager.{name}", script(root))
+
+
+def alias(root: Path) -> None:
+    for name in ("status", "log", "st", "ls-files"):
+        git(root, "config", f"alias.{name}", f"!{script(root)}")
+
+
+def hooks(root: Path) -> None:
+    for name in ("post-index-change", "fsmonitor-watchman", "post-checkout", "query-watchman"):
+        path = root / ".git" / "hooks" / name
+        path.write_text(Path(script(root)).read_text())
+        path.chmod(0o755)
+    git(root, "config", "core.fsmonitor", ".git/hooks/query-watchman")
+
+
+def hooks_path(root: Path) -> None:
+    (root / "hooks").mkdir()
+    path = root / "hooks" / "post-index-change"
+    path.write_text(Path(script(root)).read_text())
+    path.chmod(0o755)
+    git(root, "config", "core.hooksPath", "hooks")
+
+
+def included(root: Path) -> None:
+    (root / "more").write_text(f"[core]\n\tfsmonitor = {script(root)}\n\tpager = {script(root)}\n")
+    git(root, "config", "include.path", "../more")
+    git(root, "config", "includeIf.gitdir:**.path", "../more")
+
+
+def signature(root: Path) -> None:
+    git(root, "config", "gpg.program", script(root))
+    git(root, "config", "log.showSignature", "true")
+    text = git(root, "cat-file", "commit", "HEAD")
+    head, _, body = text.partition("\n\n")
+    mark = "PGP SIGNATURE-----"
+    signed = f"{head}\ngpgsig -----BEGIN {mark}\n \n aa\n -----END {mark}\n\n{body}"
+    made = subprocess.run(
+        ["git", "hash-object", "-t", "commit", "-w", "--stdin"],
+        cwd=root,
+        input=signed,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    ).stdout.strip()
+    git(root, "update-ref", "HEAD", made)
+
+
+def worktree_configuration(root: Path) -> None:
+    git(root, "config", "extensions.worktreeConfig", "true")
+    (root / ".git" / "config.worktree").write_text(f"[core]\n\tfsmonitor = {script(root)}\n")
+
+
+def submodule(root: Path) -> None:
+    """A folder in the index as another repository, whose own configuration is the trap."""
+    inner = root / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", ".")
+    (inner / "x").write_text("x\n")
+    git(inner, "add", ".")
+    git(inner, "commit", "-qm", "inner")
+    git(root, "add", "inner", check=False)
+    (inner / "x").write_text("changed\n")
+    git(inner, "config", "core.fsmonitor", script(root))
+    git(inner, "config", "diff.external", script(root))
+    git(root, "config", "diff.submodule", "diff")
+    git(root, "config", "status.submoduleSummary", "true")
+
+
+TRAPS: list[Callable[[Path], None]] = [
+    *(fsmonitor, external_diff, driver, textconv, clean_filter, process_filter, pager, alias),
+    *(hooks, hooks_path, included, signature, worktree_configuration, submodule),
+]
+WORDS = [
+    ["status"],
+    ["status", "-s", "-b", "--ignored"],
+    ["diff"],
+    ["diff", "--stat", "HEAD~1"],
+    ["diff", "--cached"],
+    ["log", "-p", "-3"],
+    ["log", "--stat", "--oneline"],
+    ["show", "HEAD"],
+    ["show", "HEAD:a.txt"],
+    ["blame", "a.txt"],
+    ["grep", "one"],
+    ["grep", "one", "HEAD"],
+    ["ls-files", "-m", "--eol"],
+    ["cat-file", "-p", "HEAD"],
+    ["branch", "-v"],
+    ["tag", "-n3"],
+    ["describe", "--always"],
+    ["shortlog", "-s", "HEAD"],
+    ["rev-list", "--count", "HEAD"],
+    ["reflog", "-n", "2"],
+]
+
+
+def with_the_right_to_write(root: Path, words: list[str]) -> int:
+    """Runs git as the tool does, but so that it could write below the root."""
+    opened = Root(RootName(str(root)))
+    made = plan(rules(), trusted_folders(), [opened], "git", words)
+    config = str(root / ".git" / "config")
+    private = dataclasses.replace(hidden([opened]), repositories=[])
+    view = View(str(root), [(str(root), True)], private, {config: repository_state(Path(config))})
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **made.environment}
+    with sandbox().confined(made.argv, view) as confined:
+        ran = run(confined, environment, 60)
+    opened.close()
+    assert ran.started, ran.errors
+    return ran.code
+
+
+@needs_sandbox
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.__name__)
+def test_no_trap_is_sprung(repository: Path, trap: Callable[[Path], None]) -> None:
+    trap(repository)
+    sprung = repository / "sprung"
+    sprung.unlink(missing_ok=True)
+    for words in WORDS:
+        code = with_the_right_to_write(repository, words)
+        assert not sprung.exists(), words
+        assert code in (0, 1), words
+    result = called(tool(repository), "git", "status")
+    assert result.content is not None and result.content.startswith("[exit code 0]")
+
+
+@pytest.mark.parametrize(
+    ("trap", "words"),
+    [
+        (fsmonitor, ["status"]),
+        (external_diff, ["diff"]),
+        (driver, ["diff"]),
+        (textconv, ["diff"]),
+        (clean_filter, ["status"]),
+        (hooks, ["status"]),
+        (included, ["status"]),
+        (signature, ["log"]),
+        (submodule, ["status"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_traps_are_sprung_by_git_alone(
+    repository: Path, trap: Callable[[Path], None], words: list[str]
+) -> None:
+    trap(repository)
+    sprung = repository / "sprung"
+    sprung.unlink(missing_ok=True)
+    os.utime(repository / "a.txt", (1, 1))
+    git(repository, *words, check=False)
+    assert sprung.exists()
+
+
+@needs_sandbox
+def test_a_git_file_that_leads_elsewhere_is_not_followed(repository: Path) -> None:
+    git(repository, "config", "core.fsmonitor", script(repository))
+    (repository / ".git").rename(repository / "evil")
+    (repository / ".git").write_text("gitdir: evil\n")
+    assert "no repository" in refusal(tool(repository), "git", "status")[1]
+    (repository / ".git").unlink()
+    (repository / ".git").symlink_to("evil")
+    assert "no repository" in refusal(tool(repository), "git", "status")[1]
+    assert not (repository / "sprung").exists()
+
+
+@needs_sandbox
+def test_a_bare_repository_in_the_root_and_a_common_folder_are_not_taken(
+    repository: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    git(tmp_path, "clone", "-q", "--bare", str(repository), str(bare))
+    assert "no repository" in refusal(tool(bare), "git", "log")[1]
+    (repository / ".git" / "commondir").write_text(f"{bare}\n")
+    assert "worktree" in refusal(tool(repository), "git", "log")[1]
+
+
+@needs_sandbox
+def test_a_repository_is_read(repository: Path) -> None:
+    callee = tool(repository)
+    assert printed(callee, "git", "log", "--format=%s") == "second\nfirst"
+    assert printed(callee, "git", "show", "HEAD~1:a.txt") == "one"
+    assert printed(callee, "git", "status", "-s").split() == ["M", "a.txt", "M", "b.bin"]
+    assert "+more still" in printed(callee, "git", "diff", "--", "*.txt")
+    assert printed(callee, "git", "ls-files") == "a.txt\nb.bin"
+
+
+@needs_sandbox
+def test_a_private_file_that_was_committed_does_not_come_out_by_chance(repository: Path) -> None:
+    (repository / ".env").write_text("committed-token\n")
+    git(repository, "add", ".env")
+    git(repository, "commit", "-qm", "oh")
+    callee = tool(repository)
+    for words in (["diff"], ["diff", "HEAD"], ["status"], ["show", "HEAD"], ["grep", "token"]):
+        told = called(callee, "git", *words)
+        assert told.content is not None
+        assert "committed-token" not in told.content
+        assert ".env" not in told.content
+    assert refusal(callee, "git", "show", "HEAD:.env")[0] == "not_allowed"
+
+
+@needs_sandbox
+def test_the_objects_of_other_hash_functions_are_read(tmp_path: Path) -> None:
+    root = tmp_path / "sha256"
+    root.mkdir()
+    git(root, "init", "-q", "--object-format=sha256", ".")
+    (root / "a").write_text("a\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "only")
+    assert printed(tool(root), "git", "log", "--format=%s") == "only"
+
+
+def test_of_a_configuration_only_what_git_must_know_is_left(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "[core]\n\trepositoryformatversion = 1\n\tfsmonitor = /bin/x\n\tbare = false\n"
+        "\tworktree = /\n\tpager = x\n[include]\n\tpath = x\n[alias]\n\tbare = !x\n"
+        '[filter "x"]\n\tclean = x\n[extensions]\n\tobjectFormat = sha256\n'
+        "\tworktreeConfig = true\n"
+        "[core] fsmonitor = x\n\tfilemode = true; x\n\tignorecase = x\\\n\tfsmonitor = y\n"
+    )
+    assert repository_state(config).decode().split("\n") == [
+        "[core]",
+        "\trepositoryformatversion = 1",
+        "\tbare = false",
+        "[extensions]",
+        "\tobjectformat = sha256",
+        "",
+    ]
+    assert repository_state(tmp_path / "missing") == b""

@@ -1,0 +1,417 @@
+"""``run_command``: what it runs, how it ends it, and what a program finds in its sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.errors import UsageError
+from mlx_tools.policy import Policy, decide
+from mlx_tools.tools import Registry, execute
+from mlx_tools.tools.builtin.rooted import Root, RootName
+from mlx_tools.tools.builtin.run_command import run_command
+from mlx_tools.tools.command.sandbox import NoSandbox, Sandbox
+from mlx_tools.tools.tool import Callee, Tool
+from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.py").write_text("one\n")
+    (root / "b.py").write_text("two\ntwo\n")
+    (root / "sub" / "c.py").write_text("three\n")
+    return root
+
+
+@pytest.fixture
+def free(folder: Path) -> Callee:
+    """With an interpreter, which can try anything."""
+    return tool(folder, commands=["python3", "sh", "env"])
+
+
+def python(callee: Callee, code: str, *, timeout: float = 60) -> str:
+    result = called(callee, "python3", "-c", code, timeout=timeout)
+    return result.content if result.content is not None else str(result.error)
+
+
+# --- without a sandbox, or a root ---
+
+
+def no_sandbox() -> Sandbox:
+    raise NoSandbox("there is no sandbox: the tests took it away")
+
+
+def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(folder: Path) -> None:
+    root = Root(RootName(str(folder)))
+    callee = run_command([root], find=no_sandbox)
+    assert refusal(callee, "cat", "a.py") == (
+        "disabled",
+        "there is no sandbox: the tests took it away",
+    )
+
+
+def test_without_a_root_it_is_disabled() -> None:
+    registry = Registry.builtin()
+    assert "--root" in registry.disabled["run_command"]
+    assert "run_command" not in registry.specs()
+
+
+def test_the_whole_system_is_no_root() -> None:
+    assert "whole system" in Registry.builtin(["/"]).disabled["run_command"]
+
+
+def test_disabled_and_not_permitted_are_told_apart() -> None:
+    rows = {row["name"]: row for row in Registry.builtin().listing(Policy(allow=["clock"]))}
+    assert rows["run_command"]["disabled_reason"]
+    assert rows["calculator"]["enabled"] and not rows["calculator"]["permitted"]
+
+
+@pytest.mark.parametrize("name", ["", "/bin/sh", "../sh", "-x", ".sh", "a\0b", "a\nb"])
+def test_a_further_program_is_named_by_its_name_alone(name: str) -> None:
+    with pytest.raises(UsageError, match=r"tools\.commands"):
+        Registry.builtin(commands=[name])
+
+
+def test_every_call_is_asked_about_and_a_dry_run_runs_none() -> None:
+    spec = Registry.builtin().all_specs()["run_command"]
+    call = {"program": "ls", "arguments": []}
+    assert spec.possible_effects == {"read", "write", "execute"}
+    allowed = Policy(allow=["run_command"])
+    assert decide(allowed, spec, spec.name, call, runs="freely").decision == "ask"
+    dry = Policy(allow=["run_command"], dry_run=True)
+    assert decide(dry, spec, spec.name, call, runs="freely").decision == "deny"
+    assert decide(Policy(preset="readonly_basic"), spec, spec.name, call, runs="freely").rule
+
+
+# --- what it runs ---
+
+
+@needs_sandbox
+def test_patterns_are_expanded_without_a_shell(folder: Path) -> None:
+    callee = tool(folder)
+    assert printed(callee, "wc", "-l", "*.py").split() == ["1", "a.py", "2", "b.py", "3", "total"]
+    assert printed(callee, "ls", "**/*.py").split() == ["a.py", "b.py", "sub/c.py"]
+    code, message = refusal(callee, "cat", "*.txt")
+    assert (code, "no file matches" in message) == ("tool_error", True)
+
+
+@needs_sandbox
+def test_a_name_that_looks_like_an_option_is_a_name(folder: Path) -> None:
+    (folder / "-n").write_text("dash\n")
+    (folder / "--version").write_text("two dashes\n")
+    callee = tool(folder)
+    assert printed(callee, "cat", "--", "-n") == "dash"
+    assert printed(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
+    assert "two dashes\ndash\n" in str(called(callee, "cat", "*").content)
+
+
+@needs_sandbox
+def test_the_exit_code_is_told_first_and_is_no_error(folder: Path) -> None:
+    result = called(tool(folder), "grep", "nothing", "a.py")
+    assert result.content == "[exit code 1]\n[It printed nothing.]"
+
+
+@needs_sandbox
+def test_output_and_errors_are_told_apart(folder: Path) -> None:
+    result = called(tool(folder), "cat", "a.py", "missing.py")
+    assert result.content is not None
+    first, out, mark, err = result.content.split("\n")
+    assert (first, out, mark) == ("[exit code 1]", "one", "[standard error]")
+    assert "missing.py" in err
+
+
+@needs_sandbox
+def test_a_second_root_is_seen_too(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "d.py").write_text("four\n")
+    callee = tool(folder, other)
+    assert printed(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
+
+
+@needs_sandbox
+def test_a_program_that_is_not_installed_is_an_error_in_words(folder: Path) -> None:
+    code, message = refusal(tool(folder, commands=["no-such-program"]), "no-such-program")
+    assert code == "tool_error"
+    assert "no-such-program is not installed" in message
+
+
+@needs_sandbox
+def test_a_program_of_the_same_name_on_the_path_is_not_taken(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (tmp_path / "bin", folder):
+        place.mkdir(exist_ok=True)
+        (place / "cat").write_text("#!/bin/sh\necho shadowed\n")
+        (place / "cat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{folder}:{os.environ['PATH']}")
+    assert printed(tool(folder), "cat", "a.py") == "one"
+
+
+@needs_sandbox
+def test_the_environment_holds_nothing_of_ours(
+    folder: Path, free: Callee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "PYTHONPATH", "GIT_DIR"):
+        monkeypatch.setenv(name, str(folder / "no-such-file"))
+    monkeypatch.setenv("API_KEY", "a-key-of-ours")
+    names = {line.partition("=")[0] for line in printed(free, "env").splitlines()}
+    assert names == {"PATH", "LC_ALL", "HOME", "TERM", "TMPDIR", "PWD"}
+
+
+@needs_sandbox
+def test_preview_shows_the_words_that_run_and_the_call_keeps_to_them(folder: Path) -> None:
+    callee = tool(folder)
+    assert isinstance(callee, Tool)
+    call = {"program": "wc", "arguments": ["-l", "*.py"]}
+    preview = callee.preview(call)
+    assert preview is not None
+    assert preview.text == "/usr/bin/wc -l -- a.py b.py"
+
+    async def run() -> tuple[bool, str]:
+        same = await execute(callee, call, timeout=60, expected=preview.state)
+        (folder / "d.py").write_text("")
+        other = await execute(callee, call, timeout=60, expected=preview.state)
+        return same.error is None, str(other.error)
+
+    same, other = asyncio.run(run())
+    assert same
+    assert "no longer what was approved" in other
+
+
+# --- what a program finds there ---
+
+
+@needs_sandbox
+def test_nothing_outside_the_roots_can_be_read(folder: Path, tmp_path: Path, free: Callee) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("told-to-nobody")
+    (folder / "link").symlink_to(secret)
+    assert refusal(free, "cat", str(secret))[0] == "not_allowed"
+    assert "told-to-nobody" not in python(free, f"print(open({str(secret)!r}).read())")
+    assert "No such file" in str(called(free, "cat", "link").content)
+    listed = python(free, "import os; print(sorted(os.listdir('/')), os.listdir('/tmp'))")
+    assert not {"home", "root", "var", "run", "srv"} & set(re.findall(r"'(\w+)'", listed))
+
+
+@needs_sandbox
+def test_private_names_are_hidden_below_a_root(folder: Path, free: Callee) -> None:
+    (folder / ".env").write_text("a-private-token")
+    (folder / "sub" / ".ssh").mkdir()
+    (folder / "sub" / ".ssh" / "id").write_text("a-private-token")
+    (folder / "alias").symlink_to(".env")
+    for result in (
+        called(free, "grep", "-r", "private-token"),
+        called(free, "cat", "alias"),
+        called(free, "sh", "-c", "cat .env sub/.ssh/id; grep -r token ."),
+    ):
+        assert "a-private-token" not in str(result)
+
+
+@needs_sandbox
+def test_a_root_is_written_to_only_where_it_is_rw_and_the_program_was_added(folder: Path) -> None:
+    code = "open('made', 'w').write('x')"
+    assert "Read-only" in python(tool(folder, commands=["python3"]), code)
+    assert not (folder / "made").exists()
+    writing = tool(f"{folder}:rw", commands=["python3"])
+    assert "[exit code 0]" in python(writing, code)
+    assert (folder / "made").read_text() == "x"
+
+
+@needs_sandbox
+def test_a_repository_is_not_written_to_even_below_a_rw_root(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    writing = tool(f"{folder}:rw", commands=["sh"])
+    for command in (
+        "echo x > .git/hooks/post-commit",
+        "echo x >> .git/config",
+        "mv .git old",
+        "rm -rf .git",
+        "mv .git/config .git/c",
+    ):
+        assert "[exit code 0]" not in str(called(writing, "sh", "-c", command).content), command
+    assert (folder / ".git" / "config").read_text().startswith("[core]")
+    assert not (folder / ".git" / "hooks" / "post-commit").exists()
+
+
+@needs_sandbox
+def test_there_is_no_network(free: Callee) -> None:
+    ours = Path("/proc/self/ns/net").stat().st_ino
+    code = (
+        "import socket, os\n"
+        f"print(os.stat('/proc/self/ns/net').st_ino == {ours})\n"
+        "try: socket.create_connection(('192.0.2.1', 9), 2)\n"
+        "except OSError as e: print(e.strerror)\n"
+    )
+    told = python(free, code)
+    assert "Network is unreachable" in told
+    assert "True" not in told
+
+
+@needs_sandbox
+def test_a_server_on_loopback_is_not_reached(free: Callee) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('in')"
+        assert "\nin" not in python(free, code)
+
+
+@needs_sandbox
+def test_it_inherits_no_open_file_and_no_input(folder: Path, free: Callee) -> None:
+    with (folder / "a.py").open() as ours:
+        os.set_inheritable(ours.fileno(), True)
+        code = "import os, sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd')))"
+        told = python(free, code)
+    assert "'' ['0', '1', '2', '3']" in told
+
+
+@needs_sandbox
+def test_no_other_process_is_seen_and_no_namespace_can_be_made(free: Callee) -> None:
+    code = "import os; print([p for p in os.listdir('/proc') if p.isdecimal()])"
+    assert len(python(free, code).split(",")) < 5
+    assert "[exit code 0]" not in str(called(free, "sh", "-c", "unshare -Ur true").content)
+
+
+# --- how it ends it ---
+
+
+@needs_sandbox
+def test_a_flood_is_cut_while_it_runs(free: Callee) -> None:
+    told = python(free, "while True: print('y' * 10_000)")
+    assert told.startswith("[The output was cut after 200000 bytes")
+    assert len(told) < 210_000
+
+
+@needs_sandbox
+def test_a_huge_line_and_a_flood_of_errors_are_cut_too(free: Callee) -> None:
+    assert len(python(free, "import sys\nwhile True: sys.stderr.write('y' * 10_000)")) < 210_000
+    assert len(python(free, "print('y' * 50_000_000)")) < 210_000
+
+
+@needs_sandbox
+def test_what_ends_by_itself_just_past_the_cap_is_cut_as_well(free: Callee) -> None:
+    told = python(free, "print('y' * 200_500)")
+    assert told.startswith("[The output was cut")
+    exact = python(free, "import sys; sys.stdout.write('y' * 200_000)")
+    assert exact.startswith("[exit code 0]")
+    assert exact.count("y") == 200_000
+
+
+def alive(mark: str) -> bool:
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and mark in (entry / "cmdline").read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.sleep(600)",
+        "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (2, 15, 1)]\n"
+        "while True: time.sleep(1)",
+        "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(600)",
+        "import os, time\nos.fork() or os.setsid() or os.fork() or os.setsid()\ntime.sleep(600)",
+        "import os, time\nos.close(1); os.close(2); time.sleep(600)",
+        "import os, time\nif os.fork() == 0:\n os.setpgid(0, 0)\n time.sleep(600)\nprint('done')",
+    ],
+    ids=["sleeps", "ignores", "escapes", "double", "silent", "leaves-one-behind"],
+)
+def test_nothing_is_left_running(free: Callee, code: str, tmp_path: Path) -> None:
+    mark = f"mark-{tmp_path.name}-{os.getpid()}"
+    called(free, "python3", "-c", f"# {mark}\n{code}", timeout=2)
+    for _ in range(100):
+        if not alive(mark):
+            break
+        time.sleep(0.05)
+    assert not alive(mark)
+
+
+@needs_sandbox
+def test_too_long_is_a_timeout(free: Callee) -> None:
+    result = called(free, "sh", "-c", "echo begun; while :; do :; done", timeout=1)
+    assert result.error is not None
+    assert (result.error.code, "in time" in result.error.message) == ("timeout", True)
+
+
+@needs_sandbox
+def test_a_call_that_nobody_waits_for_is_ended(free: Callee, tmp_path: Path) -> None:
+    mark = f"mark-{tmp_path.name}-{os.getpid()}"
+
+    async def run() -> None:
+        call = {"program": "python3", "arguments": ["-c", f"# {mark}\nimport time\ntime.sleep(99)"]}
+        running = asyncio.create_task(execute(free, call, timeout=100))
+        while not alive(mark):
+            await asyncio.sleep(0.05)
+        running.cancel()
+
+    asyncio.run(run())
+    for _ in range(100):
+        if not alive(mark):
+            break
+        time.sleep(0.05)
+    assert not alive(mark)
+
+
+@needs_sandbox
+def test_a_bomb_of_processes_is_ended(free: Callee) -> None:
+    code = "import os, time\nwhile True:\n try: os.fork()\n except OSError: time.sleep(0.1)"
+    result = called(free, "python3", "-c", code, timeout=20)
+    assert result.error is not None
+    assert result.error.code in ("tool_error", "timeout")
+
+
+@needs_sandbox
+def test_memory_and_file_sizes_have_a_limit(free: Callee) -> None:
+    assert "MemoryError" in python(free, "x = bytearray(6 << 30)")
+    assert "[exit code 0]" not in python(
+        free, "f = open('/tmp/x', 'wb')\nfor _ in range(400): f.write(b'x' * (1 << 20))"
+    )
+
+
+@needs_sandbox
+def test_output_that_is_no_text_is_only_told_of(free: Callee) -> None:
+    assert "[4 bytes that are no text]" in python(
+        free, "import os; os.write(1, bytes([0, 1, 2, 255]))"
+    )
+    told = python(free, "import os; os.write(1, b'caf\\xe9 \\xf0\\x9f')")
+    assert "caf\ufffd \ufffd" in told
+
+
+@needs_sandbox
+def test_calls_run_side_by_side(folder: Path) -> None:
+    callee = tool(folder)
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(printed(callee, "cat", "a.py")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["one"] * 4
+
+
+@needs_sandbox
+def test_a_root_that_was_replaced_is_not_seen(folder: Path, tmp_path: Path) -> None:
+    callee = tool(folder)
+    folder.rename(tmp_path / "moved")
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert refusal(callee, "ls")[0] == "not_allowed"
