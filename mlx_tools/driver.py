@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from time import monotonic
 from typing import Final, Literal
 
@@ -74,7 +75,7 @@ class Driver:
     ) -> None:
         self.session = session
         self.files = files
-        self.outputs = Outputs(session, files.artifacts)
+        self.outputs = Outputs(session, files.artifacts, str(Path.home()))
         self._completer = Completer(backend, session)
         self._registry = registry
         self._secret = secret
@@ -184,7 +185,8 @@ class Driver:
                     return
 
     def _break_off(self, error: BaseException) -> None:
-        if isinstance(self.session.due(), Rest):
+        asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
+        if isinstance(self.session.due(), Rest) and not asking:
             return
         self._give_up_calls("tool_error")
         if isinstance(error, Exception):
@@ -195,7 +197,8 @@ class Driver:
     def _give_up_calls(self, code: ErrorCode) -> None:
         """Gives the calls that are still open an error, save those nobody knows the end of."""
         for call in [*self.session.current.open_calls.values()]:
-            if self.session.state is State.CALLING and not self.session.current.in_doubt(call.call):
+            running = self.session.state in (State.CALLING, State.PAUSED)
+            if running and not self.session.current.in_doubt(call.call):
                 self._append(self._unrun(call, code))
 
     def _unrun(self, call: CallRecord, code: ErrorCode, reason: str = "") -> ObservationRecord:
@@ -218,7 +221,7 @@ class Driver:
         self._append(
             StoppedRecord(
                 reason=reason,
-                message=message,
+                message=self.outputs.clean(message),
                 waiting_for=self._waiting_for,
                 partial=self._completer.partial,
             )
@@ -349,7 +352,7 @@ class Driver:
             name=call.name,
             id=call.id,
             content=shown.content,
-            error=result.error,
+            error=shown.error,
             duration_ms=result.duration_ms,
             output_size_chars=result.output_size_chars,
             artifact=shown.artifact,

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mlx_tools.artifacts import ArtifactStore
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import CallRecord
+from mlx_tools.messages import CallRecord, ErrorInfo
 from mlx_tools.observation import shorten
 from mlx_tools.policy import permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.session import Session
 from mlx_tools.tools import Registry, ToolResult
 from mlx_tools.tools.builtin.read_artifact import why_off
+from mlx_tools.tools.builtin.rooted import RootName
+from mlx_tools.tools.executor import MAX_ERROR_CHARS
+
+if TYPE_CHECKING:
+    from mlx_tools.policy.redact import Redactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,7 @@ class Shown:
     """
 
     content: str | None
+    error: ErrorInfo | None = None
     artifact: str | None = None
     problem: TranscriptError | None = None
 
@@ -35,12 +42,15 @@ class Outputs:
     ``whole`` has them by call, ``artifacts`` the ids of those that were kept. Kept is what the
     model cannot be shown whole; every output, where the store says so; and once a tool has failed,
     every output of the run, the earlier ones too. Pages that were read out of an artifact are not
-    kept again. ``store`` None keeps nothing.
+    kept again. ``store`` None keeps nothing. Secrets, and folders (the roots, and ``home``) where
+    the policy says so, are taken out of all of it first.
     """
 
-    def __init__(self, session: Session, store: ArtifactStore | None) -> None:
+    def __init__(self, session: Session, store: ArtifactStore | None, home: str = "") -> None:
         self._session = session
         self._store = store
+        self._home = home
+        self._redactors: dict[tuple[bool, bool], Redactor] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -55,12 +65,14 @@ class Outputs:
     def take(self, call: CallRecord, result: ToolResult) -> Shown:
         """Takes in how a call ended; returns what is to be written of it."""
         pages = is_reader(self._session.specs.get(call.name))
-        content = result.content
-        if content is None:
+        if result.content is None:
+            error = self._clean_error(call, result.error)
             if pages:
-                return Shown(None)
+                return Shown(None, error)
             self._failed = True
-            return Shown(None, problem=self._keep(*(c for c in self.whole if c not in self._pages)))
+            earlier = (c for c in self.whole if c not in self._pages)
+            return Shown(None, error, problem=self._keep(*earlier))
+        content = self._told(call, self.clean(result.content))
         limit = self._session.limits.max_observation_chars
         self.whole[call.call] = content
         problem = None
@@ -69,7 +81,34 @@ class Outputs:
         elif len(content) > limit or self._wants_all:
             problem = self._keep(call.call)
         artifact = self.artifacts.get(call.call)
-        return Shown(self._shown(content, limit, artifact), artifact, problem)
+        return Shown(self._shown(content, limit, artifact), None, artifact, problem)
+
+    def clean(self, text: str) -> str:
+        """The text without what the policy takes out."""
+        policy = self._session.policy
+        wanted = policy.redacts, policy.redacts_paths
+        if not any(wanted):
+            return text
+        redactor = self._redactors.get(wanted)
+        if redactor is None:
+            from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+
+            roots = (RootName.parse(root).path for root in self._session.header.roots)
+            folders = dict.fromkeys(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
+            redactor = Redactor(secrets=wanted[0], paths=tuple(folders) if wanted[1] else ())
+            self._redactors[wanted] = redactor
+        return redactor.text(text).text
+
+    def _clean_error(self, call: CallRecord, error: ErrorInfo | None) -> ErrorInfo | None:
+        if error is None:
+            return None
+        return ErrorInfo(error.code, self._told(call, self.clean(error.message))[:MAX_ERROR_CHARS])
+
+    def _told(self, call: CallRecord, text: str) -> str:
+        """The text, behind the notice that a person gave the call other arguments, if one did."""
+        if not self._session.current.was_edited(call.call):
+            return text
+        return self._session.words.edited_notice(call.arguments) + text
 
     @property
     def _wants_all(self) -> bool:

@@ -31,7 +31,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
         {"decision", "paused", "edited", "approval", "execution_started", "tool_observation"}
         | {"resumed", "stopped"}
     ),
-    State.PAUSED: frozenset({"edited", "approval", "resumed", "stopped"}),
+    State.PAUSED: frozenset({"edited", "approval", "tool_observation", "resumed", "stopped"}),
     State.STOPPED: frozenset({"user"}),
 }
 """Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""

@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.output import complain, print_json
-from mlx_tools.cli.trace import FullTrace
+from mlx_tools.cli.trace import FullTrace, cleaner
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, tell
 from mlx_tools.cli.wiring import RunOptions, approver_of, opened, refuse_where_off
@@ -78,7 +78,8 @@ def ask(
         answer=sys.stdout if plain and sys.stdout.isatty() else None,
     )
     outcome = None
-    with FullTrace(full_trace) if full_trace else nullcontext() as trace:
+    clean = cleaner(run.configuration)
+    with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
         for event in _events(run, text, trace, view):
             if trace is not None:
                 trace.event(event)

@@ -76,13 +76,14 @@ def _internal(error: Exception, debug: bool) -> int:
 
 def _keep(text: str) -> Path:
     from mlx_tools.paths import state_dir
+    from mlx_tools.policy.redact import Redactor
 
     folder = state_dir() / "crashes"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+        file.write(Redactor().text(text).text)
     return path
 
 

@@ -19,10 +19,26 @@ from typing import Any, Self
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli.output import to_json
+from mlx_tools.config import Configuration
 from mlx_tools.errors import UsageError
 from mlx_tools.events import Event, Finished
+from mlx_tools.tools.builtin.rooted import RootName
 
 MODE = 0o600
+
+
+def cleaner(configuration: Configuration) -> Callable[[str], str]:
+    """What takes secrets, and folders, out of a trace, as the settings of the policy say."""
+    policy = configuration.policy()
+    if not (policy.redacts or policy.redacts_paths):
+        return str
+    from mlx_tools.policy.redact import Redactor
+
+    roots = [RootName.parse(root).path for root in configuration.settings.tools.roots]
+    given = (str(Path(folder).absolute()) for folder in (*roots, str(Path.home())))
+    folders = tuple(dict.fromkeys(folder for folder in given if folder != "/"))
+    redactor = Redactor(secrets=policy.redacts, paths=folders if policy.redacts_paths else ())
+    return lambda line: redactor.text(line).text
 
 
 class FullTrace:

@@ -7,85 +7,28 @@ the default values stand in ``config/default.toml`` and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field
 
-from mlx_tools.backends.address import parse_address
-from mlx_tools.policy.patterns import checked
+from mlx_tools.config.setting import (
+    RATES_TEXT,
+    TOOLS_TEXT,
+    Key,
+    Milliseconds,
+    Name,
+    Names,
+    Program,
+    Root,
+    Section,
+    Setting,
+    Text,
+    a_rate,
+    an_address,
+    patterns,
+    rates,
+)
 from mlx_tools.policy.rates import ALLOWED as RATES
-from mlx_tools.policy.rates import Rate, checked_rates
-
-ProjectRule = Literal[
-    "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add"
-]
-"""What a project's file may do with a setting. Such a file comes with a cloned repository, so it
-can take power away and never give it.
-
-``never``: not set it. ``any``: set it, it gives no power. ``only_true`` and ``only_false``: switch
-it that way. ``lower``: make a number smaller. ``rarer``: add rates, and make
-those that are there lower. ``stricter``: move towards the first of the choices.
-``allow``: name some of what was allowed before. ``add``: add to the list.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a setting has besides its type.
-
-    ``env`` is its environment variable, None for ``MLX_TOOLS_<SECTION>_<KEY>``; ``flag`` is its
-    option on the command line, whose value times ``scale`` is the setting's. ``allowed`` says in
-    words what its type cannot say, and ``check`` tests what its type cannot test (raising an
-    `MlxToolsError`). Of several choices, ``available`` are those that this version can do.
-    ``metavar`` stands for the option's value in help.
-    """
-
-    project: ProjectRule
-    env: str | None = None
-    flag: str | None = None
-    scale: int = 1
-    allowed: str = ""
-    check: Callable[[Any], object] | None = None
-    secret: bool = False
-    available: tuple[str, ...] = ()
-    metavar: str = ""
-
-
-def _patterns(value: Any) -> object:
-    return value is None or checked(value, "tools")
-
-
-def _address(value: Any) -> object:
-    return value is None or parse_address(value)
-
-
-def _rates(value: Any) -> object:
-    return checked_rates(value, "rates")
-
-
-def _rate(value: Any) -> object:
-    return value is None or Rate.parse(value)
-
-
-Names = tuple[str, ...]
-Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$")]
-Text = Annotated[str, StringConstraints(max_length=100_000)]
-Key = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,4000}$")]
-Root = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$")]
-Program = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,99}$")]
-Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
-
-_TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
-_TOOLS = f"a list of tools, each {_TOOL}"
-_RATES = f"rates by tool, each tool {_TOOL}, each rate {RATES}"
-
-
-class Section(BaseModel):
-    """A table of the configuration file. Types are exact: "5" is not 5."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Routing(Section):
@@ -119,7 +62,7 @@ class Backend(Section):
             flag="--url",
             metavar="URL",
             allowed="an address such as http://127.0.0.1:8080",
-            check=_address,
+            check=an_address,
         ),
     ] = None
     api_key: Annotated[
@@ -222,8 +165,8 @@ class PolicySection(Section):
             env="MLX_TOOLS_ALLOWED_TOOLS",
             flag="--tools",
             metavar="A,B",
-            allowed=_TOOLS,
-            check=_patterns,
+            allowed=TOOLS_TEXT,
+            check=patterns,
         ),
     ] = None
     preset: Annotated[
@@ -234,12 +177,12 @@ class PolicySection(Section):
     deny: Annotated[
         Names,
         Field(description="Tools that may not be called, whatever else allows them; adds up"),
-        Setting("add", allowed=_TOOLS, check=_patterns),
+        Setting("add", allowed=TOOLS_TEXT, check=patterns),
     ]
     ask: Annotated[
         Names,
         Field(description="Tools that need an approval for every call; adds up"),
-        Setting("add", allowed=_TOOLS, check=_patterns),
+        Setting("add", allowed=TOOLS_TEXT, check=patterns),
     ]
     local_only: Annotated[
         bool,
@@ -266,12 +209,12 @@ class PolicySection(Section):
     rate_limits: Annotated[
         dict[str, str],
         Field(description="How often each tool may be called, by tool; adds up"),
-        Setting("rarer", allowed=_RATES, check=_rates),
+        Setting("rarer", allowed=RATES_TEXT, check=rates),
     ]
     session_rate_limit: Annotated[
         str | None,
         Field(description="How often all tools together may be called in a session"),
-        Setting("rarer", allowed=RATES, check=_rate),
+        Setting("rarer", allowed=RATES, check=a_rate),
     ] = None
     network_after_read: Annotated[
         Literal["deny", "ask", "allow"],
@@ -307,7 +250,7 @@ class Tools(Section):
     disabled: Annotated[
         Names,
         Field(description="Tools that are switched off; adds up"),
-        Setting("add", allowed=_TOOLS, check=_patterns),
+        Setting("add", allowed=TOOLS_TEXT, check=patterns),
     ]
     commands: Annotated[
         tuple[Program, ...],

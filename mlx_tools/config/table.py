@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from mlx_tools.config.settings import Setting, Settings
+from mlx_tools.config.setting import Setting
+from mlx_tools.config.settings import Settings
 from mlx_tools.errors import MlxToolsError
 
 TRUE = ("true", "1", "yes", "on")

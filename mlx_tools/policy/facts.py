@@ -58,13 +58,14 @@ NOTHING_KNOWN: Final = Facts()
 def facts_of(
     spec: ToolSpec,
     arguments: Mapping[str, Any],
-    finder: Finder | None,
+    finder: Finder | None = None,
     *,
     consented: Effects | None = None,
     private_read: bool = False,
     exceeded: Exceeded | None = None,
 ) -> Facts:
-    """The facts of a call with these arguments, which ``finder`` looks through.
+    """The facts of a call with these arguments, which ``finder`` looks through; without one,
+    `mlx_tools.policy.redact`.
 
     They are looked through only for a tool that might do what a find forbids: use the network with
     a secret, change something with a placeholder.
@@ -72,11 +73,11 @@ def facts_of(
     possible = spec.possible_effects | spec.effects_of(arguments)
     secrets: set[str] = set()
     placeholder = False
-    if finder is not None:
-        if "network" in possible:
-            secrets = {one.kind for text in _texts(arguments) for one in finder.find_secrets(text)}
-        if not MUTATING.isdisjoint(possible):
-            placeholder = any(map(finder.holds_placeholder, _texts(arguments)))
+    look = _ours() if finder is None else finder
+    if "network" in possible:
+        secrets = {one.kind for text in _texts(arguments) for one in look.find_secrets(text)}
+    if not MUTATING.isdisjoint(possible):
+        placeholder = any(map(look.holds_placeholder, _texts(arguments)))
     return Facts(
         consented=consented,
         secrets=tuple(sorted(secrets)),
@@ -84,6 +85,12 @@ def facts_of(
         private_read=private_read,
         exceeded=exceeded,
     )
+
+
+def _ours() -> Finder:
+    from mlx_tools.policy import redact  # its patterns take a while to compile
+
+    return redact
 
 
 def _texts(arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,14 @@ class Emulator:
                 return True
             time.sleep(0.1)
         return False
+
+    def kill(self, how: str) -> None:
+        """Take the terminal away (``HUP``), or kill what runs in it (``KILL``)."""
+        if how == "HUP":
+            self._tmux("kill-session")
+        else:
+            pid = int(self._tmux("list-panes", "-F", "#{pane_pid}"))
+            os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End all of it."""
@@ -188,3 +197,55 @@ def test_control_c_at_a_question_ends_the_answer_and_leaves_the_chat(
         one.key("Enter")
         one.until(r"^Still here\.$")
     assert not any(r["type"] == "execution_started" for r in records(home))
+
+
+def test_a_call_can_be_edited_in_a_chat(emulator: Any, home: Path) -> None:
+    with ScriptedServer(call("calculator", expression="6*7"), answer("Fifty-six.")) as server:
+        one = emulator("chat", "--url", server.url, "--chat-format", "plain")
+        one.until(PROMPT)
+        one.type("six times seven?")
+        one.key("Enter")
+        one.until(QUESTION)
+        one.type("e")
+        one.until("on one line:")  # no editor is named
+        one.type('{"expression": "7*8"}')
+        one.key("Enter")
+        one.until("edited by you")
+        one.until(QUESTION)
+        one.type("y")
+        one.until(r"^Fifty-six\.$")
+        assert "56" in server.prompts[1] and "The user changed the arguments" in server.prompts[1]
+    kinds = [record["type"] for record in records(home)]
+    assert kinds.count("edited") == 1 and kinds.count("execution_started") == 1
+
+
+@pytest.mark.parametrize("how", ["HUP", "KILL"])
+def test_a_terminal_that_is_killed_with_an_approval_open_leaves_a_session_that_resumes(
+    emulator: Any, home: Path, how: str
+) -> None:
+    root = home / "root"
+    root.mkdir()
+    make = call("create_file", path="note.txt", content="hello\n")
+    with ScriptedServer(make, answer("Made.")) as server:
+        options = ("--root", str(root), "--tools", "create_file", "--chat-format", "plain")
+        one = emulator("chat", "--url", server.url, *options)
+        one.until(PROMPT)
+        one.type("make a note")
+        one.key("Enter")
+        seen = one.until(QUESTION)
+        assert "+hello" in seen  # what would be written is shown
+        one.kill(how)
+        assert one.ended()
+        assert not (root / "note.txt").exists()
+        assert records(home)[-1]["type"] == "paused"
+        two = emulator("sessions", "resume", "last")
+        seen = two.until(QUESTION)
+        assert "note.txt" in seen and "+hello" in seen
+        two.type("y")
+        assert two.ended()
+    assert (root / "note.txt").read_text() == "hello\n"
+    assert records(home)[-1] | {"turn": 0} == {
+        "type": "final_answer",
+        "turn": 0,
+        "content": "Made.",
+    }

@@ -1,0 +1,179 @@
+"""`mlx-tools sessions resume`: all but what was decided comes from the transcript."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.scripted_server import ScriptedServer, answer, call
+
+MAKE = call("create_file", path="note.txt", content="hello\n")
+
+
+@pytest.fixture
+def root(home: Path) -> Path:
+    folder = home / "root"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    """Calls create_file, then answers whatever is asked."""
+    with ScriptedServer(MAKE, answer("Made."), answer("Again.")) as made:
+        yield made
+
+
+def paused(run: Any, server: ScriptedServer, root: Path, *more: str) -> Any:
+    options = ("--url", server.url, "--root", str(root), "--tools", "create_file", "--json")
+    result = run("ask", *options, *more, "Make a note.")
+    assert result.code == 4, result.err
+    return result.json
+
+
+def resume(run: Any, session: str, *options: str) -> Any:
+    return run("sessions", "resume", session, *options)
+
+
+def test_a_paused_session_resumes_with_nothing_said_but_the_decision(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    outcome = paused(run, server, root)
+    assert outcome["status"] == "paused"
+    (pending,) = outcome["pending"]
+    assert not (root / "note.txt").exists()
+    done = resume(run, outcome["session"], "--approve", pending["call_id"], "--json")
+    assert (done.code, done.json["status"], done.json["answer"]) == (0, "answered", "Made.")
+    assert (root / "note.txt").read_text() == "hello\n"
+    again = resume(run, outcome["session"], "--approve", pending["call_id"], "--json")
+    assert again.code == 2
+    assert "already decided" in again.err
+
+
+@pytest.mark.parametrize("by", ["last", "prefix", "path"])
+def test_a_session_is_named_by_its_id_a_beginning_last_or_its_transcript(
+    run: Any, server: ScriptedServer, root: Path, by: str
+) -> None:
+    outcome = paused(run, server, root)
+    name = {
+        "last": "last",
+        "prefix": outcome["session"][:-3],
+        "path": outcome["transcript"],
+    }[by]
+    assert resume(run, name, "--approve-all").code == 0
+    assert (root / "note.txt").exists()
+
+
+def test_the_digest_that_was_shown_can_be_named(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    outcome = paused(run, server, root)
+    (pending,) = outcome["pending"]
+    wrong = resume(run, outcome["session"], "--approve", f"c1={'0' * 64}")
+    assert wrong.code == 2 and not (root / "note.txt").exists()
+    right = resume(run, outcome["session"], "--approve", f"c1={pending['digest']}")
+    assert right.code == 0 and (root / "note.txt").exists()
+
+
+def test_a_denied_call_is_told_to_the_model_with_the_reason(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    outcome = paused(run, server, root)
+    done = resume(run, outcome["session"], "--deny", "c1", "--reason", "no notes today", "--json")
+    assert done.code == 0
+    assert done.json["calls"][0]["status"] == "denied"
+    assert "no notes today" in server.prompts[-1]
+    assert not (root / "note.txt").exists()
+
+
+def test_an_edited_call_runs_as_it_was_edited(run: Any, server: ScriptedServer, root: Path) -> None:
+    outcome = paused(run, server, root)
+    edited = json.dumps({"path": "other.txt", "content": "bye\n"})
+    done = resume(run, outcome["session"], "--edit", "c1", edited, "--json")
+    assert done.code == 0, done.err
+    assert done.json["calls"][0]["arguments"] == {"path": "other.txt", "content": "bye\n"}
+    assert (root / "other.txt").read_text() == "bye\n"
+    assert not (root / "note.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--edit", "c1", "{"),
+        ("--edit", "c1", "[]"),
+        ("--edit", "c1", '{"path": 5}'),
+        ("--edit", "c1", '{"path": "../out.txt", "content": ""}', "--deny", "c1"),
+        ("--approve-all", "--deny", "c1"),
+        ("--approve", "c7"),
+        ("--reason", "nothing to say it of"),
+    ],
+)
+def test_what_cannot_be_decided_is_wrong_usage_and_runs_nothing(
+    run: Any, server: ScriptedServer, root: Path, options: tuple[str, ...]
+) -> None:
+    outcome = paused(run, server, root)
+    done = resume(run, outcome["session"], *options)
+    assert done.code == 2
+    assert list(root.iterdir()) == []
+    assert resume(run, outcome["session"], "--approve-all").code == 0
+
+
+def test_without_a_decision_it_stays_paused(run: Any, server: ScriptedServer, root: Path) -> None:
+    outcome = paused(run, server, root)
+    again = resume(run, outcome["session"], "--json")
+    assert again.code == 4
+    assert again.json["pending"][0]["call_id"] == "c1"
+
+
+def test_a_target_that_came_meanwhile_voids_what_was_shown(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    outcome = paused(run, server, root)
+    (root / "note.txt").write_text("somebody else's")
+    done = resume(run, outcome["session"], "--approve", "c1")
+    assert done.code == 2 and "changed" in done.err
+    assert (root / "note.txt").read_text() == "somebody else's"
+
+
+def test_what_is_configured_since_narrows_the_session(
+    run: Any, server: ScriptedServer, root: Path, home: Path
+) -> None:
+    outcome = paused(run, server, root)
+    (home / "config").mkdir(exist_ok=True)
+    (home / "config" / "config.toml").write_text('[policy]\ndeny = ["create_file"]\n')
+    done = resume(run, outcome["session"], "--approve-all", "--json")
+    assert not (root / "note.txt").exists()
+    assert done.code in (0, 2)
+    (home / "config" / "config.toml").unlink()
+
+
+def test_a_choice_made_by_an_option_still_counts(
+    run: Any, server: ScriptedServer, root: Path, home: Path
+) -> None:
+    (home / "config").mkdir(exist_ok=True)
+    (home / "config" / "config.toml").write_text('[policy]\nallow = ["calculator"]\n')
+    outcome = paused(run, server, root)
+    done = resume(run, outcome["session"], "--approve-all")
+    assert done.code == 0, done.err
+    assert (root / "note.txt").exists()
+
+
+def test_a_server_that_is_gone_leaves_the_session_as_it_was(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    outcome = paused(run, server, root)
+    server.stop()
+    done = resume(run, outcome["session"], "--approve-all", "--json")
+    assert done.code == 3
+    listed = run("sessions", "list", "--json").lines[0]
+    assert (listed["session"], listed["state"]) == (outcome["session"], "paused")
+
+
+def test_an_unknown_session_is_wrong_usage(run: Any) -> None:
+    assert resume(run, "20200101-000000-00000000").code == 2
+    assert resume(run, "../../etc/passwd").code == 2
+    assert resume(run, "last").code == 2
