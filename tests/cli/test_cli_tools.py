@@ -12,7 +12,9 @@ LISTED = [
     *("name", "description", "effects", "plugin", "enabled", "disabled_reason"),
     *("permitted", "needs_approval"),
 ]
-EVERYWHERE = ("calculator", "clock", "file_access", "tool_search")
+EVERYWHERE = (
+    *("calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact"),
+)
 """The tools that a root is enough for; run_command needs a sandbox too."""
 
 

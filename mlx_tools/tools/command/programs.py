@@ -16,7 +16,7 @@ SYSTEM: Final = 0
 
 def trusted_folders(folders: Sequence[str] = FOLDERS) -> tuple[str, ...]:
     """Those that are there, and that the system alone can write to."""
-    return tuple(folder for folder in folders if _trusted(Path(folder)))
+    return tuple(f for f in folders if Path(f).is_absolute() and _trusted(Path(f)))
 
 
 def program(name: str, folders: Sequence[str]) -> str | None:
