@@ -1,0 +1,68 @@
+"""A dry run of every built-in tool that changes things leaves files and network as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools import Controller, Policy, Registry
+from mlx_tools.spec import MUTATING
+from mlx_tools.testing import ScriptedBackend
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("file_access", {"operation": "write", "path": "there.txt", "content": "other"}),
+    ("file_access", {"operation": "write", "path": "new.txt", "content": "new"}),
+    ("file_access", {"operation": "delete", "path": "there.txt"}),
+    ("create_file", {"path": "folder/new.txt", "content": "new"}),
+    ("run_command", {"program": "cat", "arguments": ["there.txt"]}),
+]
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Everything below a folder: its kind, when it was changed, and what it holds."""
+    found = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        status = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path)] = (status.st_mode, status.st_mtime_ns, content)
+    return found
+
+
+def test_all_tools_that_change_things_are_tried_here(tmp_path: Path) -> None:
+    specs = Registry.builtin([f"{tmp_path}:rw"]).all_specs().values()
+    changing = {spec.name for spec in specs if not MUTATING.isdisjoint(spec.possible_effects)}
+    assert changing == {name for name, _ in CALLS}
+
+
+@pytest.mark.parametrize(("name", "arguments"), CALLS)
+def test_a_dry_run_leaves_files_and_network_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, Any]
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "there.txt").write_text("there")
+    before = tree(root)
+    registry = Registry.builtin([f"{root}:rw"])
+    backend = ScriptedBackend(
+        json.dumps({"type": "tool_call", "name": name, "arguments": arguments}),
+        json.dumps({"type": "final_answer", "content": "done"}),
+    )
+    controller = Controller(backend, registry, Policy(allow=["*"], dry_run=True))
+    opened: list[Any] = []
+    connect = socket.socket.connect
+
+    def watched(self: socket.socket, address: Any) -> None:
+        opened.append(address)
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", watched)
+    outcome = controller.run_sync("Change it.")
+    disabled = name in registry.disabled  # run_command, where there is no sandbox
+    assert outcome.calls[0].status == ("denied" if disabled else "dry_run")
+    assert tree(root) == before
+    assert opened == []
