@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
@@ -21,6 +22,7 @@ from mlx_tools.conversation import Conversation
 from mlx_tools.driver import Driver, utc_now
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header, Style
+from mlx_tools.nested import NestedRuns
 from mlx_tools.outcome import Outcome
 from mlx_tools.outputs import switched_off
 from mlx_tools.policy import Limits, Policy, permitted
@@ -87,6 +89,7 @@ class Controller:
         self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
         self._now = now
+        self._depth, self._parent = 0, ""
         self._decided: tuple[RunSettings, Decided] | None = None
         self._kept: tuple[Any, Openings] | None = None
         self._store = given.having(
@@ -244,7 +247,25 @@ class Controller:
         same = stood.digest() == self._standing.digest()
         return own if same else own.narrowed_by(self._standing)
 
+    async def _run_within(
+        self, question: str, policy: Policy, limits: Limits, approver: Approver, parent: str
+    ) -> Outcome:
+        """A run that a tool of another run starts; ``parent`` names session and call."""
+        within = Controller(
+            self.backend,
+            self.registry,
+            policy,
+            limits=limits,
+            settings=replace(self.settings, tool_choice="auto", require_tools=()),
+            store=self._store,
+            approver=approver,
+            now=self._now,
+        )
+        within._depth, within._parent = self._depth + 1, parent
+        return await within.run(question)
+
     def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
+        nested = NestedRuns(session, self._run_within, self._approver, self._depth)
         return Driver(
             session,
             files,
@@ -254,6 +275,7 @@ class Controller:
             secret=self._store.secret,
             spent=spent,
             now=self._now,
+            nested=nested,
         )
 
     def _check_tools(self) -> None:
@@ -340,6 +362,7 @@ class Controller:
             policy=self.policy.to_json(),
             policy_hash=self.policy.digest(),
             standing={} if self._standing == self.policy else self._standing.to_json(),
+            parent=self._parent,
             limits=self.limits.to_json(),
             tool_choice=settings.tool_choice,
         )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final, Literal
@@ -37,6 +38,7 @@ from mlx_tools.messages import (
     ResumedRecord,
     StoppedRecord,
 )
+from mlx_tools.nested import NestedRuns
 from mlx_tools.outputs import Outputs
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import header_seal, same
@@ -58,7 +60,8 @@ class Driver:
     """Drives one session, question after question.
 
     ``outputs`` holds the whole outputs of the current run, for an outcome that is to include them.
-    ``spent`` is how many seconds of the first question's total time are gone already.
+    ``spent`` is how many seconds of the first question's total time are gone already. ``nested``
+    lets tools ask the model.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Driver:
         secret: bytes,
         spent: float = 0.0,
         now: Callable[[], datetime] = utc_now,
+        nested: NestedRuns | None = None,
     ) -> None:
         self.session = session
         self.files = files
@@ -83,6 +87,7 @@ class Driver:
             session, registry, approver=approver, secret=secret, append=self._append, now=now
         )
         self._clock = now
+        self._nested = nested
         self._spent = spent
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
@@ -343,6 +348,7 @@ class Driver:
             policy=self.session.policy,
             expected=expected,
             artifacts=self.files.artifacts,
+            ask=partial(self._nested.ask, call) if self._nested is not None else None,
             shown_chars=limits.max_observation_chars,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
@@ -356,6 +362,7 @@ class Driver:
             duration_ms=result.duration_ms,
             output_size_chars=result.output_size_chars,
             artifact=shown.artifact,
+            nested=self._nested.spent(call.call) if self._nested is not None else 0,
         )
         self._append(record)
         self._tell_end(record)

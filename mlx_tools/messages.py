@@ -88,7 +88,8 @@ class Header:
     model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
     that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
     is what they were chosen by. ``standing`` is what was configured at the time besides what this
-    session was allowed, empty where that is ``policy`` itself. ``seal`` shows whoever has the
+    session was allowed, empty where that is ``policy`` itself. ``parent`` names the session and the
+    call that this one runs within, where it does. ``seal`` shows whoever has the
     store's secret that nobody changed the header since.
     """
 
@@ -115,6 +116,7 @@ class Header:
     policy: Mapping[str, Any] = field(default_factory=dict)
     policy_hash: str = ""
     standing: Mapping[str, Any] = field(default_factory=dict)
+    parent: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
     verdict: Mapping[str, Any] = field(default_factory=dict)
@@ -271,7 +273,10 @@ class ExecutionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationRecord:
-    """How a call ended. ``content`` is what the model sees; the whole stands in ``artifact``."""
+    """How a call ended. ``content`` is what the model sees; the whole stands in ``artifact``.
+
+    ``nested`` is how many completions runs within the call took: they count against the run's.
+    """
 
     type: ClassVar[str] = "tool_observation"
     call: str
@@ -282,6 +287,7 @@ class ObservationRecord:
     duration_ms: int | None = None
     output_size_chars: int | None = None
     artifact: str | None = None
+    nested: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

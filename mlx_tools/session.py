@@ -19,10 +19,7 @@ from mlx_tools.messages import (
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
-    DecisionRecord,
-    EditRecord,
     ErrorInfo,
-    ExecutionRecord,
     FinishReason,
     Header,
     ObservationRecord,
@@ -50,7 +47,6 @@ from mlx_tools.spec import ToolSpec
 from mlx_tools.states import TRANSITIONS, State
 from mlx_tools.turn import Turn, follow
 
-_OF_A_CALL: Final = (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord, EditRecord)
 MAX_BREAKS: Final = 2
 """After so many breaks of format a session on ``auto`` stays guided."""
 
@@ -199,6 +195,8 @@ class Session:
             self.calls_made += 1
             self.history.add(record.name, record.arguments, self.specs.get(record.name))
         elif isinstance(record, ObservationRecord):
+            if record.nested:  # the last word is left, whatever runs within the call took
+                self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
             search = self.told.observe(record)
             self.history.observe(record, search=search and record.name != self.tool_choice)
             if record.error is None and not search:
@@ -227,16 +225,8 @@ class Session:
         """
         if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
-        if isinstance(record, _OF_A_CALL):
-            if record.call not in self.current.open_calls:
-                raise TranscriptError(
-                    f"a {record.type} record speaks of the call {record.call!r}, which is not open"
-                )
-            if isinstance(record, ExecutionRecord) and not self.current.may_run(record.call):
-                raise TranscriptError(f"the call {record.call!r} was not allowed to run")
-            waits = any(call.call == record.call for call in self.current.asked())
-            if isinstance(record, (ApprovalRecord, EditRecord)) and not waits:
-                raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
+        if self.state is not State.EMPTY:
+            self.current.check(record)
 
     def _begins_calling(self, record: Record) -> bool:
         """Whether the record says that the decisions of a turn are all there, though today there

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from mlx_tools.errors import ErrorCode
+from mlx_tools.errors import ErrorCode, TranscriptError
 from mlx_tools.messages import (
     AnswerRecord,
     ApprovalRecord,
@@ -44,6 +44,9 @@ from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.spec import ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+_OF_A_CALL: Final = (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord, EditRecord)
 
 
 class Situation(Protocol):
@@ -82,6 +85,21 @@ class Turn:
     def unwritten(self) -> tuple[Record, ...]:
         """What follows from the completion and is not in the transcript yet."""
         return self._records[self._noted :]
+
+    def check(self, record: Record) -> None:
+        """Raises `TranscriptError` where the record speaks of a call that is not open, starts one
+        that may not run, or answers a question that nobody asks."""
+        if not isinstance(record, _OF_A_CALL):
+            return
+        if record.call not in self.open_calls:
+            raise TranscriptError(
+                f"a {record.type} record speaks of the call {record.call!r}, which is not open"
+            )
+        if isinstance(record, ExecutionRecord) and not self.may_run(record.call):
+            raise TranscriptError(f"the call {record.call!r} was not allowed to run")
+        waits = any(call.call == record.call for call in self.asked())
+        if isinstance(record, (ApprovalRecord, EditRecord)) and not waits:
+            raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
 
     def all_written(self) -> None:
         """Says that nothing more follows from the completion than what was noted."""

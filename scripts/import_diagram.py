@@ -33,7 +33,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("artifacts", "models", "tools"),
     ("backends", "sessions", "store", "tally", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),
-    ("asking", "completer", "outputs", "telemetry"),
+    ("asking", "completer", "nested", "outputs", "telemetry"),
     ("driver",),
     ("conversation",),
     ("controller",),

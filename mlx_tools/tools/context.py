@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Final, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
+from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
 
 MAX_PROGRESS_CHARS: Final = 200
@@ -20,12 +24,27 @@ class Progress:
     fraction: float | None = None
 
 
+class ToolError(Exception):
+    """Raise it in a tool to say in plain words what went wrong; the model reads the message.
+
+    Any other exception does too, with its type before its text. ``code`` is the error's code.
+    """
+
+    def __init__(self, message: str, *, code: ErrorCode = "tool_error") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Artifacts(Protocol):
     """The whole outputs that one session has kept."""
 
     def get(self, key: str, /) -> str | None:
         """The text of the artifact with this id, None where there is none."""
         ...
+
+
+Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
+"""Asks the model on behalf of a call: a question, and the tools that may be called."""
 
 
 class ToolContext:
@@ -41,8 +60,12 @@ class ToolContext:
     """
 
     __slots__ = (
+        "_ask",
         "_cancelled",
+        "_loop",
         "_report",
+        "_waited",
+        "_waiting",
         "artifacts",
         "expected",
         "policy",
@@ -58,6 +81,8 @@ class ToolContext:
         expected: str | None = None,
         artifacts: Artifacts | None = None,
         shown_chars: int | None = None,
+        ask: Ask | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.timeout = timeout
         self.expected = expected
@@ -65,7 +90,11 @@ class ToolContext:
         self.shown_chars = shown_chars
         self.policy = policy or Policy()
         self._report = report
+        self._ask = ask
+        self._loop = loop
         self._cancelled = False
+        self._waited = 0.0
+        self._waiting: float | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -76,6 +105,39 @@ class ToolContext:
     def cancel(self) -> None:
         """Says that nobody waits any more."""
         self._cancelled = True
+
+    async def ask(self, question: str, tools: Sequence[str] | None = None) -> str:
+        """The answer of the model that called this tool, in a run of its own with tools.
+
+        ``tools`` are those that the run may call, None for all that the caller may; none beyond
+        that is ever allowed. The run takes its completions out of the caller's budget. Raises
+        `ToolError` where there is no model to ask, no budget left, or no answer.
+        """
+        if self._ask is None:
+            raise ToolError("there is no model to ask here")
+        return await self._ask(self, question, tools)
+
+    def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
+        """`ask`, for a tool that is not asynchronous."""
+        if self._ask is None or self._loop is None:
+            raise ToolError("there is no model to ask here")
+        asking: Coroutine[Any, Any, str] = self.ask(question, tools)
+        return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
+
+    @contextlib.contextmanager
+    def person_waits(self) -> Iterator[None]:
+        """While a person is asked on behalf of the call, its time stands still."""
+        self._waiting = monotonic()
+        try:
+            yield
+        finally:
+            self._waited += monotonic() - self._waiting
+            self._waiting = None
+
+    @property
+    def waited(self) -> float:
+        """Seconds that a person was waited for, up to now."""
+        return self._waited + (monotonic() - self._waiting if self._waiting is not None else 0.0)
 
     def progress(self, message: str = "", fraction: float | None = None) -> None:
         """Reports how far the call has come; may be called from any thread, as often as one likes.

@@ -19,7 +19,14 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
-from mlx_tools.tools.context import Artifacts, Progress, ToolContext, reset_context, set_context
+from mlx_tools.tools.context import (
+    Artifacts,
+    Ask,
+    Progress,
+    ToolContext,
+    reset_context,
+    set_context,
+)
 from mlx_tools.tools.results import ResultError, to_text, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
@@ -31,6 +38,9 @@ _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
 _GRACE: Final = 1.0
 """Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
+
+_LOOK: Final = 0.05
+"""Seconds between two looks at whether a person is still waited for."""
 
 OnProgress = Callable[[Progress], None]
 
@@ -59,6 +69,7 @@ async def execute(
     expected: str | None = None,
     artifacts: Artifacts | None = None,
     shown_chars: int | None = None,
+    ask: Ask | None = None,
     on_progress: OnProgress | None = None,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
@@ -71,9 +82,10 @@ async def execute(
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``policy``, ``expected``, ``artifacts`` and ``shown_chars`` are what the tool's context
-    tells it. ``on_progress`` is called in the event loop with what the tool reports, the latest
-    report alone where they come faster than the loop turns.
+    final. ``policy``, ``expected``, ``artifacts``, ``shown_chars`` and ``ask`` are what the tool's
+    context has. Time in which a person is waited for on behalf of the call does not count.
+    ``on_progress`` is called in the event loop with what the tool reports, the latest report alone
+    where they come faster than the loop turns.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -92,6 +104,8 @@ async def execute(
             expected,
             artifacts,
             shown_chars,
+            ask,
+            asyncio.get_running_loop(),
         )
         outcome = await _attempt(tool, given, context)
         if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
@@ -133,7 +147,17 @@ async def _attempt(
         return None, error
     finally:
         reset_context(token)
-    timer = loop.call_later(context.timeout or 0.0, settle, outcome, None)
+    end = loop.time() + (context.timeout or 0.0)
+    timer = loop.call_at(end, lambda: expire())
+
+    def expire() -> None:
+        nonlocal timer
+        left = end + context.waited - loop.time()
+        if left <= 0:
+            settle(outcome, None)
+        else:
+            timer = loop.call_later(max(left, _LOOK), expire)
+
     try:
         ended = await outcome
     except asyncio.CancelledError:  # the caller's own

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, cast, overload
 
-from mlx_tools.errors import ErrorCode, ToolDefinitionError
+from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.spec import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
+from mlx_tools.tools.context import ToolError as ToolError
 from mlx_tools.tools.context import current_context
 from mlx_tools.tools.docstring import parse_docstring
 from mlx_tools.tools.signature import Arguments, parameters_of
@@ -21,17 +22,6 @@ Run = Callable[[Mapping[str, Any]], Any]
 EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 
 _MAX_SECONDS: Final = 86_400.0
-
-
-class ToolError(Exception):
-    """Raise it in a tool to say in plain words what went wrong; the model reads the message.
-
-    Any other exception does too, with its type before its text. ``code`` is the error's code.
-    """
-
-    def __init__(self, message: str, *, code: ErrorCode = "tool_error") -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Callee(Protocol):

@@ -1,0 +1,193 @@
+"""Tools that ask the model, with tools: one budget, no wider rights, approvals asked above."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import (
+    Answered,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Controller,
+    Limits,
+    Policy,
+    TranscriptStore,
+    tool,
+)
+from mlx_tools.messages import Header
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.tools import ToolContext
+from mlx_tools.transcript import load
+
+ALL = Policy(allow=["*"])
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(content: str) -> str:
+    return json.dumps({"type": "final_answer", "content": content})
+
+
+@tool(effects={"read"})
+async def research(question: str, context: ToolContext) -> str:
+    """Finds something out."""
+    return "found: " + await context.ask(question, ["look", "send"])
+
+
+@tool(effects={"read"})
+def research_slowly(question: str, context: ToolContext) -> str:
+    """Finds something out, in a thread."""
+    return "found: " + context.ask_blocking(question)
+
+
+@tool(effects={"read"})
+def look() -> str:
+    """Looks."""
+    return "seen"
+
+
+sent: list[str] = []
+
+
+@tool(effects={"write"}, needs_approval=True)
+def send(text: str) -> str:
+    """Sends."""
+    sent.append(text)
+    return "sent"
+
+
+TOOLS = [research, research_slowly, look, send]
+
+
+@pytest.mark.parametrize("name", ["research", "research_slowly"])
+def test_a_tool_asks_the_model_which_calls_tools_of_its_own(tmp_path: Path, name: str) -> None:
+    backend = ScriptedBackend(
+        call(name, question="what is there?"), call("look"), answer("a tree"), answer("A tree.")
+    )
+    store = TranscriptStore(tmp_path)
+    outcome = Controller(backend, TOOLS, ALL, store=store).run_sync("What is there?")
+    assert isinstance(outcome, Answered)
+    assert (outcome.answer, outcome.calls[0].output) == ("A tree.", "found: a tree")
+    assert "what is there?" in backend.prompts[1]
+    headers = [load(path)[0] for path in sorted(tmp_path.glob("*/transcript.jsonl"))]
+    parents = [header.parent for header in headers if isinstance(header, Header)]
+    assert sorted(parents) == ["", f"{outcome.session}/c1"]
+
+
+def test_a_run_within_has_no_rights_beyond_its_caller_s_and_the_tool_s() -> None:
+    backend = ScriptedBackend(
+        call("research", question="?"),
+        call("research_slowly", question="deeper?"),
+        answer("no luck"),
+        answer("So be it."),
+    )
+    outcome = Controller(backend, TOOLS, ALL).run_sync("Go.")
+    assert isinstance(outcome, Answered)
+    assert "research_slowly may not be called here" in backend.prompts[2]
+    sent.clear()
+    backend = ScriptedBackend(
+        call("research", question="?"), call("look"), answer("no luck"), answer("So be it.")
+    )
+    outcome = Controller(backend, TOOLS, Policy(allow=["research"])).run_sync("Go.")
+    assert "look may not be called here" in backend.prompts[2]
+
+
+def test_completions_come_out_of_one_budget_and_the_last_word_is_left() -> None:
+    backend = ScriptedBackend(
+        call("research", question="?"),
+        call("look"),
+        answer("within"),
+        answer("out of it"),
+    )
+    limits = Limits(max_iterations=3)
+    outcome = Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go.")
+    assert isinstance(outcome, Answered)
+    assert "No more tool calls" in backend.prompts[3]
+    assert len(backend.prompts) == 4
+
+
+def test_with_no_completions_left_the_tool_says_so() -> None:
+    backend = ScriptedBackend(call("research", question="?"), answer("then not"))
+    outcome = Controller(backend, TOOLS, ALL, limits=Limits(max_iterations=1)).run_sync("Go.")
+    assert outcome.calls[0].error_code == "iteration_limit"
+
+
+def test_runs_stand_within_one_another_only_so_deep() -> None:
+    deeper = call("research_slowly", question="deeper")
+    backend = ScriptedBackend(deeper, deeper, deeper, *[answer("end")] * 3)
+    limits = Limits(max_iterations=10)
+    outcome = Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go.")
+    assert isinstance(outcome, Answered)
+    assert "levels deep" in backend.prompts[3]
+
+
+class Person:
+    """Approves, after a while."""
+
+    def __init__(self, answer: bool | None, seconds: float = 0.0) -> None:
+        self.answer = answer
+        self.seconds = seconds
+        self.seen: list[ApprovalRequest] = []
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        self.seen += requests
+        await anyio.sleep(self.seconds)
+        return [ApprovalAnswer(self.answer) for _ in requests]
+
+
+def within(approver: Person | None, **more: Any) -> tuple[Any, ScriptedBackend]:
+    sent.clear()
+    backend = ScriptedBackend(
+        call("research", question="?"), call("send", text="hi"), answer("done"), answer("Done.")
+    )
+    return Controller(backend, TOOLS, ALL, approver=approver, **more).run_sync("Go."), backend
+
+
+def test_an_approval_is_asked_of_whoever_the_outer_run_asks_and_its_time_does_not_count() -> None:
+    person = Person(True, seconds=0.6)
+    began = time.monotonic()
+    outcome, _ = within(person, limits=Limits(tool_timeout=0.5))
+    assert isinstance(outcome, Answered)
+    assert sent == ["hi"]
+    assert time.monotonic() - began > 0.5
+    (request,) = person.seen
+    assert (request.call, request.name) == ("c1/c1", "send")
+    assert "within research" in request.reason
+
+
+@pytest.mark.parametrize("approver", [None, Person(None), Person(False)])
+def test_what_nobody_approves_does_not_run(approver: Person | None) -> None:
+    outcome, backend = within(approver)
+    assert isinstance(outcome, Answered)
+    assert sent == []
+    assert "refused" in backend.prompts[2]
+
+
+def test_a_backend_that_fails_within_is_the_tool_s_error() -> None:
+    backend = ScriptedBackend(
+        call("research", question="?"), RuntimeError("gone"), answer("Sorry.")
+    )
+    outcome = Controller(backend, TOOLS, ALL).run_sync("Go.")
+    assert isinstance(outcome, Answered)
+    assert outcome.calls[0].error_code == "tool_error"
+    assert "could not be asked" in (outcome.calls[0].error_preview or "")
+
+
+def test_outside_of_a_run_there_is_no_model_to_ask() -> None:
+    async def go() -> Any:
+        from mlx_tools.tools import execute
+
+        return await execute(research, {"question": "?"}, timeout=5)
+
+    result = anyio.run(go)
+    assert result.error is not None
+    assert "no model to ask" in result.error.message
