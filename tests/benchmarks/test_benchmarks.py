@@ -125,6 +125,7 @@ def test_tool_retrieval_counts_the_questions_whose_tools_are_found(tmp_path: Pat
     assert "| multiple | 8 | 100.0 % (67.6 to 100.0) |" in page
 
 
+@pytest.mark.slow
 def test_the_whole_of_it_runs_quickly_without_touching_the_page(tmp_path: Path) -> None:
     figures = tmp_path / "results.json"
     page = run("run.py", "--quick", "--here", "--results", str(figures))

@@ -192,7 +192,7 @@ def to_run() -> Iterator[object]:
     for page in PAGES:
         for section in sections(page.read_text(encoding="utf-8")):
             if section.runs:
-                marks = [pytest.mark.real] if section.needs_model else []
+                marks = [pytest.mark.real, pytest.mark.slow] if section.needs_model else []
                 yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
 
 

@@ -65,6 +65,7 @@ def test_the_chat_format_of_a_server_that_does_not_name_its_model_is_found_out(
     assert anyio.run(main) == NAMED_FORMATS["chatml"]
 
 
+@pytest.mark.slow
 def test_each_turn_finds_the_turn_before_it_in_the_servers_cache(
     real_server: str, real_model: Path, tmp_path: Path
 ) -> None:
