@@ -9,7 +9,7 @@ looked at again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -26,6 +26,7 @@ from mlx_tools.messages import (
     Record,
     ToolCall,
 )
+from mlx_tools.outcome import PendingCall
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import Shown, approval_digest, approval_seal, same
 from mlx_tools.protocol import Reading, judge
@@ -94,8 +95,11 @@ class Asking:
                 return
         self._undecided.update(one.request.call for one in asked)
 
-    async def pause(self, calls: Sequence[CallRecord]) -> list[_Seen]:
-        """Writes down what is asked, and returns it as it is to be shown."""
+    async def pause(
+        self, calls: Sequence[CallRecord], within: Sequence[PendingCall] = ()
+    ) -> list[_Seen]:
+        """Writes down what is asked, here and in runs within calls, and returns what is to be
+        shown here."""
         now = self._now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._seen(call, expires) for call in calls]
@@ -105,6 +109,7 @@ class Asking:
                 digests=tuple(one.request.digest for one in seen),
                 expires_at=expires,
                 at=_text(now),
+                within=tuple(asdict(call) for call in within),
             )
         )
         return seen

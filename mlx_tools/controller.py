@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
 from mlx_tools import data, events, given
-from mlx_tools.approval import Approvals, Approver, NobodyThere
+from mlx_tools.approval import ApprovalAnswer, Approvals, Approver, NobodyThere
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
 from mlx_tools.backends.limits import found_within
@@ -22,7 +23,7 @@ from mlx_tools.conversation import Conversation
 from mlx_tools.driver import Driver, utc_now
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Header, Style
-from mlx_tools.nested import NestedRuns
+from mlx_tools.nested import NestedRuns, Within
 from mlx_tools.outcome import Outcome
 from mlx_tools.outputs import switched_off
 from mlx_tools.policy import Limits, Policy, permitted
@@ -247,25 +248,45 @@ class Controller:
         same = stood.digest() == self._standing.digest()
         return own if same else own.narrowed_by(self._standing)
 
-    async def _run_within(
-        self, question: str, policy: Policy, limits: Limits, approver: Approver, parent: str
-    ) -> Outcome:
-        """A run that a tool of another run starts; ``parent`` names session and call."""
+    def _within(self, run: Within) -> Controller:
+        """A controller for a run within a call of one of this one's."""
         within = Controller(
             self.backend,
             self.registry,
-            policy,
-            limits=limits,
+            run.policy,
+            limits=run.limits,
             settings=replace(self.settings, tool_choice="auto", require_tools=()),
             store=self._store,
-            approver=approver,
+            approver=run.approver,
             now=self._now,
         )
-        within._depth, within._parent = self._depth + 1, parent
-        return await within.run(question)
+        within._depth, within._parent = self._depth + 1, run.parent
+        return within
+
+    async def _start_within(self, run: Within, begun: Callable[[str], None]) -> Outcome:
+        async with await self._within(run).conversation() as conversation:
+            begun(conversation.session)
+            return await conversation.run(run.question)
+
+    async def _go_on_within(
+        self, run: Within, session: str, said: Mapping[str, ApprovalAnswer]
+    ) -> Outcome | None:
+        try:
+            conversation = self._within(run).reopen(session)
+        except UsageError:  # it was cut off before anything was asked in it
+            return None
+        async with conversation:
+            return await conversation.go_on(run.question, said or None)
 
     def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
-        nested = NestedRuns(session, self._run_within, self._approver, self._depth)
+        nested = partial(
+            NestedRuns,
+            session,
+            self._approver,
+            self._depth,
+            start=self._start_within,
+            go_on=self._go_on_within,
+        )
         return Driver(
             session,
             files,
@@ -275,7 +296,7 @@ class Controller:
             secret=self._store.secret,
             spent=spent,
             now=self._now,
-            nested=nested,
+            nested=lambda append: nested(append=append),
         )
 
     def _check_tools(self) -> None:

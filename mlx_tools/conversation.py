@@ -66,6 +66,16 @@ class Conversation:
         """Goes on like `resume` and yields what happens, like `stream`."""
         return _told(lambda emit: self._resume(approvals, emit))
 
+    async def go_on(self, question: str, approvals: Approvals) -> Outcome:
+        """Goes on with a session in which ``question`` was asked: its outcome where that has come
+        to rest, else like `resume`. Raises `UsageError` where another question was asked."""
+        session = self._driver.session
+        if session.question != question:
+            raise UsageError("it asks something else than when it was made before")
+        if session.state in (State.IDLE, State.STOPPED):
+            return self._outcome()
+        return await self._resume(approvals, lambda event: None)
+
     async def _resume(self, approvals: Approvals, emit: Emit) -> Outcome:
         driver = self._driver
         state = driver.session.state
@@ -74,6 +84,7 @@ class Conversation:
             raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
         current = driver.session.current
         sure = [c.call for c in driver.waiting() if not current.in_doubt(c.call)]
+        sure += [call.call_id for call in driver.waiting_within()]
         answers = answers_of(approvals, sure)
         with observed(driver.files.transcript, emit) as tell:
             await driver.resume(self._policy, answers, tell)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ import anyio
 from mlx_tools import events
 from mlx_tools.approval import Approver
 from mlx_tools.asking import Answers, Asking, Changed
+from mlx_tools.at_once import at_once
 from mlx_tools.backends.base import Backend
 from mlx_tools.completer import Completer, Emit
 from mlx_tools.due import Ask, Complete, Execute, Rest, Write
@@ -39,6 +40,7 @@ from mlx_tools.messages import (
     StoppedRecord,
 )
 from mlx_tools.nested import NestedRuns
+from mlx_tools.outcome import PendingCall
 from mlx_tools.outputs import Outputs
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import header_seal, same
@@ -75,7 +77,7 @@ class Driver:
         secret: bytes,
         spent: float = 0.0,
         now: Callable[[], datetime] = utc_now,
-        nested: NestedRuns | None = None,
+        nested: Callable[[Callable[[Record], None]], NestedRuns] | None = None,
     ) -> None:
         self.session = session
         self.files = files
@@ -87,7 +89,7 @@ class Driver:
             session, registry, approver=approver, secret=secret, append=self._append, now=now
         )
         self._clock = now
-        self._nested = nested
+        self._nested = nested(self._append) if nested is not None else None
         self._spent = spent
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
@@ -114,6 +116,12 @@ class Driver:
         session = self.session
         return session.current.asked() if session.state in (State.PAUSED, State.CALLING) else ()
 
+    def waiting_within(self) -> tuple[PendingCall, ...]:
+        """The calls that a person must decide about in runs within calls."""
+        if self.session.state is not State.PAUSED or self.session.pause is None:
+            return ()
+        return tuple(PendingCall(**waiting) for waiting in self.session.pause.within)
+
     async def run(self, question: str, tool_choice: str | None, emit: Emit) -> None:
         """Puts a question and drives the session until it rests.
 
@@ -135,9 +143,14 @@ class Driver:
         """
         self._emit = emit
         self.outputs.begin()
-        session = self.session
-        pause = session.pause
+        session, pause = self.session, self.session.pause
+        within = {key: answer for key, answer in answers.items() if "/" in key}
+        if unknown := within.keys() - {call.call_id for call in self.waiting_within()}:
+            raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
+        answers = {key: answer for key, answer in answers.items() if key not in within}
         self._asking.check_answers(answers, policy)
+        if self._nested is not None:
+            self._nested.decided(within)
         self._append(ResumedRecord(policy=policy.to_json(), at=self._now()))
         while isinstance(due := session.due(), Write) and session.state is State.READING:
             self._write(due.records)
@@ -319,8 +332,10 @@ class Driver:
                 async with limiter:
                     await self._call(call)
 
-            await _all(limited, calls)
+            await at_once(limited, calls)
         self._waiting_for = ""
+        if self._nested is not None and (within := self._nested.waiting()):
+            await self._asking.pause(self.session.current.asked(), within)
 
     async def _call(self, call: CallRecord) -> None:
         tool = self._registry.get(call.name)
@@ -341,6 +356,8 @@ class Driver:
         self._append(ExecutionRecord(call=call.call, mutates=mutates, at=self._now()))
         self._emit(events.ToolStarted(call=call.call, name=call.name))
         limits = self.session.limits
+        if self._nested is not None:
+            self._nested.begin(call.call)
         result = await execute(
             tool,
             call.arguments,
@@ -352,6 +369,8 @@ class Driver:
             shown_chars=limits.max_observation_chars,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
+        if self._nested is not None and self._nested.waits(call.call) and result.error is not None:
+            return  # it is made again once a person has decided
         shown = self.outputs.take(call, result)
         record = ObservationRecord(
             call=call.call,
@@ -378,21 +397,3 @@ class Driver:
                 fraction=progress.fraction,
             )
         )
-
-
-async def _all(work: Callable[[CallRecord], Awaitable[None]], calls: Sequence[CallRecord]) -> None:
-    """Does the work for all calls at once. The first exception ends the others and is raised."""
-    failures: list[Exception] = []
-
-    async def guarded(call: CallRecord) -> None:
-        try:
-            await work(call)
-        except Exception as error:
-            failures.append(error)
-            group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for call in calls:
-            group.start_soon(guarded, call)
-    if failures:
-        raise failures[0]

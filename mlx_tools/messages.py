@@ -210,7 +210,9 @@ class PauseRecord:
     """A person is asked about calls, and the run waits: written before anything is shown.
 
     Each of ``digests`` binds an approval of one of ``calls`` to what is shown. ``at`` is when it
-    was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC).
+    was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC). ``within`` are
+    calls that wait in runs within a call: each with ``call_id``, ``name``, ``arguments``,
+    ``digest`` and ``expires_at``.
     """
 
     type: ClassVar[str] = "paused"
@@ -218,6 +220,7 @@ class PauseRecord:
     digests: tuple[str, ...]
     expires_at: str
     at: str = ""
+    within: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +272,17 @@ class ExecutionRecord:
     call: str
     mutates: bool
     at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRecord:
+    """A call asks the model for the time number ``run`` (from 0), in the session ``session``: there
+    the answer is found again, where the call has to be made again."""
+
+    type: ClassVar[str] = "nested_run"
+    call: str
+    run: int
+    session: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +356,7 @@ Record = (
     | ApprovalRecord
     | ResumedRecord
     | ExecutionRecord
+    | NestedRecord
     | ObservationRecord
     | CorrectionRecord
     | AnswerRecord

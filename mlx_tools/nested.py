@@ -2,21 +2,23 @@
 
 A nested run has no rights but its caller's, shares the caller's budget of completions, may go down
 `MAX_DEPTH` levels, and asks whoever the outer run asks. Its transcript is a session of its own that
-names its parent.
+names its parent; the parent's transcript names it before it begins. So a call that only reads can
+be made again after a pause or a crash: each run within it is gone on with where it was, and nothing
+in it happens twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver
-from mlx_tools.errors import BackendError, UsageError
-from mlx_tools.messages import CallRecord
-from mlx_tools.outcome import Answered, Outcome, Stopped
+from mlx_tools.errors import BackendError, MlxToolsError, UsageError
+from mlx_tools.messages import CallRecord, NestedRecord, Record
+from mlx_tools.outcome import Answered, Outcome, Paused, PendingCall, Stopped
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.session import Session
 from mlx_tools.tools import ToolContext, ToolError
@@ -24,71 +26,173 @@ from mlx_tools.tools import ToolContext, ToolError
 MAX_DEPTH: Final = 2
 """How many runs may stand within one another below the outermost."""
 
-Run = Callable[[str, Policy, Limits, Approver, str], Awaitable[Outcome]]
-"""Runs a question under a policy, limits and an approver; the text names the parent."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """A run within a call: what it asks, and under what. ``parent`` names session and call."""
+
+    question: str
+    policy: Policy
+    limits: Limits
+    approver: Approver
+    parent: str
+
+
+Start = Callable[[Within, Callable[[str], None]], Awaitable[Outcome]]
+"""Runs it in a session of its own, which is told before anything happens in it."""
+GoOn = Callable[[Within, str, Mapping[str, ApprovalAnswer]], Awaitable[Outcome | None]]
+"""Goes on with the session in which it was begun, with what was decided; None where that holds no
+question yet."""
 
 
 class NestedRuns:
-    """The runs that tools of one session start. ``depth`` is that of the session itself."""
+    """The runs that tools of one session start. ``depth`` is that of the session itself, ``append``
+    writes a record of it down."""
 
-    def __init__(self, session: Session, run: Run, approver: Approver, depth: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        approver: Approver,
+        depth: int,
+        *,
+        start: Start,
+        go_on: GoOn,
+        append: Callable[[Record], None],
+    ) -> None:
         self._session = session
-        self._run = run
         self._approver = approver
         self._depth = depth
+        self._start = start
+        self._go_on = go_on
+        self._append = append
         self._one = anyio.Lock()
-        self._spent: dict[str, int] = {}
+        self._runs: dict[str, int] = {}
+        self._spent: dict[tuple[str, int], int] = {}
+        self._paused: dict[str, tuple[PendingCall, ...]] = {}
+        self._answers: dict[str, ApprovalAnswer] = {}
+
+    def begin(self, call: str) -> None:
+        """The call is made, perhaps once more."""
+        self._runs[call] = 0
+        self._paused.pop(call, None)
+
+    def decided(self, answers: Mapping[str, ApprovalAnswer]) -> None:
+        """Takes what was decided of calls that wait in runs within."""
+        self._answers = dict(answers)
 
     def spent(self, call: str) -> int:
         """How many completions the runs of this call have taken."""
-        return self._spent.get(call, 0)
+        return sum(count for (key, _), count in self._spent.items() if key == call)
+
+    def waits(self, call: str) -> bool:
+        """Whether a run within this call waits for a person."""
+        return call in self._paused
+
+    def waiting(self) -> tuple[PendingCall, ...]:
+        """The calls that wait in runs within open calls."""
+        return tuple(one for calls in self._paused.values() for one in calls)
 
     async def ask(
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
     ) -> str:
-        """The model's answer. Raises `ToolError` where there is none, says why, and what to do."""
+        """The model's answer. Raises `ToolError` where there is none, and says why."""
         if self._depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
+        number = self._runs.get(call.call, 0)
+        self._runs[call.call] = number + 1
         async with self._one:  # one budget: what one run takes, the next does not have
-            session = self._session
-            open_calls = session.current.open_calls
-            taken = sum(count for key, count in self._spent.items() if key in open_calls)
-            left = session.limits.max_iterations - session.iterations - taken
-            if left < 1:
-                raise ToolError("no completions are left for a run within", code="iteration_limit")
-            policy = session.policy
-            if tools is not None:
-                policy = policy.narrowed_by(Policy(allow=tuple(tools), redact=False))
-            limits = replace(session.limits, max_iterations=left)
-            surfaced = _Surfaced(self._approver, call, context)
-            parent = f"{session.header.session}/{call.call}"
             try:
-                outcome = await self._run(question, policy, limits, surfaced, parent)
-            except (BackendError, UsageError) as error:
+                outcome = await self._outcome(call, number, context, question, tools)
+            except MlxToolsError as error:
+                if not isinstance(error, BackendError) and error.exit_code != 2:
+                    raise
                 raise ToolError(f"the model could not be asked: {error}") from None
-            self._spent[call.call] = self.spent(call.call) + outcome.turns
+            self._spent[call.call, number] = outcome.turns
         if isinstance(outcome, Answered):
             return outcome.answer
+        if isinstance(outcome, Paused):
+            name = _prefix(call.call, number)
+            self._paused[call.call] = tuple(
+                replace(one, call_id=f"{name}/{one.call_id}") for one in outcome.pending
+            )
+            raise ToolError(
+                "a call in a run within waits for a person", code="requires_confirmation"
+            )
         why = outcome.reason if isinstance(outcome, Stopped) else outcome.status
         raise ToolError(f"the run within ended without an answer: {why} ({outcome.session})")
 
+    async def _outcome(
+        self,
+        call: CallRecord,
+        number: int,
+        context: ToolContext,
+        question: str,
+        tools: Sequence[str] | None,
+    ) -> Outcome:
+        session, prefix = self._session, _prefix(call.call, number)
+        policy = session.policy
+        if tools is not None:
+            policy = policy.narrowed_by(Policy(allow=tuple(tools), redact=False))
+        spec = session.specs.get(call.name)
+        once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
+        run = Within(
+            question=question,
+            policy=policy,
+            limits=session.limits,
+            approver=_Surfaced(self._approver, prefix, call.name, context, once=once),
+            parent=f"{session.header.session}/{prefix}",
+        )
+        begun = session.current.nested(call.call, number)
+        if begun is not None:
+            said = {
+                key.removeprefix(f"{prefix}/"): answer
+                for key, answer in self._answers.items()
+                if key.startswith(f"{prefix}/")
+            }
+            try:
+                outcome = await self._go_on(run, begun, said)
+            except UsageError:
+                if not said:
+                    raise
+                outcome = await self._go_on(run, begun, {})  # what was said does not hold: ask anew
+            if outcome is not None:
+                return outcome
+        open_calls = session.current.open_calls
+        taken = sum(count for (key, _), count in self._spent.items() if key in open_calls)
+        left = session.limits.max_iterations - session.iterations - taken
+        if left < 1:
+            raise ToolError("no completions are left for a run within", code="iteration_limit")
+        run = replace(run, limits=replace(session.limits, max_iterations=left))
+        return await self._start(
+            run,
+            lambda name: self._append(NestedRecord(call=call.call, run=number, session=name)),
+        )
+
+
+def _prefix(call: str, number: int) -> str:
+    """What stands before the ids of calls in a run within a call."""
+    return f"{call}#{number}" if number else call
+
 
 class _Surfaced:
-    """Asks whoever the outer run asks. A call about which nobody decides is refused: the tool that
-    waits for its run cannot be paused."""
+    """Asks whoever the outer run asks. A call about which nobody decides waits, and the outer run
+    with it; but where the outer call cannot be made again (``once``) it is refused."""
 
-    def __init__(self, approver: Approver, call: CallRecord, context: ToolContext) -> None:
+    def __init__(
+        self, approver: Approver, prefix: str, name: str, context: ToolContext, *, once: bool
+    ) -> None:
         self._approver = approver
-        self._call = call
+        self._prefix = prefix
+        self._name = name
         self._context = context
+        self._once = once
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        within = f"within {self._call.name}"
         shown = [
-            replace(r, call=f"{self._call.call}/{r.call}", reason=f"{within}: {r.reason}")
+            replace(r, call=f"{self._prefix}/{r.call}", reason=f"within {self._name}: {r.reason}")
             for r in requests
         ]
         with self._context.person_waits():
             answers = await self._approver.decide(shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
-        return [nobody if answer.approved is None else answer for answer in answers]
+        return [nobody if self._once and a.approved is None else a for a in answers]

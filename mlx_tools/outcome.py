@@ -292,7 +292,7 @@ def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCal
         )
         for key, digest in zip(pause.calls, pause.digests, strict=False)
         if key in calls
-    )
+    ) + tuple(PendingCall(**waiting) for waiting in pause.within)
 
 
 def total_usage(usages: Sequence[Usage]) -> Usage:

@@ -28,8 +28,8 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
         | {"resumed", "stopped"}
     ),
     State.CALLING: frozenset(
-        {"decision", "paused", "edited", "approval", "execution_started", "tool_observation"}
-        | {"resumed", "stopped"}
+        {"decision", "paused", "edited", "approval", "execution_started", "nested_run"}
+        | {"tool_observation", "resumed", "stopped"}
     ),
     State.PAUSED: frozenset({"edited", "approval", "tool_observation", "resumed", "stopped"}),
     State.STOPPED: frozenset({"user"}),

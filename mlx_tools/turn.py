@@ -22,6 +22,7 @@ from mlx_tools.messages import (
     ErrorInfo,
     ExecutionRecord,
     FinalAnswer,
+    NestedRecord,
     ObservationRecord,
     Record,
     RepairRecord,
@@ -46,7 +47,10 @@ from mlx_tools.spec import ToolSpec
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-_OF_A_CALL: Final = (DecisionRecord, ObservationRecord, ExecutionRecord, ApprovalRecord, EditRecord)
+_OF_A_CALL: Final = (
+    *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
+    *(ApprovalRecord, EditRecord),
+)
 
 
 class Situation(Protocol):
@@ -77,6 +81,7 @@ class Turn:
         self._decisions: dict[str, DecisionRecord] = {}
         self._approvals: dict[str, ApprovalRecord] = {}
         self._edited: set[str] = set()
+        self._nested: dict[tuple[str, int], str] = {}
         self._started: set[str] = set()
         self._in_doubt: set[str] = set()
         self.open_calls: dict[str, CallRecord] = {}
@@ -134,6 +139,8 @@ class Turn:
                 if record.mutates:
                     self._in_doubt.add(record.call)
                     self._approvals.pop(record.call, None)  # used up
+            case NestedRecord():
+                self._nested[record.call, record.run] = record.session
             case ObservationRecord():
                 del self.open_calls[record.call]
 
@@ -153,6 +160,10 @@ class Turn:
     def approval(self, key: str) -> ApprovalRecord | None:
         """What a person said of this call, where that still holds."""
         return self._approvals.get(key)
+
+    def nested(self, key: str, run: int) -> str | None:
+        """The session in which this call asked the model for the time number ``run``."""
+        return self._nested.get((key, run))
 
     def was_edited(self, key: str) -> bool:
         """Whether a person gave this call other arguments."""

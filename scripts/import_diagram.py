@@ -29,7 +29,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("due", "outcome", "past", "transcript"),
     ("turn",),
     ("events", "session"),
-    ("access_file", "approval", "data", "foreign", "observation", "paths"),
+    ("access_file", "approval", "at_once", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),
     ("backends", "sessions", "store", "tally", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),

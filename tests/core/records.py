@@ -77,6 +77,7 @@ RECORDS = st.one_of(
         state=TEXT,
         seal=TEXT,
     ),
+    _record(m.NestedRecord, call=KEY, run=st.integers(0, 9), session=TEXT),
     _record(m.EditRecord, call=KEY, arguments=ARGUMENTS, at=TEXT),
     _record(m.ResumedRecord, policy=ARGUMENTS, at=TEXT),
     _record(

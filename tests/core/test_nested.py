@@ -17,8 +17,10 @@ from mlx_tools import (
     ApprovalRequest,
     Controller,
     Limits,
+    Paused,
     Policy,
     TranscriptStore,
+    UsageError,
     tool,
 )
 from mlx_tools.messages import Header
@@ -164,12 +166,130 @@ def test_an_approval_is_asked_of_whoever_the_outer_run_asks_and_its_time_does_no
     assert "within research" in request.reason
 
 
-@pytest.mark.parametrize("approver", [None, Person(None), Person(False)])
-def test_what_nobody_approves_does_not_run(approver: Person | None) -> None:
-    outcome, backend = within(approver)
+def test_what_a_person_refuses_does_not_run() -> None:
+    outcome, backend = within(Person(False))
     assert isinstance(outcome, Answered)
     assert sent == []
     assert "refused" in backend.prompts[2]
+
+
+# --- pause, resume, crashes -------------------------------------------------------------------
+
+
+def controller(folder: Path, *lines: str, tools: Any = None) -> Controller:
+    return Controller(ScriptedBackend(*lines), tools or TOOLS, ALL, store=TranscriptStore(folder))
+
+
+def paused_within(folder: Path) -> Paused:
+    sent.clear()
+    lines = (call("research", question="?"), call("send", text="hi"))
+    outcome = controller(folder, *lines).run_sync("Go.")
+    assert isinstance(outcome, Paused)
+    return outcome
+
+
+def resumed(made: Controller, session: str, approvals: Any = None) -> Any:
+    async def go() -> Any:
+        return await made.resume(session, approvals=approvals)
+
+    return anyio.run(go)
+
+
+def cut_after(path: Path, records: int) -> None:
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join(lines[:records]) + b"\n")
+
+
+END = (answer("done"), answer("Done."))
+
+
+def test_a_run_within_that_waits_pauses_the_outer_run(tmp_path: Path) -> None:
+    paused = paused_within(tmp_path)
+    (pending,) = paused.pending
+    assert (pending.call_id, pending.name) == ("c1/c1", "send")
+    assert dict(pending.arguments) == {"text": "hi"}
+    assert sent == []
+    assert isinstance(resumed(controller(tmp_path), paused.session), Paused)
+    with pytest.raises(UsageError, match="not a call that waits"):
+        resumed(controller(tmp_path), paused.session, {"c1/c7": True})
+    wrong = ApprovalAnswer(True, digest="0" * 64)
+    again = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": wrong})
+    assert isinstance(again, Paused)
+    assert sent == []
+
+
+@pytest.mark.parametrize("approvals", [{"c1/c1": True}, True])
+def test_an_approved_call_within_runs_once(tmp_path: Path, approvals: Any) -> None:
+    paused = paused_within(tmp_path)
+    outcome = resumed(controller(tmp_path, *END), paused.session, approvals)
+    assert isinstance(outcome, Answered)
+    assert (sent, outcome.calls[0].output) == (["hi"], "found: done")
+    with pytest.raises(UsageError):
+        resumed(controller(tmp_path, *END), paused.session, {"c1/c1": True})
+    assert sent == ["hi"]
+
+
+def test_a_refused_call_within_does_not_run(tmp_path: Path) -> None:
+    paused = paused_within(tmp_path)
+    outcome = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False})
+    assert isinstance(outcome, Answered)
+    assert sent == []
+
+
+def test_where_the_outer_call_changes_things_itself_silence_is_a_no(tmp_path: Path) -> None:
+    @tool(name="research", effects={"write"})
+    async def changing(question: str, context: ToolContext) -> str:
+        """Finds something out, and writes it down."""
+        return "found: " + await context.ask(question)
+
+    sent.clear()
+    lines = (call("research", question="?"), call("send", text="hi"), *END)
+    outcome = controller(tmp_path, *lines, tools=[changing, send]).run_sync("Go.")
+    assert isinstance(outcome, Answered)
+    assert sent == []
+
+
+def test_a_crash_after_the_run_within_does_not_make_it_again(tmp_path: Path) -> None:
+    paused = paused_within(tmp_path)
+    resumed(controller(tmp_path, *END), paused.session, True)
+    path = Path(paused.transcript or "")
+    cut_after(path, next(i for i, r in enumerate(load(path)) if r.type == "tool_observation"))
+    assert sent == ["hi"]
+    outcome = resumed(controller(tmp_path, answer("Done again.")), paused.session)
+    assert isinstance(outcome, Answered)
+    assert (outcome.answer, outcome.calls[0].output) == ("Done again.", "found: done")
+    assert sent == ["hi"]
+
+
+def test_a_crash_in_the_middle_of_a_call_within_leaves_it_in_doubt(tmp_path: Path) -> None:
+    paused = paused_within(tmp_path)
+    resumed(controller(tmp_path, *END), paused.session, True)
+    for path in tmp_path.glob("*/transcript.jsonl"):
+        kinds = [record.type for record in load(path)]
+        cut_after(path, len(kinds) - kinds[::-1].index("execution_started"))
+    assert sent == ["hi"]
+    outcome = resumed(controller(tmp_path, *END), paused.session)
+    assert isinstance(outcome, Paused)
+    assert [one.call_id for one in outcome.pending] == ["c1/c1"]
+    assert sent == ["hi"]
+    outcome = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False})
+    assert isinstance(outcome, Answered)
+    assert sent == ["hi"]
+
+
+def test_a_tool_that_asks_something_else_the_second_time_is_told_so(tmp_path: Path) -> None:
+    asked = iter(["first", "second"])
+
+    @tool(name="research", effects={"read"})
+    async def fickle(question: str, context: ToolContext) -> str:
+        """Finds something out."""
+        return await context.ask(next(asked))
+
+    tools = [fickle, send]
+    lines = (call("research", question="?"), call("send", text="hi"))
+    paused = controller(tmp_path, *lines, tools=tools).run_sync("Go.")
+    outcome = resumed(controller(tmp_path, *END, tools=tools), paused.session)
+    assert "something else" in (outcome.calls[0].error_preview or "")
 
 
 def test_a_backend_that_fails_within_is_the_tool_s_error() -> None:
