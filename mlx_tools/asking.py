@@ -9,14 +9,14 @@ looked at again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
 import anyio
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import (
     ApprovalRecord,
     CallRecord,
@@ -28,10 +28,12 @@ from mlx_tools.messages import (
 )
 from mlx_tools.outcome import PendingCall
 from mlx_tools.policy import Policy
-from mlx_tools.policy.approval import Shown, approval_digest, approval_seal, same
+from mlx_tools.policy.approval import Shown, approval_digest, approval_seal, header_seal, same
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.session import Session
+from mlx_tools.states import State
 from mlx_tools.tools import Preview, Registry, preview_of
+from mlx_tools.transcript import to_json
 from mlx_tools.turn import arguments_size, decision_on, refusal_by
 
 APPROVAL_HOLDS: Final = timedelta(days=7)
@@ -109,7 +111,7 @@ class Asking:
                 digests=tuple(one.request.digest for one in seen),
                 expires_at=expires,
                 at=_text(now),
-                within=tuple(asdict(call) for call in within),
+                within=tuple(call.to_json() for call in within),
             )
         )
         return seen
@@ -124,23 +126,20 @@ class Asking:
         if answer.approved and answer.arguments is not None:
             one = await self._edited(one, answer.arguments)
         scope: Scope = "session" if answer.for_session and not one.request.suspect else "call"
-        self._append(
-            ApprovalRecord(
-                call=one.request.call,
-                approved=answer.approved,
-                digest=one.request.digest,
-                reason=answer.reason,
-                at=_text(self._now()),
-                scope=scope,
-                state=one.state,
-                expires_at=one.request.expires_at,
-                seal=approval_seal(
-                    self._secret, one.request.digest, approved=answer.approved, scope=scope
-                ),
-            )
+        spec = self._session.specs.get(one.request.name)
+        record = ApprovalRecord(
+            call=one.request.call,
+            approved=answer.approved,
+            digest=one.request.digest,
+            reason=answer.reason,
+            at=_text(self._now()),
+            scope=scope,
+            state=one.state,
+            expires_at=one.request.expires_at,
+            tool=spec.digest() if spec is not None else "",
+            effects=tuple(sorted(spec.effects_of(one.request.arguments))) if spec else (),
         )
-        if answer.approved and scope == "session":
-            self.decide_anew()
+        self._append(replace(record, seal=seal_of(self._secret, record)))
 
     def _asked(self, one: _Seen) -> bool:
         return any(call.call == one.request.call for call in self._session.current.asked())
@@ -171,7 +170,9 @@ class Asking:
         self._append(
             EditRecord(call=edited.call, arguments=edited.arguments, at=_text(self._now()))
         )
-        self._append(decision)
+        # Whatever policy says of the call as it is now: it waits for the approval that comes next.
+        asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
+        self._append(decision if decision.decision == "ask" else asks)
         return await self._seen(session.current.call(edited.call), one.request.expires_at)
 
     # --- answers to what an earlier process asked ---
@@ -254,8 +255,7 @@ class Asking:
         if approval is None:
             return None
         one = await self._seen(call, approval.expires_at)
-        sealed = approval_seal(self._secret, approval.digest, approved=True, scope=approval.scope)
-        if not same(sealed, approval.seal):
+        if not same(seal_of(self._secret, approval), approval.seal):
             raise Changed("the approval in the transcript was not given here")
         if not same(one.request.digest, approval.digest):
             raise Changed(f"what {call.name} would do has changed since it was approved")
@@ -319,6 +319,27 @@ class Asking:
             return begin - _SLACK <= self._now() <= end
         except (TypeError, ValueError):
             return False
+
+
+def seal_of(secret: bytes, record: ApprovalRecord) -> str:
+    """What shows that a person said what the record says."""
+    return approval_seal(secret, {k: v for k, v in to_json(record).items() if k != "seal"})
+
+
+class NoQuestion(UsageError):
+    """Nothing was asked in the session yet."""
+
+
+def check_reopened(session: Session, secret: bytes) -> None:
+    """Raises `NoQuestion` where nothing was asked in this session yet, `TranscriptError` where it
+    was not begun with this secret: its policy might be anybody's."""
+    if session.state in (State.EMPTY, State.IDLE) and session.turn == 0:
+        raise NoQuestion("the session has no question yet", hint="ask one in a new session")
+    if not same(header_seal(secret, to_json(session.header)), session.header.seal):
+        raise TranscriptError(
+            "the transcript was not begun here, or its header was changed",
+            hint="only the store that a session was begun in can go on with it",
+        )
 
 
 class Changed(Exception):

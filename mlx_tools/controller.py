@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol, TypeVar
 import anyio
 
 from mlx_tools import data, events, given
-from mlx_tools.approval import ApprovalAnswer, Approvals, Approver, NobodyThere
+from mlx_tools.approval import Approvals, Approver, NobodyThere
+from mlx_tools.asking import check_reopened, seal_of
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
 from mlx_tools.backends.limits import found_within
@@ -27,6 +28,7 @@ from mlx_tools.nested import NestedRuns, Within
 from mlx_tools.outcome import Outcome
 from mlx_tools.outputs import switched_off
 from mlx_tools.policy import Limits, Policy, permitted
+from mlx_tools.policy.approval import same
 from mlx_tools.prompt import (
     ChatFormat,
     Frame,
@@ -227,14 +229,16 @@ class Controller:
         try:
             if files.artifacts is not None:
                 self.registry.add_reader()
+            secret = self._store.secret
             folded = Session(
                 files.transcript,
                 specs=self.registry.specs(),
                 words=data.load_words(),
                 disabled=switched_off(self.registry, files.artifacts),
+                believes=lambda said: same(seal_of(secret, said), said.seal),
             )
             driver = self._driver(folded, files)
-            driver.check_reopened()
+            check_reopened(folded, secret)
             return Conversation(driver, self._in_force(folded.header))
         except BaseException:
             files.transcript.close()
@@ -263,29 +267,13 @@ class Controller:
         within._depth, within._parent = self._depth + 1, run.parent
         return within
 
-    async def _start_within(self, run: Within, begun: Callable[[str], None]) -> Outcome:
-        async with await self._within(run).conversation() as conversation:
-            begun(conversation.session)
-            return await conversation.run(run.question)
-
-    async def _go_on_within(
-        self, run: Within, session: str, said: Mapping[str, ApprovalAnswer]
-    ) -> Outcome | None:
-        try:
-            conversation = self._within(run).reopen(session)
-        except UsageError:  # it was cut off before anything was asked in it
-            return None
-        async with conversation:
-            return await conversation.go_on(run.question, said or None)
-
     def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
         nested = partial(
             NestedRuns,
             session,
             self._approver,
             self._depth,
-            start=self._start_within,
-            go_on=self._go_on_within,
+            make=self._within,
         )
         return Driver(
             session,
@@ -296,7 +284,7 @@ class Controller:
             secret=self._store.secret,
             spent=spent,
             now=self._now,
-            nested=lambda append: nested(append=append),
+            nested=nested,
         )
 
     def _check_tools(self) -> None:

@@ -44,6 +44,11 @@ class Conversation:
         return self._driver.files.session
 
     @property
+    def parent(self) -> str:
+        """The session and the call that this one runs within, empty for one of its own."""
+        return self._driver.session.header.parent
+
+    @property
     def transcript(self) -> str | None:
         """The path of the transcript, None where it is in memory alone."""
         return self._driver.files.path
@@ -84,7 +89,7 @@ class Conversation:
             raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
         current = driver.session.current
         sure = [c.call for c in driver.waiting() if not current.in_doubt(c.call)]
-        sure += [call.call_id for call in driver.waiting_within()]
+        sure += [call.call_id for call in driver.waiting_within() if not call.in_doubt]
         answers = answers_of(approvals, sure)
         with observed(driver.files.transcript, emit) as tell:
             await driver.resume(self._policy, answers, tell)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -43,7 +43,7 @@ from mlx_tools.nested import NestedRuns
 from mlx_tools.outcome import PendingCall
 from mlx_tools.outputs import Outputs
 from mlx_tools.policy import Policy
-from mlx_tools.policy.approval import header_seal, same
+from mlx_tools.policy.approval import header_seal
 from mlx_tools.session import Session
 from mlx_tools.states import State
 from mlx_tools.store import SessionFiles
@@ -77,7 +77,7 @@ class Driver:
         secret: bytes,
         spent: float = 0.0,
         now: Callable[[], datetime] = utc_now,
-        nested: Callable[[Callable[[Record], None]], NestedRuns] | None = None,
+        nested: Callable[..., NestedRuns] | None = None,
     ) -> None:
         self.session = session
         self.files = files
@@ -89,27 +89,16 @@ class Driver:
             session, registry, approver=approver, secret=secret, append=self._append, now=now
         )
         self._clock = now
-        self._nested = nested(self._append) if nested is not None else None
+        own = {"append": self._append, "clean": self.outputs.clean, "holding": self._person_waits}
+        self._nested = nested(**own) if nested is not None else None
         self._spent = spent
+        self._scope: anyio.CancelScope | None = None
         self._emit: Emit = lambda event: None
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
     def open(self, header: Header) -> None:
         """Begins the session. Raises `TranscriptError` where the header cannot be written."""
         self._append(replace(header, seal=header_seal(self._secret, to_json(header))))
-
-    def check_reopened(self) -> None:
-        """Raises `UsageError` where nothing was asked in this session yet, `TranscriptError` where
-        it was not begun with this secret: its policy might be anybody's."""
-        session = self.session
-        if session.state in (State.EMPTY, State.IDLE) and session.turn == 0:
-            raise UsageError("the session has no question yet", hint="ask one in a new session")
-        seal = header_seal(self._secret, to_json(session.header))
-        if not same(seal, session.header.seal):
-            raise TranscriptError(
-                "the transcript was not begun here, or its header was changed",
-                hint="only the store that a session was begun in can go on with it",
-            )
 
     def waiting(self) -> tuple[CallRecord, ...]:
         """The calls that a person must decide about."""
@@ -165,7 +154,8 @@ class Driver:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
             left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
             with anyio.move_on_after(left) as scope:
-                await self._loop(scope)
+                self._scope = scope
+                await self._loop()
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
                 self._stop("total_timeout", f"not done in {self.session.limits.total_timeout:g} s")
@@ -183,7 +173,7 @@ class Driver:
         finally:
             access.end()
 
-    async def _loop(self, scope: anyio.CancelScope) -> None:
+    async def _loop(self) -> None:
         while True:
             due = self.session.due()
             match due:
@@ -194,13 +184,24 @@ class Driver:
                 case Execute():
                     await self._execute(due.calls)
                 case Ask():
-                    began, deadline = monotonic(), scope.deadline
-                    scope.deadline = math.inf
                     self._waiting_for = ""
-                    await self._asking.ask(due.calls)
-                    scope.deadline = deadline + monotonic() - began
+                    self._asking.decide_anew()  # a consent may cover them by now
+                    if calls := self.session.current.asked():
+                        with self._person_waits():
+                            await self._asking.ask(calls)
                 case Rest():
                     return
+
+    @contextlib.contextmanager
+    def _person_waits(self) -> Iterator[None]:
+        """While a person is asked, the run's time stands still."""
+        scope = self._scope or anyio.CancelScope()
+        began, deadline = monotonic(), scope.deadline
+        scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            scope.deadline = deadline + monotonic() - began
 
     def _break_off(self, error: BaseException) -> None:
         asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
@@ -221,8 +222,7 @@ class Driver:
 
     def _unrun(self, call: CallRecord, code: ErrorCode, reason: str = "") -> ObservationRecord:
         """The observation of a call that was decided about and did not run."""
-        text = self.session.words.error(code, name=call.name, reason=reason)
-        error = ErrorInfo(code, text)
+        error = ErrorInfo(code, self.session.words.error(code, name=call.name, reason=reason))
         return ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
 
     # --- records ---
@@ -366,11 +366,12 @@ class Driver:
             expected=expected,
             artifacts=self.files.artifacts,
             ask=partial(self._nested.ask, call) if self._nested is not None else None,
+            clean=self.outputs.clean,
             shown_chars=limits.max_observation_chars,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
-        if self._nested is not None and self._nested.waits(call.call) and result.error is not None:
-            return  # it is made again once a person has decided
+        if self._nested is not None and self._nested.waits(call.call):
+            return  # whatever it returned: it is made again once a person has decided
         shown = self.outputs.take(call, result)
         record = ObservationRecord(
             call=call.call,
@@ -393,7 +394,7 @@ class Driver:
             events.ToolProgress(
                 call=call.call,
                 name=call.name,
-                message=progress.message,
+                message=self.outputs.clean(progress.message),
                 fraction=progress.fraction,
             )
         )

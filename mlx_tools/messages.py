@@ -238,8 +238,9 @@ class ApprovalRecord:
     """What a person said of a call that policy asked about; binds to ``digest``.
 
     ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds:
-    both are part of the digest. ``scope`` ``session`` covers later calls of the tool too. ``seal``
-    shows whoever has the store's secret that a person said it.
+    both are part of the digest. ``scope`` ``session`` covers later calls too, of the tool with the
+    digest ``tool``, with no more than ``effects``. ``seal`` shows whoever has the store's secret
+    that a person said it.
     """
 
     type: ClassVar[str] = "approval"
@@ -251,6 +252,8 @@ class ApprovalRecord:
     scope: Literal["call", "session"] = "call"
     state: str = ""
     expires_at: str = ""
+    tool: str = ""
+    effects: tuple[str, ...] = ()
     seal: str = ""
 
 

@@ -9,13 +9,16 @@ in it happens twice.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver
+from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approvals, Approver
+from mlx_tools.asking import NoQuestion
 from mlx_tools.errors import BackendError, MlxToolsError, UsageError
 from mlx_tools.messages import CallRecord, NestedRecord, Record
 from mlx_tools.outcome import Answered, Outcome, Paused, PendingCall, Stopped
@@ -38,16 +41,33 @@ class Within:
     parent: str
 
 
-Start = Callable[[Within, Callable[[str], None]], Awaitable[Outcome]]
-"""Runs it in a session of its own, which is told before anything happens in it."""
-GoOn = Callable[[Within, str, Mapping[str, ApprovalAnswer]], Awaitable[Outcome | None]]
-"""Goes on with the session in which it was begun, with what was decided; None where that holds no
-question yet."""
+Holding = Callable[[], AbstractContextManager[None]]
+"""Entered while a person is asked: the time of the outer run stands still."""
+
+
+class Conversing(Protocol):
+    """A session of a run within: `mlx_tools.conversation.Conversation`."""
+
+    @property
+    def session(self) -> str: ...
+    @property
+    def parent(self) -> str: ...
+    async def run(self, question: str, /) -> Outcome: ...
+    async def go_on(self, question: str, approvals: Approvals, /) -> Outcome: ...
+    def close(self) -> None: ...
+
+
+class Runs(Protocol):
+    """What runs within are made by: `mlx_tools.controller.Controller`."""
+
+    async def conversation(self) -> Conversing: ...
+    def reopen(self, session: str, /) -> Conversing: ...
 
 
 class NestedRuns:
-    """The runs that tools of one session start. ``depth`` is that of the session itself, ``append``
-    writes a record of it down."""
+    """The runs that tools of one session start. ``depth`` is that of the session itself, ``make``
+    gives what a run is made by, ``append`` writes a record of the session down, ``clean`` takes
+    secrets out of a text, and ``holding`` is entered while a person is asked."""
 
     def __init__(
         self,
@@ -55,25 +75,28 @@ class NestedRuns:
         approver: Approver,
         depth: int,
         *,
-        start: Start,
-        go_on: GoOn,
+        make: Callable[[Within], Runs],
         append: Callable[[Record], None],
+        clean: Callable[[str], str],
+        holding: Holding,
     ) -> None:
         self._session = session
         self._approver = approver
         self._depth = depth
-        self._start = start
-        self._go_on = go_on
+        self._make = make
         self._append = append
+        self._clean = clean
+        self._holding = holding
         self._one = anyio.Lock()
         self._runs: dict[str, int] = {}
+        self._contexts: dict[str, ToolContext] = {}
         self._spent: dict[tuple[str, int], int] = {}
         self._paused: dict[str, tuple[PendingCall, ...]] = {}
         self._answers: dict[str, ApprovalAnswer] = {}
 
     def begin(self, call: str) -> None:
         """The call is made, perhaps once more."""
-        self._runs[call] = 0
+        self._contexts.pop(call, None)
         self._paused.pop(call, None)
 
     def decided(self, answers: Mapping[str, ApprovalAnswer]) -> None:
@@ -90,15 +113,25 @@ class NestedRuns:
 
     def waiting(self) -> tuple[PendingCall, ...]:
         """The calls that wait in runs within open calls."""
-        return tuple(one for calls in self._paused.values() for one in calls)
+        open_calls = self._session.current.open_calls
+        return tuple(
+            one for key, calls in self._paused.items() if key in open_calls for one in calls
+        )
 
     async def ask(
-        self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
+        self,
+        call: CallRecord,
+        context: ToolContext,
+        question: str,
+        tools: Sequence[str] | None,
     ) -> str:
         """The model's answer. Raises `ToolError` where there is none, and says why."""
+        question = self._clean(question)  # it may hold what the tool has read
         if self._depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
-        number = self._runs.get(call.call, 0)
+        if self._contexts.get(call.call) is not context:  # it is tried once more
+            self._contexts[call.call], self._runs[call.call] = context, 0
+        number = self._runs[call.call]
         self._runs[call.call] = number + 1
         async with self._one:  # one budget: what one run takes, the next does not have
             try:
@@ -133,13 +166,18 @@ class NestedRuns:
         policy = session.policy
         if tools is not None:
             policy = policy.narrowed_by(Policy(allow=tuple(tools), redact=False))
+        after = max(part.network_after_read != "allow" for part in policy.parts)
+        if after and session.past.private_read:  # what this session has read may be in the question
+            policy = policy.narrowed_by(Policy(allow=["*"], local_only=True, redact=False))
         spec = session.specs.get(call.name)
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
         run = Within(
             question=question,
             policy=policy,
             limits=session.limits,
-            approver=_Surfaced(self._approver, prefix, call.name, context, once=once),
+            approver=_Surfaced(
+                self._approver, prefix, call.name, (context, self._holding), once=once
+            ),
             parent=f"{session.header.session}/{prefix}",
         )
         begun = session.current.nested(call.call, number)
@@ -163,10 +201,30 @@ class NestedRuns:
         if left < 1:
             raise ToolError("no completions are left for a run within", code="iteration_limit")
         run = replace(run, limits=replace(session.limits, max_iterations=left))
-        return await self._start(
-            run,
-            lambda name: self._append(NestedRecord(call=call.call, run=number, session=name)),
-        )
+        conversation = await self._make(run).conversation()
+        try:
+            name = conversation.session
+            self._append(NestedRecord(call=call.call, run=number, session=name))
+            return await conversation.run(run.question)
+        finally:
+            conversation.close()
+
+    async def _go_on(
+        self, run: Within, session: str, said: Mapping[str, ApprovalAnswer]
+    ) -> Outcome | None:
+        """The outcome of a run that was begun before; None where nothing was asked in it yet."""
+        if os.sep in session:
+            raise UsageError(f"{session!r} is no session")
+        try:
+            conversation = self._make(run).reopen(session)
+        except NoQuestion:
+            return None
+        try:
+            if conversation.parent != run.parent:
+                raise UsageError(f"the session {session} is not one of this call")
+            return await conversation.go_on(run.question, said or None)
+        finally:
+            conversation.close()
 
 
 def _prefix(call: str, number: int) -> str:
@@ -179,12 +237,18 @@ class _Surfaced:
     with it; but where the outer call cannot be made again (``once``) it is refused."""
 
     def __init__(
-        self, approver: Approver, prefix: str, name: str, context: ToolContext, *, once: bool
+        self,
+        approver: Approver,
+        prefix: str,
+        name: str,
+        clocks: tuple[ToolContext, Holding],
+        *,
+        once: bool,
     ) -> None:
         self._approver = approver
         self._prefix = prefix
         self._name = name
-        self._context = context
+        self._context, self._holding = clocks
         self._once = once
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
@@ -192,7 +256,7 @@ class _Surfaced:
             replace(r, call=f"{self._prefix}/{r.call}", reason=f"within {self._name}: {r.reason}")
             for r in requests
         ]
-        with self._context.person_waits():
+        with self._context.person_waits(), self._holding():
             answers = await self._approver.decide(shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
         return [nobody if self._once and a.approved is None else a for a in answers]

@@ -78,13 +78,19 @@ class CallReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A call that waits for a person. An approval must carry its ``digest``."""
+    """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it was
+    started, and nobody knows how it ended."""
 
     call_id: str
     name: str
     arguments: Mapping[str, Any]
     digest: str
     expires_at: str
+    in_doubt: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The call as ``--json`` prints it; ``in_doubt`` only where it is."""
+        return {k: v for k, v in asdict(self).items() if k != "in_doubt" or v}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,7 @@ class Outcome:
             "turns": self.turns,
             "calls": [call.to_json(include_outputs=include_outputs) for call in self.calls],
             "sources": list(getattr(self, "sources", ())),
-            "pending": [asdict(call) for call in getattr(self, "pending", ())],
+            "pending": [call.to_json() for call in getattr(self, "pending", ())],
             "usage": {"requests": self.requests} | asdict(self.usage),
             "repairs": dict(self.repairs),
             "model": self.model,
@@ -282,6 +288,8 @@ def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCal
     """The calls that are asked about in ``pause``, as they would run."""
     calls = {r.call: r for r in run if isinstance(r, CallRecord)}
     edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
+    ended = {r.call for r in run if isinstance(r, ObservationRecord)}
+    doubtful = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - ended
     return tuple(
         PendingCall(
             call_id=key,
@@ -289,6 +297,7 @@ def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCal
             arguments=dict(edited.get(key, calls[key].arguments)),
             digest=digest,
             expires_at=pause.expires_at,
+            in_doubt=key in doubtful,
         )
         for key, digest in zip(pause.calls, pause.digests, strict=False)
         if key in calls

@@ -108,7 +108,7 @@ class Outputs:
         """The text, behind the notice that a person gave the call other arguments, if one did."""
         if not self._session.current.was_edited(call.call):
             return text
-        return self._session.words.edited_notice(call.arguments) + text
+        return self.clean(self._session.words.edited_notice(call.arguments)) + text
 
     @property
     def _wants_all(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlx_tools.messages import (
+    ApprovalRecord,
     CallRecord,
     CompletionRecord,
     DecisionRecord,
@@ -14,7 +15,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import Tally
 from mlx_tools.protocol import canonical
-from mlx_tools.spec import Effects, ToolSpec
+from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
 
 _RAN: Final = ("tool_error", "timeout")
 """With these a call has run, and failed."""
@@ -64,14 +65,13 @@ class Past:
     """What has happened in a session that decides about its later calls, over all its questions.
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
-    answered, ``consents`` are the effects that a person allowed a tool for the rest of the session,
-    ``at`` is when the last completion came.
+    answered, ``at`` is when the last completion came.
     """
 
     def __init__(self) -> None:
         self.made = Tally()
         self.private_read = False
-        self.consents: dict[str, Effects] = {}
+        self._consents: dict[str, ApprovalRecord] = {}
         self.at = ""
         self._names: dict[str, str] = {}
 
@@ -86,8 +86,17 @@ class Past:
                 self.made.add(record.call, self._names.get(record.call, ""), self.at)
             case ObservationRecord() if record.error is None or record.error.code in _RAN:
                 spec = specs.get(record.name)
-                self.private_read |= spec is None or spec.private
+                # what a run within the call has read is not known here
+                self.private_read |= spec is None or spec.private or record.nested > 0
 
-    def consent(self, name: str, effects: Effects) -> None:
-        """Takes in that a person allowed a tool these effects for the rest of the session."""
-        self.consents[name] = self.consents.get(name, frozenset()) | effects
+    def consent(self, name: str, said: ApprovalRecord) -> None:
+        """Takes in that a person allowed a tool for the rest of the session."""
+        self._consents[name] = said
+
+    def consented(self, spec: ToolSpec) -> Effects | None:
+        """The effects that a person allowed this tool, as it is now, for the rest of the session;
+        None where nobody did."""
+        said = self._consents.get(spec.name)
+        if said is None or said.tool != spec.digest():
+            return None
+        return frozenset(effect for effect in ALL_EFFECTS if effect in said.effects)

@@ -8,7 +8,7 @@ session: that is all there is to resuming.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mlx_tools.due import Ask, Complete, Due, Execute, Rest, Thought, Write
@@ -20,6 +20,7 @@ from mlx_tools.messages import (
     CompletionRecord,
     CorrectionRecord,
     ErrorInfo,
+    ExecutionRecord,
     FinishReason,
     Header,
     ObservationRecord,
@@ -72,12 +73,14 @@ class Session:
         words: PromptWords,
         disabled: Mapping[str, str] | None = None,
         finder: Finder | None = None,
+        believes: Callable[[ApprovalRecord], bool] = lambda record: True,
     ) -> None:
         self.state = State.EMPTY
         self.specs = specs
         self.words = words
         self.disabled = disabled or {}
         self.finder = finder
+        self._believes = believes
         self.past = Past()
         self.turn = 0
         self.calls_made = 0
@@ -189,6 +192,10 @@ class Session:
             self._settle()
 
     def _follow(self, record: Record) -> None:
+        if isinstance(record, ExecutionRecord):
+            yes = self.current.approval(record.call)
+            if yes is not None and yes.scope == "session" and self._believes(yes):
+                self.past.consent(self.current.call(record.call).name, yes)
         self.current.note(record)
         if isinstance(record, CallRecord):
             self.format_errors = 0
@@ -206,10 +213,6 @@ class Session:
             said = record.content if record.error is None else record.error.message
             if said and calls_in(said):
                 self.observations.append(said)
-        elif isinstance(record, ApprovalRecord) and record.approved and record.scope == "session":
-            call = self.current.call(record.call)
-            if (spec := self.specs.get(call.name)) is not None:
-                self.past.consent(call.name, spec.effects_of(call.arguments))
         self._settle()
 
     def _settle(self) -> None:

@@ -89,7 +89,13 @@ class Turn:
     @property
     def unwritten(self) -> tuple[Record, ...]:
         """What follows from the completion and is not in the transcript yet."""
-        return self._records[self._noted :]
+        return tuple(r for r in self._records[self._noted :] if not self._is_past(r))
+
+    def _is_past(self, record: Record) -> bool:
+        """Whether the record is about a call that has ended: tools were others when it did."""
+        if not isinstance(record, DecisionRecord | ObservationRecord):
+            return False
+        return record.call in self._calls and record.call not in self.open_calls
 
     def check(self, record: Record) -> None:
         """Raises `TranscriptError` where the record speaks of a call that is not open, starts one
@@ -136,9 +142,9 @@ class Turn:
                     self._in_doubt.discard(record.call)
             case ExecutionRecord():
                 self._started.add(record.call)
+                self._approvals.pop(record.call, None)  # used up
                 if record.mutates:
                     self._in_doubt.add(record.call)
-                    self._approvals.pop(record.call, None)  # used up
             case NestedRecord():
                 self._nested[record.call, record.run] = record.session
             case ObservationRecord():
@@ -339,7 +345,7 @@ def _facts(spec: ToolSpec, record: CallRecord, now: Situation, over: Exceeded | 
         spec,
         record.arguments,
         now.finder,
-        consented=now.past.consents.get(record.name),
+        consented=now.past.consented(spec),
         private_read=now.past.private_read,
         exceeded=over,
     )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -28,6 +29,7 @@ from mlx_tools.router import find_served_format, native_markers
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
+from mlx_tools.tools.builtin.rooted import RootName
 from mlx_tools.verdicts import decide, find_verdict
 
 Note = Callable[[str], None]
@@ -285,8 +287,15 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
         seed=settings.model.seed,
         model=model,
         backend=_described(chosen),
-        roots=settings.tools.roots,
+        roots=tuple(_absolute(root) for root in settings.tools.roots),
     )
+
+
+def _absolute(root: str) -> str:
+    """The root as it means the same folder from anywhere."""
+    name = RootName.parse(root)
+    path = Path(name.path).expanduser().resolve()
+    return f"{path}:rw" if name.writable else str(path)
 
 
 def identity_of(chosen: Chosen, model: str | None) -> str | None:

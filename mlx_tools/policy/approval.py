@@ -40,10 +40,11 @@ def approval_digest(secret: bytes, shown: Shown) -> str:
     return _keyed(secret, "call", {**asdict(shown), "arguments": dict(shown.arguments)})
 
 
-def approval_seal(secret: bytes, digest: str, *, approved: bool, scope: str) -> str:
-    """What shows that a person said so of the call with this digest: a denial cannot be turned into
-    an approval, nor an approval of one call into one for the session."""
-    return _keyed(secret, "approval", [digest, approved, scope])
+def approval_seal(secret: bytes, record: Mapping[str, Any]) -> str:
+    """What shows that a person said so, of an approval's record as JSON without its own ``seal``: a
+    denial cannot be turned into an approval, nor an approval of one call into one for the
+    session."""
+    return _keyed(secret, "approval", dict(record))
 
 
 def header_seal(secret: bytes, header: Mapping[str, Any]) -> str:

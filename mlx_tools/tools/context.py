@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent import futures
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from time import monotonic
@@ -61,6 +62,7 @@ class ToolContext:
 
     __slots__ = (
         "_ask",
+        "_asking",
         "_cancelled",
         "_loop",
         "_report",
@@ -93,6 +95,7 @@ class ToolContext:
         self._ask = ask
         self._loop = loop
         self._cancelled = False
+        self._asking: futures.Future[str] | None = None
         self._waited = 0.0
         self._waiting: float | None = None
 
@@ -103,8 +106,10 @@ class ToolContext:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Says that nobody waits any more."""
+        """Says that nobody waits any more; what the call asks the model is given up too."""
         self._cancelled = True
+        if self._asking is not None:
+            self._asking.cancel()
 
     async def ask(self, question: str, tools: Sequence[str] | None = None) -> str:
         """The answer of the model that called this tool, in a run of its own with tools.
@@ -115,6 +120,8 @@ class ToolContext:
         """
         if self._ask is None:
             raise ToolError("there is no model to ask here")
+        if self._cancelled:
+            raise ToolError("nobody waits for this call any more")
         return await self._ask(self, question, tools)
 
     def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
@@ -122,7 +129,15 @@ class ToolContext:
         if self._ask is None or self._loop is None:
             raise ToolError("there is no model to ask here")
         asking: Coroutine[Any, Any, str] = self.ask(question, tools)
-        return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
+        self._asking = asyncio.run_coroutine_threadsafe(asking, self._loop)
+        if self._cancelled:  # meanwhile
+            self._asking.cancel()
+        try:
+            return self._asking.result()
+        except futures.CancelledError:
+            raise ToolError("nobody waits for this call any more") from None
+        finally:
+            self._asking = None
 
     @contextlib.contextmanager
     def person_waits(self) -> Iterator[None]:

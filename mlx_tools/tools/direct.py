@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -233,6 +233,7 @@ class _Direct:
             timeout=self._limits.tool_timeout,
             policy=self._policy,
             expected=expected,
+            clean=_clean if self._policy.redacts else str,
             on_progress=on_progress,
         )
         status: Status = "ok" if result.error is None else "error"
@@ -243,6 +244,9 @@ class _Direct:
     ) -> DirectCall:
         """Records how the call ended, and says so."""
         content = result.content if result is not None else None
+        if self._policy.redacts and result is not None:
+            content = None if content is None else _clean(content)
+            result = replace(result, content=content, error=error)
         if content is not None:
             limit = self._limits.max_observation_chars
             content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
@@ -270,3 +274,9 @@ class _Direct:
             result=result,
             error=error,
         )
+
+
+def _clean(text: str) -> str:
+    from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+
+    return Redactor().text(text).text

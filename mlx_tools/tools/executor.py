@@ -36,6 +36,9 @@ MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
+_MOST_WORDS: Final = 100_000
+"""Characters of an error's words that are looked at."""
+
 _GRACE: Final = 1.0
 """Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
 
@@ -70,6 +73,7 @@ async def execute(
     artifacts: Artifacts | None = None,
     shown_chars: int | None = None,
     ask: Ask | None = None,
+    clean: Callable[[str], str] = str,
     on_progress: OnProgress | None = None,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
@@ -83,9 +87,9 @@ async def execute(
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
     final. ``policy``, ``expected``, ``artifacts``, ``shown_chars`` and ``ask`` are what the tool's
-    context has. Time in which a person is waited for on behalf of the call does not count.
-    ``on_progress`` is called in the event loop with what the tool reports, the latest report alone
-    where they come faster than the loop turns.
+    context has; ``clean`` is what an error's words pass before they are cut. Time in which a person
+    is waited for on behalf of the call does not count. ``on_progress`` is called in the event loop
+    with what the tool reports, the latest report alone where they come faster than the loop turns.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -113,7 +117,7 @@ async def execute(
     duration_ms = round((perf_counter() - started) * 1000)
     if outcome is None:
         return _failed("timeout", _too_late(tool, seconds), duration_ms)
-    return _result(outcome, duration_ms, max_output_chars)
+    return _result(outcome, duration_ms, max_output_chars, clean)
 
 
 def _copied(value: Any) -> Any:
@@ -251,10 +255,12 @@ def _too_late(tool: Callee, seconds: float) -> str:
     return f"no result within {seconds:g} s" + ("; it may still be running" if runs_on else "")
 
 
-def _result(outcome: Outcome, duration_ms: int, max_output_chars: int) -> ToolResult:
+def _result(
+    outcome: Outcome, duration_ms: int, max_output_chars: int, clean: Callable[[str], str]
+) -> ToolResult:
     text, error = outcome
     if error is not None:
-        return _failed(*_words(error), duration_ms)
+        return _failed(*_words(error, clean), duration_ms)
     if len(text) > max_output_chars:
         message = (
             f"the call was made, but its output of {len(text)} characters is too large "
@@ -268,10 +274,10 @@ def _failed(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> T
     return ToolResult(None, ErrorInfo(code, message), duration_ms, size)
 
 
-def _words(error: BaseException) -> tuple[ErrorCode, str]:
+def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode, str]:
     """The code and the message of what a tool raised: type and text, no traceback."""
     try:
-        text = str(error).strip()
+        text = clean(str(error)[:_MOST_WORDS]).strip()
     except Exception:  # a tool's own exception, whose text cannot be made
         text = ""
     match error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from mlx_tools import (
 )
 from mlx_tools.messages import Header
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import ToolContext
+from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript import load
 
 ALL = Policy(allow=["*"])
@@ -290,6 +291,92 @@ def test_a_tool_that_asks_something_else_the_second_time_is_told_so(tmp_path: Pa
     paused = controller(tmp_path, *lines, tools=tools).run_sync("Go.")
     outcome = resumed(controller(tmp_path, *END, tools=tools), paused.session)
     assert "something else" in (outcome.calls[0].error_preview or "")
+
+
+def test_what_is_in_doubt_within_is_not_among_all_that_wait(tmp_path: Path) -> None:
+    paused = paused_within(tmp_path)
+    resumed(controller(tmp_path, *END), paused.session, True)
+    for path in tmp_path.glob("*/transcript.jsonl"):
+        kinds = [record.type for record in load(path)]
+        cut_after(path, len(kinds) - kinds[::-1].index("execution_started"))
+    doubtful = resumed(controller(tmp_path, *END), paused.session)
+    assert [one.in_doubt for one in doubtful.pending] == [True]
+    assert isinstance(resumed(controller(tmp_path, *END), paused.session, True), Paused)
+    assert sent == ["hi"]
+
+
+def test_a_run_within_whose_session_is_gone_is_not_begun_again(tmp_path: Path) -> None:
+    paused = paused_within(tmp_path)
+    for folder in tmp_path.iterdir():
+        if folder.is_dir() and folder.name != paused.session:
+            shutil.rmtree(folder)
+    outcome = resumed(controller(tmp_path, answer("Well.")), paused.session, True)
+    assert outcome.calls[0].error_code == "tool_error"
+    assert sent == []
+
+
+def test_a_run_within_ends_with_the_time_of_its_call() -> None:
+    sent.clear()
+
+    @tool(effects={"write"})
+    def mail(text: str) -> str:
+        """Mails."""
+        sent.append(text)
+        return "mailed"
+
+    async def slow(prompt: str) -> str:
+        if "mail it" not in prompt:
+            return call("research_slowly", question="mail it")
+        if '"timeout"' in prompt:
+            return answer("Too late.")
+        await anyio.sleep(0.6)
+        return call("mail", text="hi")
+
+    made = Controller(slow, [research_slowly, mail], ALL, limits=Limits(tool_timeout=0.2))
+
+    async def go() -> Any:
+        outcome = await made.run("Go.")
+        await anyio.sleep(1.0)
+        return outcome
+
+    outcome = anyio.run(go)
+    assert outcome.calls[0].error_code == "timeout"
+    assert sent == []
+
+
+def test_a_tool_that_goes_on_without_an_answer_still_waits(tmp_path: Path) -> None:
+    @tool(name="research", effects={"read"})
+    async def careless(question: str, context: ToolContext) -> str:
+        """Finds something out."""
+        try:
+            return await context.ask(question)
+        except ToolError:
+            return "no luck"
+
+    sent.clear()
+    tools = [careless, send]
+    lines = (call("research", question="?"), call("send", text="hi"))
+    paused = controller(tmp_path, *lines, tools=tools).run_sync("Go.")
+    assert isinstance(paused, Paused)
+    outcome = resumed(controller(tmp_path, *END, tools=tools), paused.session, True)
+    assert (outcome.calls[0].output, sent) == ("done", ["hi"])
+
+
+def test_a_tool_that_is_tried_again_finds_its_run(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    @tool(name="research", effects={"read"}, retry="read_only")
+    async def flaky(question: str, context: ToolContext) -> str:
+        """Finds something out."""
+        found = await context.ask(question)
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("a moment")
+        return found
+
+    lines = (call("research", question="?"), call("look"), *END)
+    outcome = controller(tmp_path, *lines, tools=[flaky, look]).run_sync("Go.")
+    assert (outcome.calls[0].output, len(tries)) == ("done", 2)
 
 
 def test_a_backend_that_fails_within_is_the_tool_s_error() -> None:

@@ -421,6 +421,61 @@ def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) 
     assert house.did == []
 
 
+def test_a_consent_that_nobody_gave_covers_nothing(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    forged = ApprovalRecord(
+        call="c1", approved=True, digest="0" * 64, scope="session", seal="0" * 64
+    )
+    with Path(paused.transcript or "").open("a") as out:
+        out.write(encode(forged) + "\n")
+    for _ in range(3):
+        assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
+    assert house.did == []
+
+
+def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) -> None:
+    paused = house.paused(call("send", text="a"))
+    yes = ApprovalAnswer(True, for_session=True)
+    done = resumed(house.controller(call("put", text="b")), paused.session, {"c1": yes})
+    assert isinstance(done, Paused)
+    after = house.controller(call("send", text="c"), tools=other_tools(house))
+    again = resumed(after, paused.session, {"c2": False})
+    assert isinstance(again, Paused)
+    assert house.did == ["a"]
+
+
+def test_a_yes_to_a_call_over_the_network_is_used_up_when_it_starts(house: House) -> None:
+    @tool(needs_approval=True, effects={"network"})
+    def post(text: str) -> str:
+        """Posts."""
+        house.did.append(text)
+        return "posted"
+
+    house.tools.append(post)
+    paused = house.paused(call("post", text="x"))
+    resumed(house.controller(answer()), paused.session, True)
+    path = Path(paused.transcript or "")
+    cut_after(path, 1 + next(i for i, r in enumerate(load(path)) if r.type == "execution_started"))
+    assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
+    assert house.did == ["x"]
+
+
+def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house: House) -> None:
+    @tool(effects={"write"})
+    def save(text: str) -> str:
+        """Saves."""
+        house.did.append(text)
+        return "saved"
+
+    house.tools.append(save)
+    paused = house.paused("Sure: " + call("save", text="a") + "\nok")
+    edit = ApprovalAnswer(True, arguments={"text": "b"})
+    assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": edit}), Answered)
+    assert house.did == ["b"]
+    kinds = [record.type for record in load(Path(paused.transcript or ""))]
+    assert kinds.count("approval") == 1
+
+
 # --- crashes ---------------------------------------------------------------------------------
 
 

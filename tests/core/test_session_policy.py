@@ -161,7 +161,11 @@ def test_only_a_private_tool_that_answered_is_a_private_read() -> None:
 
 def test_a_consent_for_the_session_answers_later_questions() -> None:
     talk = Talk(Policy(allow=["*"], ask=["write"]))
-    talk.session.past.consent("write", frozenset({"write"}))
+    spec = talk.session.specs["write"]
+    yes = ApprovalRecord(
+        call="c0", approved=True, digest="", tool=spec.digest(), effects=("write",)
+    )
+    talk.session.past.consent("write", yes)
     assert talk.say(at(0), numbered("write", 1)) == ["allow session_consent"]
     assert talk.say(at(1), numbered("careful", 1)) == ["ask needs_approval"]
 
