@@ -127,10 +127,11 @@ class Turn:
                 self._decisions[record.call] = record
                 self._approvals.pop(record.call, None)
             case EditRecord():
+                # Whatever it was before: only the approval that comes next lets it run.
                 edited = replace(
                     self._calls[record.call],
                     arguments=record.arguments,
-                    runs="freely",
+                    runs="with_approval",
                     echoed=False,
                 )
                 self._calls[record.call] = self.open_calls[record.call] = edited
