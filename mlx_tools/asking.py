@@ -28,7 +28,14 @@ from mlx_tools.messages import (
 )
 from mlx_tools.outcome import PendingCall
 from mlx_tools.policy import Policy
-from mlx_tools.policy.approval import Shown, approval_digest, approval_seal, header_seal, same
+from mlx_tools.policy.approval import (
+    Shown,
+    approval_digest,
+    approval_seal,
+    header_seal,
+    pause_seal,
+    same,
+)
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.session import Session
 from mlx_tools.states import State
@@ -105,16 +112,19 @@ class Asking:
         now = self._now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._seen(call, expires) for call in calls]
-        self._append(
-            PauseRecord(
-                calls=tuple(one.request.call for one in seen),
-                digests=tuple(one.request.digest for one in seen),
-                expires_at=expires,
-                at=_text(now),
-                within=tuple(call.to_json() for call in within),
-            )
+        record = PauseRecord(
+            calls=tuple(one.request.call for one in seen),
+            digests=tuple(one.request.digest for one in seen),
+            expires_at=expires,
+            at=_text(now),
+            within=tuple(call.to_json() for call in within),
         )
+        self._append(replace(record, seal=self._pause_seal(record)))
         return seen
+
+    def _pause_seal(self, record: PauseRecord) -> str:
+        plain = {k: v for k, v in to_json(record).items() if k != "seal"}
+        return pause_seal(self._secret, plain)
 
     async def _take(self, one: _Seen, answer: ApprovalAnswer) -> None:
         """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
@@ -193,6 +203,15 @@ class Asking:
                     f"{key} cannot be approved: {decision.reason}",
                     hint="deny it, or resume without deciding",
                 )
+
+    def check_within(self, answers: Answers, pause: PauseRecord | None) -> None:
+        """Raises `UsageError` where an answer is about a call in a run within that nobody asks
+        about, or what was shown of it was changed since."""
+        known = {waiting["call_id"] for waiting in pause.within} if pause is not None else set()
+        if unknown := answers.keys() - known:
+            raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
+        if answers and pause is not None and not same(self._pause_seal(pause), pause.seal):
+            raise UsageError("what was shown was changed in the transcript", hint="start again")
 
     def decide_anew(self) -> None:
         """Holds calls that have not run yet to the policy in force now."""

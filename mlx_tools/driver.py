@@ -25,7 +25,7 @@ from mlx_tools.at_once import at_once
 from mlx_tools.backends.base import Backend
 from mlx_tools.completer import Completer, Emit
 from mlx_tools.due import Ask, Complete, Execute, Rest, Write
-from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError, UsageError
+from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError
 from mlx_tools.messages import (
     CallRecord,
     CorrectionRecord,
@@ -134,8 +134,7 @@ class Driver:
         self.outputs.begin()
         session, pause = self.session, self.session.pause
         within = {key: answer for key, answer in answers.items() if "/" in key}
-        if unknown := within.keys() - {call.call_id for call in self.waiting_within()}:
-            raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
+        self._asking.check_within(within, pause if session.state is State.PAUSED else None)
         answers = {key: answer for key, answer in answers.items() if key not in within}
         self._asking.check_answers(answers, policy)
         if self._nested is not None:

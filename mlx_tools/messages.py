@@ -212,7 +212,7 @@ class PauseRecord:
     Each of ``digests`` binds an approval of one of ``calls`` to what is shown. ``at`` is when it
     was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC). ``within`` are
     calls that wait in runs within a call: each with ``call_id``, ``name``, ``arguments``,
-    ``digest`` and ``expires_at``.
+    ``digest`` and ``expires_at``. ``seal`` shows that nobody changed what was shown of them.
     """
 
     type: ClassVar[str] = "paused"
@@ -221,6 +221,7 @@ class PauseRecord:
     expires_at: str
     at: str = ""
     within: tuple[Mapping[str, Any], ...] = ()
+    seal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,11 @@ def approval_seal(secret: bytes, record: Mapping[str, Any]) -> str:
     return _keyed(secret, "approval", dict(record))
 
 
+def pause_seal(secret: bytes, record: Mapping[str, Any]) -> str:
+    """What shows that a pause, given as JSON without its own ``seal``, is as it was written."""
+    return _keyed(secret, "pause", dict(record))
+
+
 def header_seal(secret: bytes, header: Mapping[str, Any]) -> str:
     """What shows that a session's header, given as JSON, is the one it was begun with. The header's
     own ``seal`` is left out."""

@@ -230,6 +230,17 @@ def test_an_approved_call_within_runs_once(tmp_path: Path, approvals: Any) -> No
     assert sent == ["hi"]
 
 
+def test_what_was_shown_of_a_call_within_cannot_be_changed_in_the_transcript(
+    tmp_path: Path,
+) -> None:
+    paused = paused_within(tmp_path)
+    path = Path(paused.transcript or "")
+    path.write_text(path.read_text().replace('{"text":"hi"}', '{"text":"ho"}'))
+    with pytest.raises(UsageError, match="changed in the transcript"):
+        resumed(controller(tmp_path, *END), paused.session, {"c1/c1": True})
+    assert sent == []
+
+
 def test_a_refused_call_within_does_not_run(tmp_path: Path) -> None:
     paused = paused_within(tmp_path)
     outcome = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False})
