@@ -64,7 +64,8 @@ class _Seen:
 class Asking:
     """Asks about the calls of one session.
 
-    ``append`` writes a record down and folds it; ``now`` is the wall clock, UTC.
+    ``append`` writes a record down and folds it; ``now`` is the wall clock, UTC; ``use`` uses the
+    approval of a digest up, and says whether it was there to be used.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Asking:
         secret: bytes,
         append: Callable[[Record], None],
         now: Callable[[], datetime],
+        use: Callable[[str], bool],
     ) -> None:
         self._session = session
         self._registry = registry
@@ -83,6 +85,7 @@ class Asking:
         self._secret = secret
         self._append = append
         self._now = now
+        self._use = use
         self._undecided: set[str] = set()
 
     # --- asking in place ---
@@ -266,7 +269,8 @@ class Asking:
     # --- before a call starts ---
 
     async def binding(self, call: CallRecord) -> str | None:
-        """The state that the call must find, None where its approval binds to none.
+        """The state that the call must find, None where its approval binds to none; uses the
+        approval up.
 
         Raises `Changed` where a person approved something else than what would run now.
         """
@@ -280,6 +284,8 @@ class Asking:
             raise Changed(f"what {call.name} would do has changed since it was approved")
         if not self._in_time(approval.at, approval.expires_at):
             raise Changed("the approval has expired")
+        if not self._use(approval.digest):
+            raise Changed("the approval was used before")
         return one.state or None
 
     def ask_again(self, call: CallRecord, why: str) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import anyio
 
@@ -85,9 +85,8 @@ class Driver:
         self._completer = Completer(backend, session)
         self._registry = registry
         self._secret = secret
-        self._asking = Asking(
-            session, registry, approver=approver, secret=secret, append=self._append, now=now
-        )
+        ask: dict[str, Any] = {"append": self._append, "now": now, "use": files.used.take}
+        self._asking = Asking(session, registry, approver=approver, secret=secret, **ask)
         self._clock = now
         own = {"append": self._append, "clean": self.outputs.clean, "holding": self._person_waits}
         self._nested = nested(**own) if nested is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
@@ -20,20 +21,53 @@ from mlx_tools.messages import Header
 from mlx_tools.transcript import Transcript, TranscriptFile
 
 _TRANSCRIPT: Final = "transcript.jsonl"
+_USED: Final = "used"
 _SESSION_ID: Final = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 KEPT: Final = 256
 """Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
 
 
+class Used:
+    """The approvals that calls have started with, by their digests: each counts once, whatever is
+    taken away from a transcript. ``path`` None keeps them in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known: set[str] = set()
+
+    def take(self, digest: str) -> bool:
+        """Uses an approval up; False where it was used before. Raises `TranscriptError` where that
+        cannot be written down."""
+        if self._path is None:
+            taken = digest not in self._known
+            self._known.add(digest)
+            return taken
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if digest.encode() in file.read().split():
+                    return False
+                file.write(f"{digest}\n".encode())
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise TranscriptError(
+                f"{self._path} cannot be written: {error.strerror}",
+                hint="nothing was run; free some space and start again",
+            ) from None
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
-    """An open session: its id, its transcript, where long outputs go (None: nowhere), and the
-    access list of its runs."""
+    """An open session: its id, its transcript, where long outputs go (None: nowhere), the access
+    list of its runs, and the approvals that were used up."""
 
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
     access: Access = field(default_factory=MemoryAccess)
+    used: Used = field(default_factory=Used)
 
     @property
     def path(self) -> str | None:
@@ -141,7 +175,8 @@ class TranscriptStore:
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
         access = AccessFile(folder / FILE_NAME, self.watched)
-        return SessionFiles(session, transcript, self.artifacts(folder), access)
+        used = Used(self.folder / _USED)
+        return SessionFiles(session, transcript, self.artifacts(folder), access, used)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session, to go on with: by its id, or by the path of its transcript.
@@ -158,7 +193,8 @@ class TranscriptStore:
         header = transcript[0] if len(transcript) else None
         name = header.session if isinstance(header, Header) else path.parent.name
         access = AccessFile(path.parent / FILE_NAME, self.watched)
-        return SessionFiles(name, transcript, self.artifacts(path.parent), access)
+        used = Used(self.folder / _USED)
+        return SessionFiles(name, transcript, self.artifacts(path.parent), access, used)
 
     def artifacts(self, folder: Path) -> ArtifactStore:
         """Where the outputs of the session in ``folder`` are kept. What is put there sweeps all

@@ -421,6 +421,19 @@ def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) 
     assert house.did == []
 
 
+def test_a_transcript_that_was_rolled_back_does_not_use_a_yes_twice(house: House) -> None:
+    paused = house.paused(call("send", text="hi"))
+    resumed(house.controller(answer()), paused.session, True)
+    path = Path(paused.transcript or "")
+    said = next(i for i, r in enumerate(load(path)) if isinstance(r, ApprovalRecord))
+    cut_after(path, said + 1)
+    assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
+    cut_after(path, said)
+    with pytest.raises(UsageError):
+        resumed(house.controller(answer()), paused.session, {"c7": True})
+    assert house.did == ["hi"]
+
+
 def test_an_edit_that_nobody_made_lets_nothing_run(house: House) -> None:
     @tool(effects={"write"})
     def save(text: str) -> str:
