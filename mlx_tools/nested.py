@@ -166,7 +166,7 @@ class NestedRuns:
         policy = session.policy
         if tools is not None:
             policy = policy.narrowed_by(Policy(allow=tuple(tools), redact=False))
-        after = max(part.network_after_read != "allow" for part in policy.parts)
+        after = any(part.network_after_read != "allow" for part in policy.parts)
         if after and session.past.private_read:  # what this session has read may be in the question
             policy = policy.narrowed_by(Policy(allow=["*"], local_only=True, redact=False))
         spec = session.specs.get(call.name)

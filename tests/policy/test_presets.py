@@ -117,6 +117,8 @@ def test_a_tool_whose_effects_depend_on_its_arguments_is_left_to_each_call() -> 
         return ALL_EFFECTS
 
     check_presets(specs(file_access=effects))
+    with pytest.raises(ToolDefinitionError, match="file_access has the effects"):
+        check_presets(specs(file_access=ALL_EFFECTS))
 
 
 @pytest.mark.parametrize("effects", [ALL_EFFECTS, READ, frozenset(), frozenset(("write",))])

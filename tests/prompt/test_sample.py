@@ -173,6 +173,11 @@ def test_what_is_made_up_always_fits(schema: Any) -> None:
         jsonschema.Draft202012Validator(schema).validate(value)
 
 
+@pytest.mark.parametrize("kind", ["string", "integer", "number", "boolean", "array", "object"])
+def test_something_is_made_up_for_every_plain_type(kind: str) -> None:
+    assert made({"type": kind}) is not None
+
+
 @given(schema=JSON)
 @settings(max_examples=200, deadline=None)
 def test_what_is_no_schema_brings_no_harm(schema: Any) -> None:
