@@ -23,10 +23,10 @@ from typing import Any
 from mlx_tools import data
 from mlx_tools.backends import CompletionRequest, LocalBackend
 from mlx_tools.decoding.grammar import Grammar, grammar_for
-from mlx_tools.messages import UserRecord
 from mlx_tools.models import DEFAULT, model_path, read_model_files
 from mlx_tools.prompt import Neutraliser, Prompt, build_examples, build_system
 from mlx_tools.protocol import ReadingRules, judge, read
+from mlx_tools.records import UserRecord
 from mlx_tools.router import find_chat_format
 from mlx_tools.spec import ToolSpec
 

@@ -36,8 +36,8 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.messages import CompletionRecord, Record, UserRecord
 from mlx_tools.models import DEFAULT, model_path, read_model_files
+from mlx_tools.records import CompletionRecord, Record, UserRecord
 from mlx_tools.router import find_chat_format
 from mlx_tools.transcript import load
 

@@ -17,15 +17,7 @@ import anyio
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.messages import (
-    ApprovalRecord,
-    CallRecord,
-    DecisionRecord,
-    EditRecord,
-    PauseRecord,
-    Record,
-    ToolCall,
-)
+from mlx_tools.messages import ToolCall
 from mlx_tools.outcome import PendingCall
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import (
@@ -37,6 +29,14 @@ from mlx_tools.policy.approval import (
     same,
 )
 from mlx_tools.protocol import Reading, judge
+from mlx_tools.records import (
+    ApprovalRecord,
+    CallRecord,
+    DecisionRecord,
+    EditRecord,
+    PauseRecord,
+    Record,
+)
 from mlx_tools.session import Session
 from mlx_tools.states import State
 from mlx_tools.tools import Preview, Registry, preview_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import anyio
@@ -25,9 +25,10 @@ from mlx_tools.decoding import (
 from mlx_tools.decoding.grammar import grammar_for
 from mlx_tools.due import Complete, Thought
 from mlx_tools.errors import BackendError
-from mlx_tools.messages import ErrorInfo, FinishReason, Usage
+from mlx_tools.messages import ErrorInfo
 from mlx_tools.protocol import AnswerDelta, ArgumentsDelta, CallStarted, Delta, Reader, Reading
 from mlx_tools.session import Session
+from mlx_tools.written import Written
 
 GRACE_SECONDS: Final = 0.25
 """How long the server may take, once the message is whole, to end by itself and say its usage."""
@@ -37,22 +38,6 @@ NO_REQUEST: Final = "..."
 """Stands for the request where the model is asked what it likes whatever is requested."""
 
 Emit = Callable[[events.Event], None]
-
-
-@dataclass(slots=True)
-class Written:
-    """What the model wrote, and how it was read. ``thought`` came before the forced prefix;
-    ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost."""
-
-    thought: str = ""
-    prefix: str = ""
-    text: str = ""
-    finish_reason: FinishReason | None = None
-    usage: Usage = field(default_factory=Usage)
-    closed_early: bool = False
-    requests: int = 0
-    pieces: int = 0
-    reading: Reading = field(default_factory=Reading)
 
 
 class Completer:

@@ -23,7 +23,7 @@ from mlx_tools.backends.limits import found_within
 from mlx_tools.conversation import Conversation
 from mlx_tools.driver import Driver, utc_now
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import Header, Style
+from mlx_tools.messages import Style
 from mlx_tools.nested import NestedRuns, Within
 from mlx_tools.outcome import Outcome
 from mlx_tools.outputs import switched_off
@@ -39,12 +39,14 @@ from mlx_tools.prompt import (
     read_history,
     told_when_needed,
 )
+from mlx_tools.records import Header
 from mlx_tools.router import decide_for, format_of, model_of
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.tools import Registry, Tool
+from mlx_tools.transcript import FORMAT_VERSION
 from mlx_tools.verdicts import Decided
 
 T = TypeVar("T")
@@ -198,7 +200,8 @@ class Controller:
         def begin(question: str, choice: str | None) -> Header:
             first = (choice or self.settings.tool_choice, *self.settings.require_tools)
             opening = openings.opening(question, history=messages, first=first)
-            return self._header(files.session, decided, chat_format, openings, opening)
+            header = self._header(files.session, decided, chat_format, openings, opening)
+            return replace(header, history=tuple({"role": r, "content": c} for r, c in messages))
 
         return Conversation(driver, self.policy, begin)
 
@@ -349,6 +352,7 @@ class Controller:
     ) -> Header:
         settings = self.settings
         return Header(
+            version=FORMAT_VERSION,
             session=session,
             created=self._now().isoformat(timespec="seconds"),
             model=settings.model or model_of(self.backend),
@@ -374,6 +378,10 @@ class Controller:
             parent=self._parent,
             limits=self.limits.to_json(),
             tool_choice=settings.tool_choice,
+            project_context=settings.project_context,
+            persona=settings.persona,
+            catalog_budget=settings.catalog_budget,
+            require_tools=settings.require_tools,
         )
 
 

@@ -13,10 +13,10 @@ from mlx_tools.approval import Approvals, answers_of
 from mlx_tools.completer import Emit
 from mlx_tools.driver import Driver
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import Header
 from mlx_tools.outcome import Outcome, outcome_of
 from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import told_when_needed
+from mlx_tools.records import Header
 from mlx_tools.states import State
 from mlx_tools.telemetry import observed
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mlx_tools.messages import (
+from mlx_tools.records import (
     CallRecord,
     CompletionRecord,
     CorrectionRecord,

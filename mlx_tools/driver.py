@@ -26,11 +26,16 @@ from mlx_tools.backends.base import Backend
 from mlx_tools.completer import Completer, Emit
 from mlx_tools.due import Ask, Complete, Execute, Rest, Write
 from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.nested import NestedRuns
+from mlx_tools.outcome import PendingCall
+from mlx_tools.outputs import Outputs
+from mlx_tools.policy import Policy
+from mlx_tools.policy.approval import header_seal
+from mlx_tools.records import (
     CallRecord,
     CorrectionRecord,
     DecisionRecord,
-    ErrorInfo,
     ExecutionRecord,
     Header,
     ObservationRecord,
@@ -39,11 +44,6 @@ from mlx_tools.messages import (
     ResumedRecord,
     StoppedRecord,
 )
-from mlx_tools.nested import NestedRuns
-from mlx_tools.outcome import PendingCall
-from mlx_tools.outputs import Outputs
-from mlx_tools.policy import Policy
-from mlx_tools.policy.approval import header_seal
 from mlx_tools.session import Session
 from mlx_tools.states import State
 from mlx_tools.store import SessionFiles
@@ -297,20 +297,13 @@ class Driver:
         self._emit(events.TurnStarted(turn=due.turn, prompt_chars=len(due.prompt)))
         began = monotonic()
         written = await self._completer.complete(due, self._emit)
-        record = self.session.completion(
+        record = written.record(
             due,
-            written.reading,
-            text=written.text,
-            finish_reason=written.finish_reason,
-            closed_early=written.closed_early,
-            usage=written.usage,
+            self.session.asked,
             duration_ms=round((monotonic() - began) * 1000),
-            thought=written.thought,
-            prefix=written.prefix,
-            requests=written.requests,
-            pieces=written.pieces,
             at=self._now(),
         )
+        self.session.read_already(record, written.reading)
         self._append(record)
         self._waiting_for = ""
         self._emit(

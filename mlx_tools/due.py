@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlx_tools.messages import CallRecord, Record, Strategy, ToolCall
+from mlx_tools.messages import Strategy, ToolCall
 from mlx_tools.protocol import ReadingRules
+from mlx_tools.records import CallRecord, Record
 from mlx_tools.spec import ToolSpec
 
 

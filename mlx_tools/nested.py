@@ -20,9 +20,9 @@ import anyio
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approvals, Approver
 from mlx_tools.asking import NoQuestion
 from mlx_tools.errors import BackendError, MlxToolsError, UsageError
-from mlx_tools.messages import CallRecord, NestedRecord, Record
 from mlx_tools.outcome import Answered, Outcome, Paused, PendingCall, Stopped
 from mlx_tools.policy import Limits, Policy
+from mlx_tools.records import CallRecord, NestedRecord, Record
 from mlx_tools.session import Session
 from mlx_tools.tools import ToolContext, ToolError
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 
 from mlx_tools import errors
 from mlx_tools.counters import Counters, count
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
     EditRecord,
-    ErrorInfo,
     ExecutionRecord,
     Header,
     ObservationRecord,
@@ -22,7 +22,6 @@ from mlx_tools.messages import (
     Record,
     RepairRecord,
     StoppedRecord,
-    Usage,
     UserRecord,
 )
 

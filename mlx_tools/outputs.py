@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from mlx_tools.artifacts import ArtifactStore
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import CallRecord, ErrorInfo
+from mlx_tools.messages import ErrorInfo
 from mlx_tools.observation import shorten
 from mlx_tools.policy import permitted
 from mlx_tools.prompt import READER, is_reader
+from mlx_tools.records import CallRecord
 from mlx_tools.session import Session
 from mlx_tools.tools import Registry, ToolResult
 from mlx_tools.tools.builtin.read_artifact import why_off

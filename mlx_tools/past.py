@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mlx_tools.messages import (
+from mlx_tools.policy import Tally
+from mlx_tools.protocol import canonical
+from mlx_tools.records import (
     ApprovalRecord,
     CallRecord,
     CompletionRecord,
@@ -13,8 +15,6 @@ from mlx_tools.messages import (
     ObservationRecord,
     Record,
 )
-from mlx_tools.policy import Tally
-from mlx_tools.protocol import canonical
 from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
 
 _RAN: Final = ("tool_error", "timeout")

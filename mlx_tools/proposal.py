@@ -14,19 +14,11 @@ from mlx_tools.backends.guard import Guarded
 from mlx_tools.controller import Controller
 from mlx_tools.due import Complete
 from mlx_tools.errors import BackendError, BackendTimeout
-from mlx_tools.messages import (
-    AnswerRecord,
-    CallRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    FinalAnswer,
-    Record,
-    ToolCall,
-    Usage,
-)
+from mlx_tools.messages import FinalAnswer, ToolCall, Usage
 from mlx_tools.outcome import Stopped, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.records import AnswerRecord, CallRecord, CompletionRecord, CorrectionRecord, Record
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec

@@ -13,26 +13,7 @@ from typing import Final
 
 from mlx_tools.due import Ask, Complete, Due, Execute, Rest, Thought, Write
 from mlx_tools.errors import ErrorCode, TranscriptError
-from mlx_tools.messages import (
-    AnswerRecord,
-    ApprovalRecord,
-    CallRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    ErrorInfo,
-    ExecutionRecord,
-    FinishReason,
-    Header,
-    ObservationRecord,
-    PauseRecord,
-    Record,
-    ResumedRecord,
-    StoppedRecord,
-    Strategy,
-    ToolCall,
-    Usage,
-    UserRecord,
-)
+from mlx_tools.messages import ErrorInfo, Strategy, ToolCall
 from mlx_tools.past import History, Past
 from mlx_tools.policy import Finder, Limits, Policy, permitted
 from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords, Told
@@ -43,6 +24,22 @@ from mlx_tools.protocol import (
     calls_in,
     forcing_prefix,
     read,
+)
+from mlx_tools.records import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ExecutionRecord,
+    GoldenRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    ResumedRecord,
+    StoppedRecord,
+    UserRecord,
 )
 from mlx_tools.spec import ToolSpec
 from mlx_tools.states import TRANSITIONS, State
@@ -55,6 +52,7 @@ MAX_BREAKS: Final = 2
 class Session:
     """The fold of a transcript's records.
 
+    ``asked`` is the prompt of the last completion, empty where it is unknown.
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
     with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets. What the
     tools were when a record was written may differ from what they are now: what is recorded holds.
@@ -86,6 +84,7 @@ class Session:
         self.calls_made = 0
         self.breaks = 0
         self.pause: PauseRecord | None = None
+        self.asked = ""
         self._pending: tuple[CompletionRecord, Reading] | None = None
         for record in records:
             self.apply(record)
@@ -102,6 +101,8 @@ class Session:
         if isinstance(record, Header):
             self._open(record)
             return
+        if isinstance(record, GoldenRecord):
+            return  # it says what the session is kept for
         if self._begins_calling(record):
             self.current.all_written()
         self.past.note(record, self.specs)
@@ -164,6 +165,7 @@ class Session:
 
     def _complete(self, record: CompletionRecord) -> None:
         reading = self._reading_of(record)
+        self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
         self.turn = record.turn
         if self._breaks_format(record, reading):
             self.breaks += 1
@@ -343,44 +345,9 @@ class Session:
         """``text`` with its control tokens broken, for use in a prompt."""
         return self._neutraliser.plain(text)
 
-    def completion(
-        self,
-        due: Complete,
-        reading: Reading,
-        *,
-        text: str,
-        finish_reason: FinishReason | None,
-        closed_early: bool,
-        usage: Usage,
-        duration_ms: int | None,
-        thought: str = "",
-        prefix: str | None = None,
-        requests: int = 1,
-        pieces: int | None = None,
-        at: str = "",
-    ) -> CompletionRecord:
-        """The record of a completion that was read as ``reading``."""
-        record = CompletionRecord(
-            turn=due.turn,
-            prefix=due.rules.prefix if prefix is None else prefix,
-            text=text,
-            counted=reading.counted,
-            finish_reason=finish_reason,
-            closed_early=closed_early,
-            usage=usage,
-            duration_ms=duration_ms,
-            reasoning=thought + reading.reasoning,
-            commentary=reading.commentary,
-            dropped=reading.dropped,
-            bare_text=reading.bare_text,
-            strategy=due.strategy,
-            requests=requests,
-            pieces=pieces,
-            at=at,
-            error=reading.error if reading.error and reading.error.code == "unfilled" else None,
-        )
+    def read_already(self, record: CompletionRecord, reading: Reading) -> None:
+        """Says how a completion was read that is folded next: it need not be read again."""
         self._pending = (record, reading)
-        return record
 
     def _reading_of(self, record: CompletionRecord) -> Reading:
         """The reading that came with the record, or, when folding again, the same one anew."""

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.messages import (
+from mlx_tools.outcome import PendingCall, pending_calls
+from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -31,7 +32,6 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.outcome import PendingCall, pending_calls
 from mlx_tools.transcript import parse
 
 SessionState = Literal[

@@ -84,21 +84,54 @@ class ToolSpec:
         return possible
 
     def to_json(self) -> dict[str, Any]:
-        """The tool as a header keeps it: what the model was shown, and what it could do at most."""
-        return {
+        """The tool as a header keeps it: all that it declares, what is at its default left out; of
+        effects that depend on the arguments (``by_arguments``) what they may be at most."""
+        out = {
             "name": self.name,
             "description": self.description,
             "parameters": dict(self.parameters),
             "effects": sorted(self.possible_effects),
             "plugin": self.plugin,
-            **({"private": True} if self.private else {}),
         }
+        declared = {
+            "by_arguments": callable(self.effects),
+            "timeout": self.timeout,
+            "retry": self.retry if self.retry != "never" else None,
+            "needs_approval": self.needs_approval,
+            "private": self.private,
+        }
+        return out | {key: value for key, value in declared.items() if value}
+
+    @classmethod
+    def from_json(
+        cls,
+        value: Mapping[str, Any],
+        effects: Callable[[Mapping[str, Any]], Effects] | None = None,
+    ) -> ToolSpec:
+        """The tool that `to_json` gave. ``effects`` is the function of its effects, where they
+        depend on the arguments; without it a call may do all that is possible. Raises
+        `ToolDefinitionError` for what is no tool."""
+        try:
+            possible = frozenset(value["effects"])
+            if not possible <= ALL_EFFECTS or not isinstance(value["parameters"], Mapping):
+                raise ToolDefinitionError(f"{value['name']}: this is no tool's description")
+            return cls(
+                name=value["name"],
+                description=value["description"],
+                parameters=value["parameters"],
+                effects=effects if effects is not None else possible,
+                timeout=value.get("timeout"),
+                retry=value.get("retry", "never"),
+                needs_approval=value.get("needs_approval", False),
+                plugin=value["plugin"],
+                private=value.get("private", False),
+            )
+        except (KeyError, TypeError) as error:
+            raise ToolDefinitionError(f"this is no tool's description: {error}") from None
 
     def digest(self) -> str:
         """SHA-256 of the spec, 64 hexadecimal digits: the tool's version. Changes with anything
         that the tool declares; of effects that depend on the arguments, with what they may be at
         most."""
-        by_arguments = callable(self.effects)
-        declared = [self.to_json(), by_arguments, self.needs_approval, self.timeout, self.retry]
-        text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -21,7 +21,7 @@ class State(StrEnum):
 
 TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     State.EMPTY: frozenset({"header"}),
-    State.IDLE: frozenset({"user"}),
+    State.IDLE: frozenset({"golden", "user"}),
     State.COMPLETING: frozenset({"completion", "correction", "resumed", "stopped"}),
     State.READING: frozenset(
         {"tool_call", "repair", "decision", "tool_observation", "correction", "final_answer"}

@@ -17,7 +17,7 @@ from mlx_tools import given
 from mlx_tools.access_file import FILE_NAME, Access, AccessFile, MemoryAccess
 from mlx_tools.artifacts import KEEP_SECONDS, MAX_BYTES, ArtifactStore, Sweeper
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.messages import Header
+from mlx_tools.records import Header
 from mlx_tools.transcript import Transcript, TranscriptFile
 
 _TRANSCRIPT: Final = "transcript.jsonl"

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlx_tools.counters import Counters, count
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import Header
+from mlx_tools.records import Header
 from mlx_tools.transcript import load
 
 _TRANSCRIPT = "transcript.jsonl"

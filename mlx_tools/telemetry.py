@@ -15,16 +15,16 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from mlx_tools import events
-from mlx_tools.messages import (
+from mlx_tools.messages import Usage
+from mlx_tools.outcome import total_usage
+from mlx_tools.records import (
     AnswerRecord,
     CompletionRecord,
     Header,
     PauseRecord,
     Record,
     StoppedRecord,
-    Usage,
 )
-from mlx_tools.outcome import total_usage
 
 Emit = Callable[[events.Event], None]
 

@@ -19,23 +19,22 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeGuard, get_args
 
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.plain import build
+from mlx_tools.protocol.compact import writer
+from mlx_tools.records import (
     ApprovalRecord,
     EditRecord,
-    ErrorInfo,
     ExecutionRecord,
     Header,
     ObservationRecord,
     PauseRecord,
     Record,
-    Usage,
 )
-from mlx_tools.protocol.compact import writer
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""What is written. Version 1 is read too: its completions do not say what they were asked with."""
 
 _CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
-_NESTED: Final[Mapping[str, type[Any]]] = {"usage": Usage, "error": ErrorInfo}
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
 
@@ -79,32 +78,11 @@ def to_json(record: Record) -> dict[str, Any]:
 
 def from_json(value: Any) -> Record:
     """The record that `to_json` wrote. Raises `TranscriptError` on anything else."""
-    if not isinstance(value, dict) or value.get("type") not in _CLASSES:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _CLASSES:
         raise TranscriptError("a line of the transcript is no record")
-    cls = _CLASSES[value["type"]]
-    known = {f.name: f for f in fields(cls)}
-    arguments: dict[str, Any] = {}
-    for key, item in value.items():
-        if key == "type":
-            continue
-        if key not in known:
-            raise TranscriptError(
-                f"a {value['type']} record holds the unknown key {key!r}",
-                hint="it was written by a newer version of mlx-tools",
-            )
-        if key in _NESTED and isinstance(item, dict):
-            item = _build(_NESTED[key], item)
-        elif isinstance(item, list):
-            item = tuple(item)
-        arguments[key] = item
-    return _build(cls, arguments)  # type: ignore[no-any-return]
-
-
-def _build(cls: type[Any], arguments: Mapping[str, Any]) -> Any:
-    try:
-        return cls(**arguments)
-    except TypeError as error:
-        raise TranscriptError(f"a record is incomplete: {error}") from None
+    fields_given = {key: item for key, item in value.items() if key != "type"}
+    return build(_CLASSES[kind], fields_given, f"a {kind} record")  # type: ignore[no-any-return]
 
 
 def encode(record: Record) -> str:
@@ -147,9 +125,9 @@ def parse(data: bytes) -> tuple[list[Record], int]:
 def _check_header(record: Record) -> None:
     if not isinstance(record, Header):
         raise TranscriptError("the transcript does not begin with its header")
-    if record.version != FORMAT_VERSION:
+    if not 1 <= record.version <= FORMAT_VERSION:
         raise TranscriptError(
-            f"the transcript has format version {record.version}; this program reads "
+            f"the transcript has format version {record.version}; this program reads 1 to "
             f"{FORMAT_VERSION}",
             hint="use the version of mlx-tools that wrote it, or a newer one",
         )

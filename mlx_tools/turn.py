@@ -11,23 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode, TranscriptError
-from mlx_tools.messages import (
-    AnswerRecord,
-    ApprovalRecord,
-    CallRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    DecisionRecord,
-    EditRecord,
-    ErrorInfo,
-    ExecutionRecord,
-    FinalAnswer,
-    NestedRecord,
-    ObservationRecord,
-    Record,
-    RepairRecord,
-    StoppedRecord,
-)
+from mlx_tools.messages import ErrorInfo, FinalAnswer
 from mlx_tools.past import History, Past
 from mlx_tools.policy import (
     Exceeded,
@@ -42,6 +26,21 @@ from mlx_tools.policy import (
 )
 from mlx_tools.prompt import PromptWords
 from mlx_tools.protocol import JudgedCall, Reading, judge
+from mlx_tools.records import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    EditRecord,
+    ExecutionRecord,
+    NestedRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+)
 from mlx_tools.spec import ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

@@ -23,12 +23,12 @@ FACE: Final = "__init__"
 
 FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("errors",),
-    ("given", "messages", "spec", "states"),
-    ("lexical",),
+    ("given", "messages", "plain", "spec", "states"),
+    ("lexical", "records"),
     ("counters", "policy", "prompt", "protocol"),
     ("due", "outcome", "past", "transcript"),
     ("turn",),
-    ("events", "session"),
+    ("events", "session", "written"),
     ("access_file", "approval", "at_once", "data", "foreign", "observation", "paths"),
     ("artifacts", "models", "tools"),
     ("backends", "sessions", "store", "tally", "verdicts"),

@@ -35,7 +35,7 @@ from mlx_tools.cli.wiring import (
 from mlx_tools.controller import Controller
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.events import Event, Finished
-from mlx_tools.messages import Header
+from mlx_tools.records import Header
 from mlx_tools.router import native_markers
 from mlx_tools.transcript import load
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.cli.escape import as_name, in_words, on_one_line
-from mlx_tools.messages import (
+from mlx_tools.outcome import PREVIEW_CHARS
+from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -28,7 +29,6 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.outcome import PREVIEW_CHARS
 from mlx_tools.sessions import ListedSession, Standing
 
 QUESTION_CHARS: Final = 60

@@ -20,10 +20,10 @@ from mlx_tools.cli.output import complain, print_json, print_text, shown, to_jso
 from mlx_tools.cli.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
 from mlx_tools.config import Configuration
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
-from mlx_tools.messages import Header
 from mlx_tools.outcome import PREVIEW_CHARS
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
+from mlx_tools.records import Header
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Registry
 from mlx_tools.tools.builtin.tool_search import DEFAULT_LIMIT, Found, find_tools

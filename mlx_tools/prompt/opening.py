@@ -80,7 +80,7 @@ class Openings:
             self.search = find_search()
         self._examples = () if self._whole.hidden else self._shown(frame.tools)
         known = frame.tools if self.search is None else (*frame.tools, self.search)
-        catalog = json.dumps([_described(spec) for spec in known], sort_keys=True)
+        catalog = json.dumps([spec.to_json() for spec in known], sort_keys=True)
         self.tools: tuple[Mapping[str, Any], ...] = tuple(json.loads(catalog))
         self.catalog_hash = hashlib.sha256(catalog.encode()).hexdigest()
 
@@ -151,14 +151,3 @@ def _read(message: Message) -> Said:
             hint='each is {"role": "user" or "assistant", "content": text}',
         )
     return role, content
-
-
-def _described(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as the header keeps it: what the model was shown, and what it could do at most."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": dict(spec.parameters),
-        "effects": sorted(spec.possible_effects),
-        "plugin": spec.plugin,
-    }

@@ -13,23 +13,22 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import (
-    AnswerRecord,
-    CallRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    ErrorInfo,
-    ObservationRecord,
-    Record,
-    ToolObservation,
-    UserRecord,
-)
+from mlx_tools.messages import ErrorInfo, ToolObservation
 from mlx_tools.prompt.chat_format import ChatFormat
 from mlx_tools.prompt.examples import Turn, style_named
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.spoken import closed, neutral_speech
 from mlx_tools.prompt.words import PromptWords
 from mlx_tools.protocol.styles import write_answer, write_observation
+from mlx_tools.records import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
 
 CORRECTION: Final = "protocol"
 """The name in an observation that answers no call, but a line that could not be read."""

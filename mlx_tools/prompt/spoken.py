@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from mlx_tools.messages import CompletionRecord
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.protocol.read import read
 from mlx_tools.protocol.rules import ReadingRules, Style
+from mlx_tools.records import CompletionRecord
 
 _OPENING: Final = re.compile(r"<tool_call>(?=\s*\{)|<final_answer>")
 _STRING_OR_END: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|</tool_call>', re.DOTALL)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlx_tools.messages import Header, ObservationRecord, UserRecord
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.prompt.finder import READER, Finder, is_reader, is_search, told_when_needed
+from mlx_tools.records import Header, ObservationRecord, UserRecord
 from mlx_tools.spec import ToolSpec
 
 

@@ -11,21 +11,20 @@ from typing import Any, Final, Literal
 import anyio
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver, NobodyThere
-from mlx_tools.messages import (
-    ApprovalRecord,
-    CallRecord,
-    DecisionRecord,
-    ErrorInfo,
-    ExecutionRecord,
-    ObservationRecord,
-    Record,
-    RepairRecord,
-    ToolCall,
-)
+from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.observation import shorten
 from mlx_tools.policy import Decision, Facts, Finder, Limits, Policy, decide, facts_of
 from mlx_tools.policy.approval import Shown, approval_digest
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
+from mlx_tools.records import (
+    ApprovalRecord,
+    CallRecord,
+    DecisionRecord,
+    ExecutionRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+)
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.tool import Preview, preview_of

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.cli.session_text import conversation, row, title, waiting
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.records import (
     AnswerRecord,
     CallRecord,
-    ErrorInfo,
     ExecutionRecord,
     Header,
     ObservationRecord,

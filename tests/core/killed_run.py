@@ -26,7 +26,7 @@ from jsonschema import Draft202012Validator
 
 from mlx_tools import Controller, Policy, Tool, TranscriptStore, data, tool
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.messages import Record
+from mlx_tools.records import Record
 from mlx_tools.store import SessionFiles
 from mlx_tools.transcript import TranscriptFile, encode
 

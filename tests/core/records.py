@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mlx_tools import messages as m
+from mlx_tools import records as r
+from mlx_tools.messages import ErrorInfo, Usage
 
 TEXT = st.text(max_size=30)
 JSON = st.recursive(
@@ -20,8 +21,8 @@ JSON = st.recursive(
 )
 ARGUMENTS = st.dictionaries(TEXT, JSON, max_size=3)
 COUNT = st.none() | st.integers(0, 10**9)
-USAGE = st.builds(m.Usage, COUNT, COUNT, COUNT)
-ERROR = st.builds(m.ErrorInfo, st.sampled_from(["tool_error", "timeout"]), TEXT)
+USAGE = st.builds(Usage, COUNT, COUNT, COUNT)
+ERROR = st.builds(ErrorInfo, st.sampled_from(["tool_error", "timeout"]), TEXT)
 KEY = st.sampled_from(["c1", "c2"])
 
 
@@ -31,14 +32,14 @@ def _record(cls: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrate
 
 RECORDS = st.one_of(
     _record(
-        m.UserRecord,
+        r.UserRecord,
         content=TEXT,
         at=TEXT,
         tool_choice=st.none() | TEXT,
         tools=st.lists(TEXT, max_size=2).map(tuple),
     ),
     _record(
-        m.CompletionRecord,
+        r.CompletionRecord,
         turn=st.integers(1, 9),
         prefix=TEXT,
         text=TEXT,
@@ -49,9 +50,11 @@ RECORDS = st.one_of(
         duration_ms=COUNT,
         dropped=st.lists(TEXT, max_size=2).map(tuple),
         bare_text=st.booleans(),
+        prompt=st.none() | TEXT,
+        kept=st.integers(0, 9),
     ),
     _record(
-        m.CallRecord,
+        r.CallRecord,
         turn=st.integers(1, 9),
         call=KEY,
         name=TEXT,
@@ -60,16 +63,16 @@ RECORDS = st.one_of(
         runs=st.sampled_from(["freely", "with_approval"]),
         echoed=st.booleans(),
     ),
-    _record(m.RepairRecord, turn=st.integers(1, 9), name=TEXT, call=st.none() | KEY),
+    _record(r.RepairRecord, turn=st.integers(1, 9), name=TEXT, call=st.none() | KEY),
     _record(
-        m.DecisionRecord,
+        r.DecisionRecord,
         call=KEY,
         decision=st.sampled_from(["allow", "ask", "deny"]),
         rule=TEXT,
         reason=TEXT,
     ),
     _record(
-        m.ApprovalRecord,
+        r.ApprovalRecord,
         call=KEY,
         approved=st.booleans(),
         digest=TEXT,
@@ -77,31 +80,31 @@ RECORDS = st.one_of(
         state=TEXT,
         seal=TEXT,
     ),
-    _record(m.NestedRecord, call=KEY, run=st.integers(0, 9), session=TEXT),
-    _record(m.EditRecord, call=KEY, arguments=ARGUMENTS, at=TEXT),
-    _record(m.ResumedRecord, policy=ARGUMENTS, at=TEXT),
+    _record(r.NestedRecord, call=KEY, run=st.integers(0, 9), session=TEXT),
+    _record(r.EditRecord, call=KEY, arguments=ARGUMENTS, at=TEXT),
+    _record(r.ResumedRecord, policy=ARGUMENTS, at=TEXT),
     _record(
-        m.PauseRecord,
+        r.PauseRecord,
         calls=st.lists(KEY, max_size=2).map(tuple),
         digests=st.lists(TEXT, max_size=2).map(tuple),
         expires_at=TEXT,
     ),
-    _record(m.ExecutionRecord, call=KEY, mutates=st.booleans()),
+    _record(r.ExecutionRecord, call=KEY, mutates=st.booleans()),
     _record(
-        m.ObservationRecord,
+        r.ObservationRecord,
         call=KEY,
         name=TEXT,
         content=st.none() | TEXT,
         error=st.none() | ERROR,
         duration_ms=COUNT,
     ),
-    _record(m.CorrectionRecord, turn=st.integers(1, 9), error=ERROR),
+    _record(r.CorrectionRecord, turn=st.integers(1, 9), error=ERROR),
     _record(
-        m.AnswerRecord,
+        r.AnswerRecord,
         turn=st.integers(1, 9),
         content=TEXT,
         sources=st.lists(JSON, max_size=2).map(tuple),
         bare_text=st.booleans(),
     ),
-    _record(m.StoppedRecord, reason=TEXT, message=TEXT, partial=TEXT),
+    _record(r.StoppedRecord, reason=TEXT, message=TEXT, partial=TEXT),
 )

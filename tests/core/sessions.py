@@ -8,10 +8,12 @@ from typing import Any
 
 from mlx_tools import data
 from mlx_tools.due import Write
-from mlx_tools.messages import (
+from mlx_tools.messages import FinishReason
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import (
     CompletionRecord,
     ExecutionRecord,
-    FinishReason,
     Header,
     ObservationRecord,
     PauseRecord,
@@ -19,8 +21,6 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.policy import Limits, Policy
-from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.session import Session
 from mlx_tools.spec import Effects, ToolSpec
 

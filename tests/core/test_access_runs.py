@@ -27,7 +27,7 @@ from mlx_tools import (
 )
 from mlx_tools.access_file import fingerprints
 from mlx_tools.errors import BackendUnreachable
-from mlx_tools.messages import DecisionRecord, ExecutionRecord, ObservationRecord
+from mlx_tools.records import DecisionRecord, ExecutionRecord, ObservationRecord
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import load

@@ -35,7 +35,7 @@ from mlx_tools import (
     TranscriptStore,
 )
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.messages import EditRecord, PauseRecord, Record
+from mlx_tools.records import EditRecord, PauseRecord, Record
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Preview, ToolError
 from mlx_tools.tools.context import current_context

@@ -31,15 +31,16 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import BackendBroken, BackendUnreachable, TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.messages import Usage
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import (
     ApprovalRecord,
     CompletionRecord,
     ExecutionRecord,
     ObservationRecord,
     StoppedRecord,
-    Usage,
 )
-from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import MemoryStore
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend
 from mlx_tools.transcript import load
 from tests.core.sessions import answer, call
@@ -72,6 +73,23 @@ def test_a_question_is_answered_through_a_tool() -> None:
     assert (made.name, made.status, made.output) == ("area", "ok", "14.0")
     assert '"content":"14.0"' in backend.prompts[1]
     assert backend.prompts[1].startswith(backend.prompts[0])
+
+
+def test_the_transcript_says_what_the_model_was_asked_with() -> None:
+    calls = [call("area", width=2, height=side) for side in (3, 4)]
+    backend = ScriptedBackend(*calls, "no line", answer("12"))
+    store = MemoryStore()
+    controller = Controller(backend, [area], Policy(allow=["area"]), store=store)
+    outcome = controller.run_sync("How large?")
+    records = store.open(outcome.session).transcript
+    asked, prompts = "", []
+    for record in records:
+        if isinstance(record, CompletionRecord):
+            assert record.prompt is not None
+            assert record.kept == len(asked)  # the bytes only grow
+            asked = asked[: record.kept] + record.prompt
+            prompts.append(asked)
+    assert prompts == backend.prompts
 
 
 def test_a_plain_function_serves_as_a_backend() -> None:

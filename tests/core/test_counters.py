@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from mlx_tools import Controller, Policy, TranscriptStore, tool
 from mlx_tools.counters import Counters, ToolCounters, count
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.records import (
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
-    ErrorInfo,
     ExecutionRecord,
     ObservationRecord,
     Record,

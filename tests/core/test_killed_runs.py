@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.messages import AnswerRecord
+from mlx_tools.records import AnswerRecord
 from mlx_tools.transcript import load
 
 SCRIPT = Path(__file__).with_name("killed_run.py")

@@ -24,7 +24,7 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.messages import Header
+from mlx_tools.records import Header
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript import load

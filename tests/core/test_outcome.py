@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.outcome import Answered, Paused, Stopped, outcome_of
+from mlx_tools.records import (
     AnswerRecord,
     CallRecord,
-    ErrorInfo,
     ExecutionRecord,
     Header,
     ObservationRecord,
@@ -18,10 +19,8 @@ from mlx_tools.messages import (
     Record,
     RepairRecord,
     StoppedRecord,
-    Usage,
     UserRecord,
 )
-from mlx_tools.outcome import Answered, Paused, Stopped, outcome_of
 from tests.core.sessions import completion, header
 
 SHAPE = {

@@ -26,8 +26,9 @@ from mlx_tools import (
 )
 from mlx_tools.artifacts import ArtifactStore
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import DecisionRecord, ObservationRecord, Record, Style
+from mlx_tools.messages import Style
 from mlx_tools.protocol.styles import write_answer, write_call
+from mlx_tools.records import DecisionRecord, ObservationRecord, Record
 from mlx_tools.session import Session
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript import load

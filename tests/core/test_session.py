@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from mlx_tools.due import Ask, Complete, Execute, Rest, Write
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.protocol import read
+from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -19,8 +22,8 @@ from mlx_tools.messages import (
     CorrectionRecord,
     DecisionRecord,
     EditRecord,
-    ErrorInfo,
     ExecutionRecord,
+    GoldenRecord,
     Header,
     NestedRecord,
     ObservationRecord,
@@ -31,8 +34,6 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.policy import Limits, Policy
-from mlx_tools.protocol import read
 from mlx_tools.session import Session
 from mlx_tools.states import TRANSITIONS, State
 from tests.core.sessions import (
@@ -66,6 +67,7 @@ EXAMPLES: dict[str, Record] = {
         CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),
         AnswerRecord(turn=1, content="done"),
         StoppedRecord(reason="interrupted"),
+        GoldenRecord(name="kept"),
     )
 }
 

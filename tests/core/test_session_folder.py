@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.messages import (
+from mlx_tools.outcome import Paused, outcome_of
+from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -25,7 +26,6 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.outcome import Paused, outcome_of
 from mlx_tools.sessions import SessionFolder, standing_of
 from mlx_tools.store import TranscriptStore
 from mlx_tools.transcript import TranscriptFile, encode

@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 
 from mlx_tools import Answered, Controller, data, tool
-from mlx_tools.messages import (
-    ApprovalRecord,
-    DecisionRecord,
-    ObservationRecord,
-    Record,
-    UserRecord,
-)
 from mlx_tools.policy import Finder, Policy
+from mlx_tools.records import ApprovalRecord, DecisionRecord, ObservationRecord, Record, UserRecord
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.testing import ScriptedBackend

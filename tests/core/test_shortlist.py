@@ -25,10 +25,11 @@ from mlx_tools import (
     UsageError,
     data,
 )
-from mlx_tools.messages import Header, Record, Style, UserRecord
+from mlx_tools.messages import Style
 from mlx_tools.prompt import Finder, count_tokens
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.protocol.styles import write_answer, write_call
+from mlx_tools.records import Header, Record, UserRecord
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.testing import ScriptedBackend

@@ -9,7 +9,7 @@ import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, tool
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import CompletionRecord
+from mlx_tools.records import CompletionRecord
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.testing import ScriptedBackend
 

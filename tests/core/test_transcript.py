@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from mlx_tools import transcript as t
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import (
+from mlx_tools.records import (
     ApprovalRecord,
     CallRecord,
+    CompletionRecord,
     DecisionRecord,
     ExecutionRecord,
     Header,
@@ -30,7 +31,7 @@ from mlx_tools.messages import (
     PauseRecord,
     UserRecord,
 )
-from tests.core.records import RECORDS
+from tests.core.records import JSON, RECORDS
 
 HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
 
@@ -123,6 +124,46 @@ def test_damage_within_a_file_is_named_and_not_guessed_at(tmp_path: Path) -> Non
 def test_what_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(TranscriptError):
         t.decode(line)
+
+
+@given(record=RECORDS, data=st.data(), value=JSON)
+def test_a_value_of_another_kind_is_refused_or_read(record: Any, data: Any, value: Any) -> None:
+    plain = t.to_json(record)
+    key = data.draw(st.sampled_from(sorted(plain)))
+    try:
+        read = t.from_json({**plain, key: value})
+    except TranscriptError:
+        return
+    # What was let through is a record like any other.
+    assert t.decode(t.encode(read)) == read
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"type":"user","content":5}', "the value of content cannot be right"),
+        ('{"type":"user"}', "it lacks content"),
+        ('{"type":"completion","turn":true,"text":""}', "the value of turn cannot be right"),
+        ('{"type":"completion","turn":1,"text":"","usage":{"tokens":1}}', "unknown key 'tokens'"),
+        ('{"type":"paused","calls":["c1",2],"digests":[],"expires_at":""}', "value of calls"),
+        ('{"type":"stopped","reason":"x","waiting_for":"Godot"}', "value of waiting_for"),
+        ('{"type":["user"],"content":""}', "no record"),
+    ],
+)
+def test_a_value_that_cannot_be_right_is_named(line: str, fault: str) -> None:
+    with pytest.raises(TranscriptError, match=fault):
+        t.decode(line)
+
+
+def test_a_file_of_format_version_1_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text(
+        '{"type":"header","session":"s","created":""}\n{"type":"user","content":"Hello?"}\n'
+        '{"type":"completion","turn":1,"text":"Hello!"}\n'
+    )
+    header, _, completion = t.load(path)
+    assert isinstance(header, Header) and header.version == 1
+    assert isinstance(completion, CompletionRecord) and completion.prompt is None
 
 
 def test_a_file_of_another_format_version_is_refused(tmp_path: Path) -> None:

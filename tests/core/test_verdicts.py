@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from mlx_tools import CompletionsBackend, Controller, Policy, data, tool
 from mlx_tools.controller import RunSettings
-from mlx_tools.messages import CompletionRecord, Header, UserRecord
 from mlx_tools.models.embedded import DEFAULT, EMBEDDED
 from mlx_tools.models.identity import folder_identity, model_identity
 from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import CompletionRecord, Header, UserRecord
 from mlx_tools.router import decide_for
 from mlx_tools.session import Session
 from mlx_tools.testing import ScriptedBackend

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mlx_tools import Answered, Chunk, Controller, Policy, tool
 from mlx_tools.decoding import Asker, AskerLimits, Guide, Opening, Task, guidance
 from mlx_tools.decoding.anew import begins_anew
-from mlx_tools.messages import CompletionRecord
 from mlx_tools.protocol import Style, forcing_prefix, write_answer, write_call
+from mlx_tools.records import CompletionRecord
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.spec import ToolSpec
 from mlx_tools.testing import ScriptedBackend

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.messages import CompletionRecord, FinishReason, Header, ToolCall
+from mlx_tools.messages import FinishReason, ToolCall
 from mlx_tools.protocol import ReadingRules, judge, read
+from mlx_tools.records import CompletionRecord, Header
 from mlx_tools.spec import ToolSpec
 from mlx_tools.transcript import load
 

@@ -16,16 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.messages import (
-    AnswerRecord,
-    CallRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    ErrorInfo,
-    ObservationRecord,
-    Record,
-    UserRecord,
-)
+from mlx_tools.messages import ErrorInfo
 from mlx_tools.models.files import read_model_files
 from mlx_tools.prompt import (
     NAMED_FORMATS,
@@ -37,6 +28,15 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.prompt.markers import KNOWN_TOKENS, PROTOCOL_TAGS
 from mlx_tools.protocol import forcing_prefix, write_answer, write_call
+from mlx_tools.records import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
 from mlx_tools.router import find_chat_format
 from mlx_tools.spec import ToolSpec
 from tests.prompt.conversations import MODELS, WORDS, format_of

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Prompt, Turn
+from mlx_tools.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
-    ErrorInfo,
     Header,
     ObservationRecord,
     PauseRecord,
@@ -22,7 +23,6 @@ from mlx_tools.messages import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Prompt, Turn
 from tests.prompt.conversations import WORDS, prompt_for
 
 CHATML = NAMED_FORMATS["chatml"]

@@ -12,17 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Policy, RunSettings, tool
-from mlx_tools.messages import (
-    AnswerRecord,
-    CallRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    ErrorInfo,
-    FinalAnswer,
-    Message,
-    ObservationRecord,
-    UserRecord,
-)
+from mlx_tools.messages import ErrorInfo, FinalAnswer, Message
 from mlx_tools.prompt import NAMED_FORMATS, Neutraliser, Prompt
 from mlx_tools.prompt.spoken import closed
 from mlx_tools.protocol import (
@@ -33,6 +23,14 @@ from mlx_tools.protocol import (
     read,
     write_answer,
     write_call,
+)
+from mlx_tools.records import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ObservationRecord,
+    UserRecord,
 )
 from mlx_tools.testing import Script, ScriptedBackend
 from tests.prompt.conversations import prompt_for
@@ -195,7 +193,13 @@ def test_a_prompt_grows_whatever_its_completion_leaves_open(
     text = said.record.text[:-cut]
     rules = ReadingRules(style=cast(Any, said.style), prefix=said.record.prefix)
     reading = read(text, reason, rules)
-    record = replace(said.record, text=text, counted=reading.counted, finish_reason=reason)
+    record = replace(
+        said.record,
+        text=text,
+        counted=reading.counted,
+        finish_reason=reason,
+        closed_early=False,  # it is cut off, not left
+    )
     broken = Spoken(said.style, replace(record, dropped=reading.dropped), reading)
     asked, following, _ = turn_of(broken)
     assert following.startswith(asked)

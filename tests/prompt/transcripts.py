@@ -7,20 +7,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mlx_tools.messages import (
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.prompt.markers import KNOWN_TOKENS
+from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call
+from mlx_tools.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
-    ErrorInfo,
     ObservationRecord,
     Record,
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.prompt.markers import KNOWN_TOKENS
-from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call
 
 STYLES = ("jsonl", "markdown-json", "xml")
 

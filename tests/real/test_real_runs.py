@@ -21,9 +21,9 @@ from mlx_tools import (
     RunSettings,
 )
 from mlx_tools.backends.template_probe import probe_chat_format
-from mlx_tools.messages import CompletionRecord
 from mlx_tools.models.files import read_model_files
 from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import CompletionRecord
 from mlx_tools.router import find_chat_format
 from mlx_tools.store import TranscriptStore
 from mlx_tools.transcript import load

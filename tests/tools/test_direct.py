@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mlx_tools.approval import AlwaysApprove, ApprovalAnswer, ApprovalRequest
-from mlx_tools.messages import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
 from mlx_tools.policy import Limits, Policy
+from mlx_tools.records import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
 from mlx_tools.tools import Registry, tool
 from mlx_tools.tools.direct import DirectCall, call_tool
 from tests.policy.test_facts import Words

@@ -1,0 +1,344 @@
+"""Transcript records, plain, frozen values: a line of the transcript each.
+
+Nothing here knows how they come about, are shown or stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, Style, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first record of a transcript: all that resuming and replaying need.
+
+    ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
+    model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
+    that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
+    is what they were chosen by. ``project_context``, ``persona``, ``catalog_budget`` (in tokens;
+    None where it is unknown), ``history`` (earlier messages as the caller gave them) and
+    ``require_tools`` are what ``system`` and ``examples`` were made of. ``standing`` is what was
+    configured at the time besides what this session was allowed, empty where that is ``policy``
+    itself. ``parent`` names the session and the call that this one runs within, where it does.
+    ``seal`` shows whoever has the store's secret that nobody changed the header since.
+    """
+
+    type: ClassVar[str] = "header"
+    session: str
+    created: str
+    version: int = 1
+    model: str | None = None
+    backend: Mapping[str, Any] = field(default_factory=dict)
+    chat_format: Mapping[str, Any] = field(default_factory=dict)
+    style: Style = "jsonl"
+    strategy: str = "free"
+    request_weight: float = 1.0
+    reasoning: str | int = "off"
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    response_mode: str = "answer-first"
+    system: str = ""
+    examples: tuple[Mapping[str, str], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    roots: tuple[str, ...] = ()
+    catalog_hash: str = ""
+    shortlist: tuple[str, ...] = ()
+    shortlist_request: str = ""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    policy_hash: str = ""
+    standing: Mapping[str, Any] = field(default_factory=dict)
+    parent: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    tool_choice: str = "auto"
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    project_context: str = ""
+    persona: str | None = None
+    catalog_budget: int | None = None
+    history: tuple[Mapping[str, str], ...] = ()
+    require_tools: tuple[str, ...] = ()
+    seal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenRecord:
+    """What makes a transcript a golden one: it stands right behind the header.
+
+    ``source`` says who wrote the completions: a ``real`` model, or a ``scripted`` one.
+    ``known`` are tools that the run could see and its catalog does not hold, as the header has
+    them, ``disabled`` those that could not run, with the reason; ``effects`` what a call of a tool
+    whose effects depend on its arguments could do, by the canonical form of the call.
+    ``template`` is the model's own chat template and what else its chat format was read from.
+    ``expect`` says what a live check wants, a mapping a question (`mlx_tools.golden.expect`).
+    ``outcomes`` are what the questions came to, ``named`` says what the names stand for that were
+    put in place of values which change from run to run, ``volatile`` are tools whose output does.
+    """
+
+    type: ClassVar[str] = "golden"
+    name: str
+    source: Literal["real", "scripted"] = "real"
+    about: str = ""
+    features: tuple[str, ...] = ()
+    known: tuple[Mapping[str, Any], ...] = ()
+    disabled: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, Any] = field(default_factory=dict)
+    template: Mapping[str, Any] = field(default_factory=dict)
+    expect: tuple[Mapping[str, Any], ...] = ()
+    outcomes: tuple[Mapping[str, Any], ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
+    volatile: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRecord:
+    """A question. ``at`` is the wall clock (ISO 8601, UTC); it never reaches the prompt.
+
+    ``tools`` are the lines of the tools that match it and that the model had not been told of.
+    """
+
+    type: ClassVar[str] = "user"
+    content: str
+    at: str = ""
+    tool_choice: str | None = None
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRecord:
+    """One completion as it came.
+
+    ``prompt`` is what the model was asked with, but for the first ``kept`` characters, which are
+    those of the prompt before it: as prompts only grow, all of that one. It is None where it was
+    not written down (format version 1). ``prefix`` is what the host wrote at the start of the
+    model's turn, ``text`` what the model wrote after it (with ``guided``: what both wrote),
+    ``counted`` what of both goes on in the prompt. ``requests`` is how often the backend was asked,
+    ``pieces`` in how many pieces text came: with a stock server as many as tokens. ``usage`` adds
+    up all requests. ``error`` is why a guided turn could not be filled. ``at`` is the wall clock
+    when it was read (ISO 8601, UTC): what the rates of calls go by.
+    """
+
+    type: ClassVar[str] = "completion"
+    turn: int
+    prefix: str = ""
+    text: str
+    counted: str = ""
+    finish_reason: FinishReason | None = None
+    closed_early: bool = False
+    usage: Usage = Usage()  # noqa: RUF009  # frozen, so all may share it
+    duration_ms: int | None = None
+    reasoning: str = ""
+    commentary: str = ""
+    dropped: tuple[str, ...] = ()
+    bare_text: bool = False
+    strategy: Strategy = "free"
+    requests: int = 1
+    pieces: int | None = None
+    error: ErrorInfo | None = None
+    at: str = ""
+    prompt: str | None = None
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """A call that was read, valid or not. ``call`` is its key here: unique, and the host's own."""
+
+    type: ClassVar[str] = "tool_call"
+    turn: int
+    call: str
+    name: str
+    arguments: Mapping[str, Any]
+    id: str | None = None
+    runs: Literal["freely", "with_approval"] = "with_approval"
+    echoed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairRecord:
+    """A repair or coercion that reading made; ``call`` is None for one to an answer."""
+
+    type: ClassVar[str] = "repair"
+    turn: int
+    name: str
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """What policy said of a call, by which rule, and why."""
+
+    type: ClassVar[str] = "decision"
+    call: str
+    decision: Literal["allow", "ask", "deny"]
+    rule: str
+    reason: str
+    code: ErrorCode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRecord:
+    """A person is asked about calls, and the run waits: written before anything is shown.
+
+    Each of ``digests`` binds an approval of one of ``calls`` to what is shown. ``at`` is when it
+    was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC). ``within`` are
+    calls that wait in runs within a call: each with ``call_id``, ``name``, ``arguments``,
+    ``digest`` and ``expires_at``. ``seal`` shows that nobody changed what was shown of them.
+    """
+
+    type: ClassVar[str] = "paused"
+    calls: tuple[str, ...]
+    digests: tuple[str, ...]
+    expires_at: str
+    at: str = ""
+    within: tuple[Mapping[str, Any], ...] = ()
+    seal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditRecord:
+    """A person gave a call other arguments; a decision on the call as it is now follows."""
+
+    type: ClassVar[str] = "edited"
+    call: str
+    arguments: Mapping[str, Any]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRecord:
+    """What a person said of a call that policy asked about; binds to ``digest``.
+
+    ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds:
+    both are part of the digest. ``scope`` ``session`` covers later calls too, of the tool with the
+    digest ``tool``, with no more than ``effects``. ``seal`` shows whoever has the store's secret
+    that a person said it.
+    """
+
+    type: ClassVar[str] = "approval"
+    call: str
+    approved: bool
+    digest: str
+    reason: str = ""
+    at: str = ""
+    scope: Literal["call", "session"] = "call"
+    state: str = ""
+    expires_at: str = ""
+    tool: str = ""
+    effects: tuple[str, ...] = ()
+    seal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedRecord:
+    """Another process goes on from here. ``policy`` is the one in force from now on: the header's,
+    narrowed by what was configured at the time."""
+
+    type: ClassVar[str] = "resumed"
+    policy: Mapping[str, Any]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRecord:
+    """Written, and on disk, before a tool starts."""
+
+    type: ClassVar[str] = "execution_started"
+    call: str
+    mutates: bool
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRecord:
+    """A call asks the model for the time number ``run`` (from 0), in the session ``session``: there
+    the answer is found again, where the call has to be made again."""
+
+    type: ClassVar[str] = "nested_run"
+    call: str
+    run: int
+    session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationRecord:
+    """How a call ended. ``content`` is what the model sees; the whole stands in ``artifact``, and
+    in ``whole`` where a golden transcript keeps it.
+
+    ``nested`` is how many completions runs within the call took: they count against the run's.
+    """
+
+    type: ClassVar[str] = "tool_observation"
+    call: str
+    name: str
+    content: str | None = None
+    error: ErrorInfo | None = None
+    id: str | None = None
+    duration_ms: int | None = None
+    output_size_chars: int | None = None
+    artifact: str | None = None
+    nested: int = 0
+    whole: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionRecord:
+    """The model's line could not be read; this is what it is told.
+
+    ``forged``: it wrote an observation, which is the host's to write, after calls had been
+    answered.
+    """
+
+    type: ClassVar[str] = "correction"
+    turn: int
+    error: ErrorInfo
+    forged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRecord:
+    """The final answer."""
+
+    type: ClassVar[str] = "final_answer"
+    turn: int
+    content: str
+    sources: tuple[Any, ...] = ()
+    bare_text: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRecord:
+    """The run ended without an answer, and why.
+
+    ``waiting_for`` says whom the run was waiting for when its time ran out: the backend, a tool, or
+    nobody. ``partial`` is what had come of a completion that broke off: kept, never read.
+    """
+
+    type: ClassVar[str] = "stopped"
+    reason: str
+    message: str = ""
+    waiting_for: Literal["", "backend", "tool"] = ""
+    partial: str = ""
+
+
+Record = (
+    Header
+    | GoldenRecord
+    | UserRecord
+    | CompletionRecord
+    | CallRecord
+    | RepairRecord
+    | DecisionRecord
+    | PauseRecord
+    | EditRecord
+    | ApprovalRecord
+    | ResumedRecord
+    | ExecutionRecord
+    | NestedRecord
+    | ObservationRecord
+    | CorrectionRecord
+    | AnswerRecord
+    | StoppedRecord
+)
