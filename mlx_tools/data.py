@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,15 @@ def words_digest() -> str:
     """A digest of the words that the model reads, as they come with mlx-tools: 16 digits."""
     words = "\0".join(read_data(f"prompts/{name}") for name in sorted(FILES))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def word_files() -> Mapping[str, str]:
+    """A digest of each file with words that the model reads: 16 digits."""
+    return {
+        name: hashlib.sha256(read_data(f"prompts/{name}").encode()).hexdigest()[:16]
+        for name in FILES
+    }
 
 
 def load_words(folder: Path | None = None) -> PromptWords:

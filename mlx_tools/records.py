@@ -75,6 +75,7 @@ class GoldenRecord:
     ``expect`` says what a live check wants, a mapping a question (`mlx_tools.golden.expect`).
     ``outcomes`` are what the questions came to, ``named`` says what the names stand for that were
     put in place of values which change from run to run, ``volatile`` are tools whose output does.
+    ``words`` are digests of the files of ``prompts/`` that it was recorded with.
     """
 
     type: ClassVar[str] = "golden"
@@ -90,6 +91,7 @@ class GoldenRecord:
     outcomes: tuple[Mapping[str, Any], ...] = ()
     named: Mapping[str, str] = field(default_factory=dict)
     volatile: tuple[str, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("controller",),
     ("config", "doctor", "proposal"),
     ("evaluate",),
+    ("golden",),
     (FACE,),
     ("cli",),
     ("__main__",),

@@ -80,8 +80,9 @@ class Openings:
             self.search = find_search()
         self._examples = () if self._whole.hidden else self._shown(frame.tools)
         known = frame.tools if self.search is None else (*frame.tools, self.search)
-        catalog = json.dumps([spec.to_json() for spec in known], sort_keys=True)
-        self.tools: tuple[Mapping[str, Any], ...] = tuple(json.loads(catalog))
+        described = [spec.to_json() for spec in known]
+        self.tools: tuple[Mapping[str, Any], ...] = tuple(json.loads(json.dumps(described)))
+        catalog = json.dumps(described, sort_keys=True)
         self.catalog_hash = hashlib.sha256(catalog.encode()).hexdigest()
 
     def opening(

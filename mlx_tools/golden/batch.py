@@ -1,0 +1,97 @@
+"""Replays many golden transcripts, in as many processes as pay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import MlxToolsError
+from mlx_tools.golden.file import Golden, read_golden
+from mlx_tools.golden.replay import replay
+from mlx_tools.golden.results import Check, Sample
+from mlx_tools.golden.run_tools import run_tools
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import Registry
+from mlx_tools.transcript import to_json
+
+WORTH: Final = 400
+"""Fewer files than this are done before another process has started."""
+_CHUNK: Final = 50
+
+
+def replay_file(
+    path: Path,
+    *,
+    with_records: bool = False,
+    registry: Registry | None = None,
+) -> Check:
+    """Replays one file. What cannot be read or replayed is a check that failed, with the error.
+
+    ``with_records`` keeps the records, for a report. With a ``registry`` the tools that only read,
+    and whose output is the same each time, are run, and what they give is compared.
+    """
+    golden: Golden | None = None
+    try:
+        golden = read_golden(path)
+        tools: Mapping[str, ToolSpec] = registry.all_specs() if registry is not None else {}
+        given = run_tools(golden, registry) if registry is not None else {}
+        done = replay(golden, tools=tools, given=given)
+        sample = Sample(differences=done.differences)
+    except MlxToolsError as error:
+        sample = Sample(error=str(error).removeprefix(f"{path}: "))
+    if golden is None:
+        return Check(name=path.stem, path=str(path), samples=(sample,))
+    if with_records:
+        records = tuple(to_json(record) for record in golden.all)
+        sample = Sample(differences=sample.differences, error=sample.error, records=records)
+    own = golden.golden
+    return Check(
+        name=golden.name,
+        path=str(path),
+        source=own.source,
+        about=own.about,
+        features=own.features,
+        samples=(sample,),
+    )
+
+
+def replay_files(
+    paths: Sequence[Path],
+    *,
+    with_records: bool = False,
+    registry: Callable[[], Registry] | None = None,
+    jobs: int | None = None,
+    step: Callable[[], None] = lambda: None,
+) -> Iterator[Check]:
+    """Replays files; a check each, in their order.
+
+    ``registry`` makes the tools that are run (see `replay_file`). ``jobs`` is how many processes
+    work, by default as many as there are cores, and one alone for a few files. ``step`` is called
+    after each file.
+    """
+    jobs = jobs or (_cores() if len(paths) >= WORTH else 1)
+    if jobs == 1 or registry is not None:
+        made = registry() if registry is not None else None
+        for path in paths:
+            yield replay_file(path, with_records=with_records, registry=made)
+            step()
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        task = _replay_with if with_records else replay_file
+        for check in pool.map(task, paths, chunksize=_CHUNK):
+            yield check
+            step()
+
+
+def _replay_with(path: Path) -> Check:
+    return replay_file(path, with_records=True)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

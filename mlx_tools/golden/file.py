@@ -1,0 +1,122 @@
+"""Golden transcripts as files: a transcript each, with what it is kept for on its second line."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.records import GoldenRecord, Header, Record
+from mlx_tools.transcript import encode, load, parse
+
+SUFFIX: Final = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """A golden transcript. ``path`` is None where it is in memory alone.
+
+    ``records`` are those of the run, the golden one left out: `Golden.of` makes one that says
+    nothing for a transcript that has none, as a session's has not.
+    """
+
+    header: Header
+    golden: GoldenRecord
+    records: tuple[Record, ...]
+    path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name: what it was recorded as, else that of its file."""
+        return self.golden.name or (self.path.stem if self.path is not None else "")
+
+    @property
+    def all(self) -> tuple[Record, ...]:
+        """All records, as the file has them."""
+        return (self.header, self.golden, *self.records)
+
+    @classmethod
+    def of(cls, records: Sequence[Record], path: Path | None = None) -> Golden:
+        """The golden transcript that these records make up. Raises `TranscriptError` where they
+        hold no question."""
+        if not records or not isinstance(records[0], Header):
+            raise TranscriptError("the transcript does not begin with its header")
+        rest = tuple(r for r in records[1:] if not isinstance(r, GoldenRecord))
+        golden = records[1] if len(records) > 1 else None
+        if not isinstance(golden, GoldenRecord):
+            golden = GoldenRecord(name=path.stem if path is not None else "")
+        if not rest:
+            raise TranscriptError("the transcript holds no question")
+        return cls(records[0], golden, rest, path)
+
+
+def read_golden(path: Path) -> Golden:
+    """The golden transcript in a file. Raises `TranscriptError`, which names the file, for one that
+    is damaged, cut off, or of a newer version."""
+    try:
+        data = path.read_bytes()
+        records, whole = parse(data)
+        if whole != len(data):
+            raise TranscriptError("its last line is cut off", hint="take it from where it was kept")
+        return Golden.of(records, path)
+    except OSError as error:
+        raise TranscriptError(f"{path} cannot be read: {error.strerror}") from None
+    except TranscriptError as error:
+        raise TranscriptError(f"{path}: {error.message}", hint=error.hint) from None
+
+
+def read_session(path: Path) -> Golden:
+    """A session's transcript, to make a golden one of; a line that a crash cut off is left out."""
+    return Golden.of(load(path), path)
+
+
+def to_text(golden: Golden) -> str:
+    """What a file of it holds."""
+    return "".join(f"{encode(record)}\n" for record in golden.all)
+
+
+def write_golden(golden: Golden, path: Path) -> None:
+    """Writes the file whole, or leaves what was there. Raises `TranscriptError`."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("x", encoding="utf-8", newline="\n") as out:
+                out.write(to_text(golden))
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise TranscriptError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="check the folder's permissions and free space; nothing was changed",
+        ) from None
+
+
+def find_golden(paths: Iterable[Path]) -> list[Path]:
+    """The files that these paths name: files as they are, and all transcripts below folders, in the
+    order of their names, each once. Raises `UsageError` for a path that is not there, or holds
+    none."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            below = sorted(path.rglob(f"*{SUFFIX}"))
+            visible = [p for p in below if not _hidden(p.relative_to(path)) and p.is_file()]
+            if not visible:
+                raise UsageError(f"{path} holds no transcripts (*{SUFFIX})")
+            found.update(dict.fromkeys(visible))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise UsageError(f"there is no {path}")
+    return list(found)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

@@ -1,0 +1,375 @@
+"""Replays a recorded run with today's code: no model, no tool, no clock.
+
+What was recorded is taken record by record. Each is compared with what today's code makes of the
+records before it, and then folded as it was recorded: so a difference is told once, in the room
+where it arises, and does not show again in all that follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mlx_tools import data
+from mlx_tools.due import Complete, Write
+from mlx_tools.errors import MlxToolsError, TranscriptError
+from mlx_tools.golden.comparing import Comparing
+from mlx_tools.golden.difference import Difference, Room
+from mlx_tools.golden.file import Golden
+from mlx_tools.golden.named import NamedSecrets
+from mlx_tools.golden.opening import chat_format_today, opening_today, recorded_specs, specs_today
+from mlx_tools.golden.outcomes import outcomes_of
+from mlx_tools.golden.recorded import Given, given_by, observed
+from mlx_tools.golden.texts import shown, text, turns
+from mlx_tools.golden.turns import alike, following, paired
+from mlx_tools.messages import ToolCall
+from mlx_tools.prompt import ChatFormat, PromptWords
+from mlx_tools.prompt.words import MESSAGES
+from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.records import (
+    ApprovalRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    EditRecord,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    StoppedRecord,
+    UserRecord,
+)
+from mlx_tools.session import Session
+from mlx_tools.spec import ToolSpec
+from mlx_tools.states import State
+from mlx_tools.transcript import FORMAT_VERSION
+from mlx_tools.turn import Turn, decision_on
+from mlx_tools.written import Written
+
+_BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
+"""Reasons to stop that follow from the records; the others are the world's."""
+
+_OF_THE_WORLD: Final = frozenset(("access_list", "changed", "edited"))
+"""Rules of decisions that came from what a person did, or from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay came to.
+
+    ``now`` is the transcript as today's code would have written it, as far as the records say;
+    ``steps`` is how many completions were read.
+    """
+
+    golden: Golden
+    differences: tuple[Difference, ...]
+    now: Golden
+    steps: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether all came out as it was recorded."""
+        return not self.differences
+
+
+def replay(
+    golden: Golden,
+    *,
+    words: PromptWords | None = None,
+    tools: Mapping[str, ToolSpec] | None = None,
+    given: Mapping[str, Given] | None = None,
+) -> Replay:
+    """Replays a golden transcript.
+
+    ``words`` are the texts that the model reads, by default those of ``prompts/``. ``tools`` are
+    the tools of today besides the built-in ones, by name: those that were recorded under the same
+    name and plugin must not have changed. ``given`` is what tools were found to give today, by
+    call: where there is something, it is compared with what was recorded. Raises `TranscriptError`
+    for records that cannot follow each other.
+    """
+    try:
+        return _Replayer(golden, words or data.load_words(), tools or {}, given or {}).run()
+    except TranscriptError:
+        raise
+    except MlxToolsError as error:
+        raise TranscriptError(f"it cannot be replayed: {error.message}", hint=error.hint) from error
+
+
+class _Replayer:
+    def __init__(
+        self,
+        golden: Golden,
+        words: PromptWords,
+        tools: Mapping[str, ToolSpec],
+        given: Mapping[str, Given],
+    ) -> None:
+        self._golden = golden
+        self._given = given
+        self._specs = recorded_specs(golden)
+        self._today = {**specs_today(golden), **tools}
+        self._comparing = Comparing(words_changed=_words_changed(golden))
+        self._now: list[Record] = []
+        self._followed: set[int] = set()  # positions of records that were compared already
+        self._steps = 0
+        self._session = Session(
+            [],
+            specs=self._specs,
+            words=words,
+            disabled=golden.golden.disabled,
+            finder=NamedSecrets(golden.golden.named),
+        )
+
+    def run(self) -> Replay:
+        """Replays it."""
+        header = self._begin()
+        self._compare_tools()
+        for position, record in enumerate(self._golden.records):
+            self._take(position, record)
+        recorded = self._golden.golden
+        outcomes = outcomes_of(self._golden.header, self._golden.records)
+        for number, was in enumerate(recorded.outcomes[: len(outcomes)]):
+            self._compare_outcome(number, was, outcomes[number])
+        golden = replace(recorded, words=data.word_files(), outcomes=outcomes_of(header, self._now))
+        now = replace(self._golden, header=header, golden=golden, records=tuple(self._now))
+        return Replay(self._golden, tuple(self._comparing.found), now, self._steps)
+
+    # --- the beginning, and the end ---
+
+    def _begin(self) -> Header:
+        """Folds the header; returns it as it would be today."""
+        header = self._golden.header
+        self._session.apply(header)
+        recorded = self._session.chat_format
+        today = chat_format_today(self._golden) or recorded
+        self._compare_format(recorded, today)
+        opening = opening_today(self._golden, self._specs, self._session.words, recorded)
+        for what, was, now in (
+            ("the system prompt", header.system, opening.system),
+            ("the examples", turns(header.examples), turns(opening.examples)),
+            ("the shortlist of tools", "\n".join(header.shortlist), "\n".join(opening.shortlist)),
+        ):
+            self._comparing.texts("prompt", what, was, now)
+        return replace(
+            header,
+            version=FORMAT_VERSION,
+            chat_format=today.to_json(),
+            tools=tuple(self._tool_now(value) for value in header.tools),
+            system=opening.system,
+            examples=opening.examples,
+            shortlist=opening.shortlist,
+            shortlist_request=opening.request,
+        )
+
+    def _compare_format(self, recorded: ChatFormat, today: ChatFormat) -> None:
+        was, now = recorded.to_json(), today.to_json()
+        keys = [key for key in was if was[key] != now[key]]
+        texts = ("\n".join(f"{key}: {text(v[key])}" for key in keys) for v in (was, now))
+        self._comparing.texts("prompt", f"the chat format {recorded.name}", *texts)
+
+    def _compare_tools(self) -> None:
+        """Tools that were recorded and exist today must not have changed."""
+        for name, spec in self._specs.items():
+            today = self._today.get(name)
+            if today is None or today.plugin != spec.plugin:
+                continue
+            was, now = spec.to_json(), today.to_json()
+            for key in [*now, *(key for key in was if key not in now)]:
+                before, after = text(was.get(key, "")), text(now.get(key, ""))
+                self._comparing.texts("tools", f"the {key} of the tool {name}", before, after)
+
+    def _tool_now(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        today = self._today.get(value["name"])
+        same = today is not None and today.plugin == value["plugin"]
+        return today.to_json() if today is not None and same else value
+
+    def _compare_outcome(self, number: int, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        for key in [*was, *(key for key in now if key not in was)]:
+            if was.get(key) != now.get(key):
+                before, after = text(was.get(key, "")), text(now.get(key, ""))
+                where = f"question {number + 1}"
+                self._comparing.texts("outcome", f"the {key}", before, after, where)
+
+    # --- record by record ---
+
+    def _take(self, position: int, record: Record) -> None:
+        """Compares one record, and folds it."""
+        self._comparing.turn = self._session.turn
+        if position in self._followed:
+            self._session.apply(record)
+            return
+        now: Record = record
+        match record:
+            case UserRecord():
+                self._comparing.question += 1
+                now = self._asked(record)
+            case CompletionRecord():
+                now = self._completed(record)
+            case CorrectionRecord() | StoppedRecord():
+                now = self._limited(record)
+            case DecisionRecord() if record.rule not in _OF_THE_WORLD:
+                now = self._decided(record, self._golden.records[position - 1])
+            case PauseRecord():
+                now = self._paused(record)
+            case EditRecord():
+                now = self._edited(record)
+            case ApprovalRecord():
+                now = self._approved(record)
+            case ExecutionRecord():
+                now = self._started(record)
+            case ObservationRecord():
+                now = self._observed(record)
+        self._session.apply(record)
+        self._now.append(now)
+        if isinstance(record, CompletionRecord):
+            self._follow(position)
+
+    def _asked(self, record: UserRecord) -> UserRecord:
+        now = self._session.asking(record.content, record.tool_choice, record.at)
+        self._comparing.field("prompt", "the tools told of", "tools", now, record)
+        return now
+
+    def _completed(self, record: CompletionRecord) -> CompletionRecord:
+        self._steps += 1
+        due = self._session.due()
+        if not isinstance(due, Complete):
+            instead = shown(due.records[0]) if isinstance(due, Write) else type(due).__name__
+            self._comparing.texts("outcome", "what comes next", "a completion", instead, record)
+            return record
+        now = self._read(record, due)
+        if record.prompt is not None:
+            recorded = self._session.asked[: record.kept] + record.prompt
+            if recorded != due.prompt:
+                kept = min(record.kept, now.kept)
+                was, is_now = recorded[kept:], due.prompt[kept:]
+                self._comparing.texts("prompt", "the prompt", was, is_now, record)
+        self._comparing.field("outcome", "the strategy", "strategy", now, record)
+        for key in ("counted", "reasoning", "commentary", "dropped", "bare_text"):
+            self._comparing.field("reading", f"what is read ({key})", key, now, record)
+        return now
+
+    def _read(self, record: CompletionRecord, due: Complete) -> CompletionRecord:
+        """The completion as it would be recorded today."""
+        rules = replace(due.rules, prefix=record.prefix)
+        if record.error is not None:
+            reading = Reading(error=record.error, counted=record.counted)
+        else:
+            reading = read(record.text, record.finish_reason or "stop", rules)
+        own = reading.reasoning
+        written = Written(
+            thought=record.reasoning.removesuffix(own) if due.thought is not None else "",
+            prefix=record.prefix,
+            text=record.text,
+            finish_reason=record.finish_reason,
+            usage=record.usage,
+            closed_early=record.closed_early,
+            requests=record.requests,
+            reading=reading,
+        )
+        asked = self._session.asked
+        now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)
+        return replace(now, pieces=record.pieces)
+
+    def _follow(self, position: int) -> None:
+        """Compares what follows from the completion at ``position`` with what followed then."""
+        session = self._session
+        due = session.due()
+        reading = session.state is State.READING and isinstance(due, Write)
+        now = due.records if reading and isinstance(due, Write) else ()
+        places = following(self._golden.records, position + 1, now)
+        was = [self._golden.records[place] for place in places]
+        for one, other in paired(now, was):
+            self._comparing.records(one, other)
+        self._now += now
+        self._followed.update(places)
+        if not all(map(alike, now, was)) or len(now) != len(was):
+            # What was recorded takes the place of what would follow today.
+            session.current = Turn(was)
+            session.state = State.READING if was else State.COMPLETING
+            session.asked_again = not was
+
+    def _limited(self, record: CorrectionRecord | StoppedRecord) -> Record:
+        """A limit that was reached: what is due by the records is compared, the world is not."""
+        due = self._session.due()
+        expected = due.records[0] if isinstance(due, Write) and due.records else None
+        if expected is not None and alike(expected, record):
+            self._comparing.records(expected, record)
+            return expected
+        if isinstance(record, CorrectionRecord) or record.reason in _BY_RULE:
+            now = "" if expected is None else shown(expected)
+            self._comparing.texts("outcome", "the limit", shown(record), now, record)
+        return record
+
+    # --- calls ---
+
+    def _decided(self, record: DecisionRecord, before: Record) -> DecisionRecord:
+        call = self._session.current.call(record.call)
+        if isinstance(before, EditRecord):  # it is decided as what a person wrote, not a model
+            call = replace(call, runs="freely", echoed=False)
+        now = decision_on(call, self._session)
+        self._comparing.records(now, record)
+        return now
+
+    def _paused(self, record: PauseRecord) -> PauseRecord:
+        asked = {call.call for call in self._session.current.asked()}
+        now = [key for key in record.calls if key in asked] + sorted(asked - {*record.calls})
+        was, is_now = "\n".join(record.calls), "\n".join(now)
+        self._comparing.texts("policy", "what a person is asked about", was, is_now, record)
+        return record
+
+    def _edited(self, record: EditRecord) -> EditRecord:
+        call = self._session.current.call(record.call)
+        edited = Reading(messages=(ToolCall(call.name, record.arguments),), clean=True)
+        (judged,) = judge(edited, self._specs)
+        fault = judged.error.message if judged.error is not None else ""
+        now = fault or text(judged.call.arguments)
+        self._comparing.texts(
+            "reading", "the edited arguments", text(record.arguments), now, record
+        )
+        return record
+
+    def _approved(self, record: ApprovalRecord) -> ApprovalRecord:
+        """What a person said stands; the tool that it is bound to is the one of this replay."""
+        spec = self._specs.get(self._session.current.call(record.call).name)
+        return replace(record, tool=spec.digest()) if record.tool and spec else record
+
+    def _started(self, record: ExecutionRecord) -> ExecutionRecord:
+        call = self._session.current.call(record.call)
+        spec = self._specs.get(call.name)
+        now = replace(record, mutates=spec is None or spec.mutates(call.arguments))
+        self._comparing.field("tools", "whether the call can change things", "mutates", now, record)
+        return now
+
+    def _observed(self, record: ObservationRecord) -> ObservationRecord:
+        session = self._session
+        if not session.current.was_started(record.call):
+            return self._refused(record)
+        was = given_by(session, record)
+        given = self._given.get(record.call, was)
+        what = f"the output of {record.name}"
+        self._comparing.texts("tools", what, text(was), text(given), record)
+        now = observed(session, record, was)
+        room: Room = "prompt" if self._comparing.words_changed else "tools"
+        for key in ("content", "error", "artifact"):
+            self._comparing.field(room, f"what is shown of {record.name} ({key})", key, now, record)
+        if given != was:
+            now = observed(session, record, given)
+        said = given if isinstance(given, str) else given.message
+        shown_now = now.content if now.error is None else now.error.message
+        return replace(now, whole=None if shown_now == said else said)
+
+    def _refused(self, record: ObservationRecord) -> ObservationRecord:
+        """A call that did not run because a person, or a limit, was against it."""
+        due = self._session.due()
+        for now in due.records if isinstance(due, Write) else ():
+            if isinstance(now, ObservationRecord) and now.call == record.call:
+                self._comparing.records(now, record)
+                return now
+        return record
+
+
+def _words_changed(golden: Golden) -> bool:
+    """Whether the words of observations and corrections are others than when it was recorded."""
+    recorded = golden.golden.words.get(MESSAGES)
+    return recorded is not None and recorded != data.word_files()[MESSAGES]

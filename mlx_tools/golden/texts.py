@@ -1,0 +1,45 @@
+"""Records and values as texts that a diff can show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.records import Record
+from mlx_tools.transcript import to_json
+
+NAMES: Final[Mapping[str, str]] = {
+    "tool_call": "the call",
+    "repair": "the repair",
+    "decision": "the decision",
+    "tool_observation": "the refusal",
+    "correction": "the correction",
+    "final_answer": "the answer",
+    "stopped": "the end",
+}
+
+
+def turns(examples: Iterable[Mapping[str, str]]) -> str:
+    """The turns of examples, a line each."""
+    return "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in examples)
+
+
+def text(value: Any) -> str:
+    """A field's value: texts as they are, nothing where there is none, else JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, ErrorInfo):
+        return f"{value.code}: {value.message}"
+    if isinstance(value, tuple):
+        return "\n".join(map(text, value))
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def shown(record: Record) -> str:
+    """A record for a diff: its fields, a line each."""
+    plain = to_json(record)
+    return "\n".join(f"{key}: {text(value)}" for key, value in plain.items())
