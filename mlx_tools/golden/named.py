@@ -29,7 +29,7 @@ from mlx_tools.transcript import from_json, to_json
 DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """When all golden transcripts begin."""
 
-SECRET: Final = "a secret: "
+SECRET: Final = "a secret: "  # noqa: S105
 """What the name of a secret stands for begins so; its kind follows."""
 
 _TIMES: Final = frozenset(("created", "at", "expires_at"))
