@@ -90,3 +90,16 @@ def mcnemar(only_first: int, only_second: int) -> float:
     tail = sum(math.comb(total, k) for k in range(fewer + 1))
     p: float = 2 * tail / 2**total
     return min(1.0, p)
+
+
+def fisher(before: Share, after: Share) -> float:
+    """Whether a share has fallen: how likely so few hits ``after``, or fewer, are where nothing has
+    changed (Fisher's exact test, 1922, one-sided)."""
+    hits, total = before.hits + after.hits, before.total + after.total
+    ways = math.comb(total, after.total)
+    least = max(0, hits - before.total)
+    worse = sum(
+        math.comb(hits, k) * math.comb(total - hits, after.total - k)
+        for k in range(least, after.hits + 1)
+    )
+    return worse / ways if ways else 1.0

@@ -1,0 +1,259 @@
+"""Asks the questions of a golden transcript again, of a real model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.backends import Backend
+from mlx_tools.controller import Controller
+from mlx_tools.errors import BackendError, MlxToolsError
+from mlx_tools.golden.difference import Difference
+from mlx_tools.golden.expect import Expectation, expectations
+from mlx_tools.golden.file import Golden
+from mlx_tools.golden.opening import recorded_specs
+from mlx_tools.golden.outcomes import outcomes_of
+from mlx_tools.golden.recorded import Given
+from mlx_tools.golden.results import Cell, Check, Sample
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import told_when_needed
+from mlx_tools.protocol import canonical
+from mlx_tools.records import (
+    ApprovalRecord,
+    CallRecord,
+    EditRecord,
+    Header,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
+from mlx_tools.run_settings import RunSettings
+from mlx_tools.spec import ToolSpec
+from mlx_tools.store import TranscriptStore
+from mlx_tools.tools import Registry, Tool, ToolError
+from mlx_tools.transcript import load, to_json
+
+Tools = Literal["replay", "run"]
+"""Whether the tools of a live check give what they were recorded to give, or are run."""
+
+
+async def check_live(
+    golden: Golden,
+    backend: Backend,
+    *,
+    settings: RunSettings,
+    samples: int = 1,
+    tools: Tools = "replay",
+    registry: Registry | None = None,
+) -> Check:
+    """Asks a transcript's questions of the model behind ``backend``, ``samples`` times.
+
+    ``settings`` say how the model is spoken to; what they leave to ``auto`` in style is as it was
+    recorded, and so are persona, response mode, context, limits and policy. With a ``seed`` each
+    sample has the next one. With ``tools`` ``replay`` every call gets what was recorded of it, and
+    an error where nothing was; with ``run`` the tools of ``registry`` are run. What a person said
+    of a call is said again of the same call. A run that fails is a sample that failed. Raises
+    `BackendError` where the server is not there, `UsageError` for an expectation that is none.
+    """
+    header = golden.header
+    recorded = golden.golden.outcomes or outcomes_of(header, golden.records)
+    wanted = expectations(golden.golden.expect, recorded)
+    style = header.style if settings.style == "auto" else settings.style
+    own = replace(
+        settings,
+        style=style,
+        response_mode=header.response_mode,
+        persona=header.persona,
+        project_context=header.project_context,
+        tool_choice=header.tool_choice,
+        require_tools=header.require_tools,
+        catalog_budget=settings.catalog_budget
+        if header.catalog_budget is None
+        else header.catalog_budget,
+    )
+    made = []
+    for number in range(samples):
+        seeded = own if own.seed is None else replace(own, seed=own.seed + number)
+        asked = _Asked(golden, backend, seeded, wanted, registry if tools == "run" else None)
+        made.append(await asked.sample())
+    return Check(
+        name=golden.name,
+        path="" if golden.path is None else str(golden.path),
+        mode="live",
+        cell=Cell(settings.model or header.model or "", style, str(settings.strategy)),
+        source=golden.golden.source,
+        about=golden.golden.about,
+        features=golden.golden.features,
+        samples=tuple(made),
+    )
+
+
+class _Asked:
+    """One run of a transcript's questions. ``registry`` None replays the tools."""
+
+    def __init__(
+        self,
+        golden: Golden,
+        backend: Backend,
+        settings: RunSettings,
+        wanted: Sequence[Expectation],
+        registry: Registry | None,
+    ) -> None:
+        self._golden = golden
+        self._backend = backend
+        self._settings = settings
+        self._wanted = wanted
+        self._registry = registry
+
+    async def sample(self) -> Sample:
+        """The run, and what of it was not as it should be."""
+        began = monotonic()
+        with tempfile.TemporaryDirectory(prefix="mlx-tools-golden-") as folder:
+            store = TranscriptStore(folder)
+            error = ""
+            session: Path | None = None
+            try:
+                session = await self._ask(store)
+            except BackendError:
+                raise
+            except MlxToolsError as fault:
+                error = str(fault)
+            records = load(session) if session is not None else []
+        seconds = monotonic() - began
+        plain = tuple(to_json(record) for record in records)
+        found = self._differences(records) if records else []
+        return Sample(
+            differences=tuple(found), records=plain, error=error, seconds=round(seconds, 3)
+        )
+
+    async def _ask(self, store: TranscriptStore) -> Path:
+        header = self._golden.header
+        specs = recorded_specs(self._golden)
+        registry = self._registry
+        if registry is None:
+            registry = Registry(_Replayed(self._golden, self._wanted).tools(specs))
+        controller = Controller(
+            self._backend,
+            registry,
+            Policy.from_json(header.policy),
+            limits=Limits.from_json(header.limits),
+            settings=self._settings,
+            store=store,
+            approver=_SameSaid(self._golden.records),
+        )
+        async with await controller.conversation(history=header.history) as conversation:
+            for record in self._golden.records:
+                if isinstance(record, UserRecord):
+                    outcome = await conversation.run(record.content, tool_choice=record.tool_choice)
+                    if outcome.status == "paused":
+                        break
+            return store.path_of(conversation.session)
+
+    def _differences(self, records: Sequence[Record]) -> list[Difference]:
+        header = next(record for record in records if isinstance(record, Header))
+        outcomes = outcomes_of(header, [r for r in records if not isinstance(r, Header)])
+        found: list[Difference] = []
+        for number, wanted in enumerate(self._wanted):
+            where = f"question {number + 1}" if len(self._wanted) > 1 else ""
+            outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
+            found += wanted.differences(outcome, where)
+        return found
+
+
+class _Replayed:
+    """Tools that give what they were recorded to give.
+
+    A call gets the output of the recorded call with the same arguments; else that of a recorded
+    call whose place it may take by what is expected; else an error.
+    """
+
+    def __init__(self, golden: Golden, wanted: Sequence[Expectation]) -> None:
+        self._recorded = list(_recorded(golden.records))
+        self._expected = [call for expectation in wanted for call in expectation.calls]
+        self._used: set[int] = set()
+
+    def tools(self, specs: Mapping[str, ToolSpec]) -> list[Tool]:
+        """A tool for each that was recorded, but for those that the host itself answers."""
+        return [
+            Tool(spec, partial(self._call, name))
+            for name, spec in specs.items()
+            if not told_when_needed(spec)
+        ]
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        place = self._place(name, arguments)
+        if place is None:
+            raise ToolError("no output was recorded for a call with these arguments")
+        self._used.add(place)
+        given = self._recorded[place][2]
+        if isinstance(given, ErrorInfo):
+            raise ToolError(given.message)
+        return given
+
+    def _place(self, name: str, arguments: Mapping[str, Any]) -> int | None:
+        """Which recorded call it is: one that was not used up first."""
+        key = canonical(name, arguments)
+        same = [n for n, (k, _, _) in enumerate(self._recorded) if k == key]
+        if not same:
+            fits = [call for call in self._expected if call.fits(name, arguments)]
+            same = [
+                n
+                for n, (_, call, _) in enumerate(self._recorded)
+                if call.name == name and any(e.fits(call.name, call.arguments) for e in fits)
+            ]
+        fresh = [n for n in same if n not in self._used]
+        return next(iter(fresh or same), None)
+
+
+def _recorded(records: Sequence[Record]) -> Sequence[tuple[str, CallRecord, Given]]:
+    """The calls that gave something, in order: each by its canonical form, and what it gave."""
+    calls: dict[str, CallRecord] = {}
+    found: list[tuple[str, CallRecord, Given]] = []
+    for record in records:
+        match record:
+            case CallRecord():
+                calls[record.call] = record
+            case EditRecord():
+                calls[record.call] = replace(calls[record.call], arguments=record.arguments)
+            case ObservationRecord() if record.error is None or record.error.code == "tool_error":
+                call = calls[record.call]
+                content = record.whole if record.whole is not None else record.content
+                given: Given = record.error if record.error is not None else content or ""
+                found.append((canonical(call.name, call.arguments), call, given))
+    return found
+
+
+class _SameSaid:
+    """An approver that says of a call what was said of the same call when it was recorded, and
+    nothing of any other."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._said: dict[str, ApprovalAnswer] = {}
+        calls: dict[str, CallRecord] = {}
+        edited: dict[str, Mapping[str, Any]] = {}
+        for record in records:
+            match record:
+                case CallRecord():
+                    calls[record.call] = record
+                case EditRecord():
+                    edited[record.call] = record.arguments
+                case ApprovalRecord():
+                    call = calls[record.call]
+                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(
+                        record.approved,
+                        record.reason,
+                        arguments=edited.get(record.call),
+                        for_session=record.scope == "session",
+                    )
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """An answer a request."""
+        nothing = ApprovalAnswer(None)
+        return [self._said.get(canonical(r.name, r.arguments), nothing) for r in requests]
