@@ -125,8 +125,7 @@ class _Replayer:
         """Replays it."""
         header = self._begin()
         self._compare_tools()
-        for position, record in enumerate(self._golden.records):
-            self._take(position, record)
+        self._take_all()
         recorded = self._golden.golden
         outcomes = outcomes_of(self._golden.header, self._golden.records)
         for number, was in enumerate(recorded.outcomes[: len(outcomes)]):
@@ -192,6 +191,16 @@ class _Replayer:
                 self._comparing.texts("outcome", f"the {key}", before, after, where)
 
     # --- record by record ---
+
+    def _take_all(self) -> None:
+        """Takes all records. What differs may make the rest impossible: then what was found is what
+        there is to tell."""
+        try:
+            for position, record in enumerate(self._golden.records):
+                self._take(position, record)
+        except MlxToolsError:
+            if not self._comparing.found:
+                raise
 
     def _take(self, position: int, record: Record) -> None:
         """Compares one record, and folds it."""
