@@ -24,6 +24,7 @@ from mlx_tools.golden.recorded import Given, given_by, observed
 from mlx_tools.golden.texts import shown, text, turns
 from mlx_tools.golden.turns import alike, following, paired
 from mlx_tools.messages import ToolCall
+from mlx_tools.policy.presets import BUILTIN
 from mlx_tools.prompt import ChatFormat, PromptWords
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read
@@ -171,6 +172,8 @@ class _Replayer:
         """Tools that were recorded and exist today must not have changed."""
         for name, spec in self._specs.items():
             today = self._today.get(name)
+            if today is None and spec.plugin == BUILTIN:
+                self._comparing.texts("tools", f"the tool {name}", name, "")
             if today is None or today.plugin != spec.plugin:
                 continue
             was, now = spec.to_json(), today.to_json()

@@ -147,6 +147,12 @@ def test_another_tool_is_the_tools(golden: Golden) -> None:
     ]
 
 
+def test_a_built_in_tool_that_is_gone_is_the_tools(golden: Golden) -> None:
+    gone = {**golden.header.tools[0], "name": "abacus"}
+    known = replace(golden.golden, known=(*golden.golden.known, gone))
+    assert found(replace(golden, golden=known)) == [("tools", "the tool abacus")]
+
+
 def test_another_output_is_the_tools(golden: Golden) -> None:
     assert found(golden, given={"c1": "forty-two"}) == [("tools", "the output of calculator")]
 
