@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "propose": "Show what the model would write in one turn; runs nothing.",
     "tools": "List, show, search, call and export tools.",
     "sessions": "List, show and remove the sessions that are kept.",
+    "golden": "Record runs, replay them, and check them on real models.",
     "models": "List, fetch and find models.",
     "doctor": "Check the server, the model and what both can do.",
     "eval": "Measure how well a model calls tools.",

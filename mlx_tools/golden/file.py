@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.records import GoldenRecord, Header, Record
+from mlx_tools.records import GoldenRecord, Header, Record, UserRecord
 from mlx_tools.transcript import encode, load, parse
 
 SUFFIX: Final = ".jsonl"
@@ -42,15 +42,15 @@ class Golden:
     @classmethod
     def of(cls, records: Sequence[Record], path: Path | None = None) -> Golden:
         """The golden transcript that these records make up. Raises `TranscriptError` where they
-        hold no question."""
+        do not begin with a question."""
         if not records or not isinstance(records[0], Header):
             raise TranscriptError("the transcript does not begin with its header")
         rest = tuple(r for r in records[1:] if not isinstance(r, GoldenRecord))
         golden = records[1] if len(records) > 1 else None
         if not isinstance(golden, GoldenRecord):
             golden = GoldenRecord(name=path.stem if path is not None else "")
-        if not rest:
-            raise TranscriptError("the transcript holds no question")
+        if not rest or not isinstance(rest[0], UserRecord):
+            raise TranscriptError("the transcript does not begin with a question")
         return cls(records[0], golden, rest, path)
 
 

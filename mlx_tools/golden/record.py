@@ -11,7 +11,7 @@ from mlx_tools.errors import TranscriptError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.named import named
-from mlx_tools.golden.opening import effects_of, template_of
+from mlx_tools.golden.opening import effects_of, specs_today, template_of
 from mlx_tools.golden.outcomes import UNFINISHED, outcomes_of
 from mlx_tools.golden.replay import Replay, replay
 from mlx_tools.messages import ToolCall
@@ -71,14 +71,17 @@ def make_golden(
     if any(o["status"] == UNFINISHED for o in outcomes_of(header, session.records)):
         raise TranscriptError("the session has not come to rest", hint="resume it first")
     calls = [r for r in session.records if isinstance(r, CallRecord | EditRecord)]
-    specs = registry.specs()
+    # Of which folders the session could see, the registry of today need not know.
+    specs = {**registry.all_specs(), **_builtin_then(session, registry)}
     golden = GoldenRecord(
         name=name,
         source=source,
         about=about,
         features=tuple(features),
-        known=_known(header, specs, {c.name for c in calls if isinstance(c, CallRecord)}),
-        disabled=_disabled(registry, calls),
+        known=_known(
+            header, registry.specs(), {c.name for c in calls if isinstance(c, CallRecord)}
+        ),
+        disabled=_disabled(header, registry, calls),
         effects=effects_of(specs, _made(session.records)),
         template=template_of(files, ChatFormat.from_json(header.chat_format), header.model),
         expect=tuple(expect),
@@ -131,9 +134,23 @@ def _known(
     )
 
 
-def _disabled(registry: Registry, calls: Sequence[CallRecord | EditRecord]) -> dict[str, str]:
-    named_by = {call.name for call in calls if isinstance(call, CallRecord)}
-    return {name: why for name, why in registry.disabled.items() if name in named_by}
+def _builtin_then(session: Golden, registry: Registry) -> dict[str, ToolSpec]:
+    """The built-in tools as they are with the folders that the session could see."""
+    own = registry.all_specs()
+    return {
+        name: spec
+        for name, spec in specs_today(session).items()
+        if name in own and own[name].plugin == spec.plugin
+    }
+
+
+def _disabled(
+    header: Header, registry: Registry, calls: Sequence[CallRecord | EditRecord]
+) -> dict[str, str]:
+    """The tools that were called and could not run, with the reason."""
+    listed = {tool["name"] for tool in header.tools}
+    called = {call.name for call in calls if isinstance(call, CallRecord)} - listed
+    return {name: why for name, why in registry.disabled.items() if name in called}
 
 
 def _made(records: Sequence[Record]) -> list[ToolCall]:

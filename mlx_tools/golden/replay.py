@@ -24,6 +24,7 @@ from mlx_tools.golden.recorded import Given, given_by, observed
 from mlx_tools.golden.texts import shown, text, turns
 from mlx_tools.golden.turns import alike, following, paired
 from mlx_tools.messages import ToolCall
+from mlx_tools.policy.presets import BUILTIN
 from mlx_tools.prompt import ChatFormat, PromptWords
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read
@@ -125,8 +126,7 @@ class _Replayer:
         """Replays it."""
         header = self._begin()
         self._compare_tools()
-        for position, record in enumerate(self._golden.records):
-            self._take(position, record)
+        self._take_all()
         recorded = self._golden.golden
         outcomes = outcomes_of(self._golden.header, self._golden.records)
         for number, was in enumerate(recorded.outcomes[: len(outcomes)]):
@@ -172,6 +172,8 @@ class _Replayer:
         """Tools that were recorded and exist today must not have changed."""
         for name, spec in self._specs.items():
             today = self._today.get(name)
+            if today is None and spec.plugin == BUILTIN:
+                self._comparing.texts("tools", f"the tool {name}", name, "")
             if today is None or today.plugin != spec.plugin:
                 continue
             was, now = spec.to_json(), today.to_json()
@@ -192,6 +194,16 @@ class _Replayer:
                 self._comparing.texts("outcome", f"the {key}", before, after, where)
 
     # --- record by record ---
+
+    def _take_all(self) -> None:
+        """Takes all records. What differs may make the rest impossible: then what was found is what
+        there is to tell."""
+        try:
+            for position, record in enumerate(self._golden.records):
+                self._take(position, record)
+        except MlxToolsError:
+            if not self._comparing.found:
+                raise
 
     def _take(self, position: int, record: Record) -> None:
         """Compares one record, and folds it."""

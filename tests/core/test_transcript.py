@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from mlx_tools.records import (
     PauseRecord,
     UserRecord,
 )
+from tests.core.full_disk import file_size_limit
 from tests.core.records import JSON, RECORDS
 
 HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
@@ -198,25 +196,12 @@ def test_a_link_in_the_place_of_a_transcript_is_not_followed(tmp_path: Path) -> 
     assert target.read_text() == "precious"
 
 
-@contextmanager
-def _file_size_limit(size: int) -> Iterator[None]:
-    """A disk that is full at ``size`` bytes, as far as this process is concerned."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "transcript.jsonl"
     with t.TranscriptFile(path) as transcript:
         transcript.append(HEADER)
         size = path.stat().st_size
-        with _file_size_limit(size + 20), pytest.raises(TranscriptError, match="cannot be written"):
+        with file_size_limit(size + 20), pytest.raises(TranscriptError, match="cannot be written"):
             transcript.append(UserRecord(content="x" * 100))
         assert path.stat().st_size == size
         assert len(transcript) == 1

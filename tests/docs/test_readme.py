@@ -44,7 +44,9 @@ RUN = {"console", "python"}
 PARSED = {"json": json.loads, "toml": tomllib.loads}
 SHOWN = {"mermaid", "text"}
 
-NEEDS_MODEL = re.compile(rf"mlx-tools (?:ask|chat|doctor|propose)\b|{re.escape(SHOWN_ADDRESS)}")
+NEEDS_MODEL = re.compile(
+    rf"mlx-tools (?:ask|chat|doctor|propose|golden record)\b|{re.escape(SHOWN_ADDRESS)}"
+)
 NO_SERVER = "127.0.0.1:9"
 NOTE = re.compile(r"<!-- (file|exit|not run): (.+?) -->")
 

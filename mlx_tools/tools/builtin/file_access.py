@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.spec import Effects
+from mlx_tools.spec import Effects, ToolSpec
 from mlx_tools.tools.builtin.changes import Changes
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, Unfit
 from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, one_line, up_to
-from mlx_tools.tools.builtin.words import words_of
+from mlx_tools.tools.builtin.words import Words, words_of
 from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolError
 
 MAX_ENTRIES: Final = 1_000
@@ -25,13 +25,20 @@ READING: Final = EffectsBy("operation", {"read": _READ, "list": _READ})
 CHANGING: Final = EffectsBy("operation", {**READING.table, "write": _WRITE, "delete": _WRITE})
 
 
-def file_access(roots: Sequence[Root]) -> Tool:
-    """The tool for these roots. A relative path is looked for in each, in order.
+def file_access_spec(*, writable: bool) -> ToolSpec:
+    """The tool's spec. Where no root is writable a model is not shown that files could be."""
+    effects = CHANGING if writable else READING
+    return _words(writable).spec(effects, private=True)
 
-    Where none of them is writable a model is not shown that files could be written.
-    """
+
+def _words(writable: bool) -> Words:
+    return words_of("file_access_rw" if writable else "file_access")
+
+
+def file_access(roots: Sequence[Root]) -> Tool:
+    """The tool for these roots. A relative path is looked for in each, in order."""
     writable = any(root.writable for root in roots)
-    words = words_of("file_access_rw" if writable else "file_access")
+    words = _words(writable)
     files, changes = _Files(roots, words.notices), Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
@@ -56,8 +63,7 @@ def file_access(roots: Sequence[Root]) -> Tool:
                 return changes.preview_delete(path)
         return None
 
-    effects = CHANGING if writable else READING
-    return Tool(words.spec(effects, private=True), run, preview=preview)
+    return Tool(file_access_spec(writable=writable), run, preview=preview)
 
 
 def _impossible(operation: object) -> str:

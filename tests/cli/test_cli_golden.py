@@ -1,0 +1,191 @@
+"""`mlx-tools golden`: recording, replaying, checking and accepting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.golden import read_golden
+from tests.cli.conftest import Run
+from tests.cli.scripted_server import ScriptedServer, answer, call
+from tests.core.full_disk import file_size_limit
+
+SCRIPT = (call("calculator", expression="17*23"), answer("It is 391."))
+WHAT = "What is 17 * 23?"
+
+
+@pytest.fixture
+def kept(run: Run) -> Path:
+    """A transcript that was recorded."""
+    with ScriptedServer(*SCRIPT) as server:
+        result = run("golden", "record", "calc", WHAT, "--url", server.url, "--about", "A sum.")
+    assert result.code == 0, result.err
+    return Path("golden_transcripts/calc.jsonl")
+
+
+def _changed(path: Path, was: str, now: str) -> None:
+    text = path.read_text("utf-8")
+    assert was in text
+    path.write_text(text.replace(was, now), "utf-8")
+
+
+def test_a_run_is_recorded_and_replays(run: Run, kept: Path, home: Path) -> None:
+    text = kept.read_text("utf-8")
+    assert str(home) not in text
+    golden = read_golden(kept).golden
+    assert (golden.name, golden.source, golden.about) == ("calc", "real", "A sum.")
+    result = run("golden", "run", "golden_transcripts")
+    assert (result.code, result.out) == (0, "1 of 1 passed\n")
+
+
+def test_a_past_session_is_recorded(run: Run) -> None:
+    with ScriptedServer(*SCRIPT) as server:
+        outcome = run("ask", WHAT, "--url", server.url, "--json").json
+    for number, session in enumerate(("last", outcome["session"], outcome["transcript"])):
+        result = run("golden", "record", f"sum{number}", "--session", session, "--json")
+        assert result.code == 0, result.err
+        assert result.json["outcomes"][0]["answer"] == "It is 391."
+    assert run("golden", "run", "golden_transcripts", "--json").lines[-1] == {
+        "checks": 3,
+        "passed": 3,
+        "regressions": [],
+    }
+
+
+def test_a_long_output_is_kept_whole(run: Run, home: Path) -> None:
+    (home / "docs").mkdir()
+    (home / "docs" / "long.txt").write_text("All work and no play. " * 1000)
+    script = (call("file_access", operation="read", path="long.txt"), answer("Long."))
+    with ScriptedServer(*script) as server:
+        options = ("--url", server.url, "--root", str(home / "docs"))
+        result = run("golden", "record", "long", "Read it", *options)
+    assert result.code == 0, result.err
+    text = Path("golden_transcripts/long.jsonl").read_text()
+    assert str(home) not in text and '"whole":"All work' in text
+    assert run("golden", "run", "golden_transcripts").code == 0
+
+
+def test_a_past_session_needs_no_options_of_its_own(run: Run, home: Path) -> None:
+    (home / "docs").mkdir()
+    script = (
+        call("file_access", operation="write", path="a.txt", content="tea"),
+        call("file_access", operation="list", path="."),
+        answer("Done."),
+    )
+    with ScriptedServer(*script) as server:
+        options = ("--url", server.url, "--root", f"{home}/docs:rw", "--tools", "file_access")
+        asked = run("ask", "Note: tea", *options, "--approve", "always")
+        assert asked.code == 0, asked.err
+    result = run("golden", "record", "note", "--session", "last")
+    assert result.code == 0, result.err
+    assert str(home) not in Path("golden_transcripts/note.jsonl").read_text()
+    assert run("golden", "run", "golden_transcripts").code == 0
+
+
+def test_what_differs_is_shown_with_its_room_and_accepted(run: Run, kept: Path) -> None:
+    _changed(kept, "You are a helpful assistant with tools.", "You were a helpful assistant.")
+    result = run("golden", "run", str(kept))
+    assert result.code == 1
+    assert "prompt: the system prompt" in result.out
+    assert "+ You are a helpful assistant with tools." in result.out
+    before = kept.read_bytes()
+    asked = run("golden", "accept", str(kept))
+    assert asked.code == 2 and "--yes" in asked.err and kept.read_bytes() == before
+    tried = run("golden", "accept", str(kept), "--dry-run")
+    assert tried.code == 0 and "1 would be written" in tried.err and kept.read_bytes() == before
+    done = run("golden", "accept", str(kept), "--yes", "--json")
+    assert done.code == 0 and {d["room"] for d in done.lines[0]["differences"]} == {"prompt"}
+    assert run("golden", "run", str(kept)).code == 0
+    assert "nothing to accept" in run("golden", "accept", str(kept)).err
+
+
+def test_a_tool_that_gives_something_else_is_found_where_it_is_run(run: Run, kept: Path) -> None:
+    _changed(kept, '"content":"391"', '"content":"392"')
+    assert run("golden", "accept", str(kept), "--yes").code == 0  # the prompt it stands in
+    assert run("golden", "run", str(kept)).code == 0
+    result = run("golden", "run", str(kept), "--tools", "run")
+    assert result.code == 1
+    assert "tools: the output of calculator (turn 1, call c1)" in result.out
+
+
+def test_an_older_file_is_upgraded_and_a_newer_or_damaged_one_refused(run: Run, kept: Path) -> None:
+    lines = kept.read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        for key in ("prompt", "kept"):
+            record.pop(key, None)
+    del records[0]["version"]
+    old = kept.with_name("old.jsonl")
+    old.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert run("golden", "run", str(old)).code == 0
+    assert "format 1 becomes 2" in run("golden", "accept", str(old), "--yes").out
+    assert read_golden(old).records == read_golden(kept).records
+    kept.with_name("newer.jsonl").write_text(lines[0].replace('"version":2', '"version":7') + "\n")
+    kept.with_name("cut.jsonl").write_text("\n".join(lines)[:-20])
+    result = run("golden", "run", "golden_transcripts")
+    assert result.code == 1
+    assert "the transcript has format version 7; this program reads 1 to 2" in result.out
+    assert "its last line is cut off" in result.out
+    assert "Traceback" not in result.out + result.err
+
+
+def test_questions_are_asked_again_of_a_model(run: Run, kept: Path) -> None:
+    with ScriptedServer(*SCRIPT, *SCRIPT, answer("391, I think.")) as server:
+        live = ("golden", "run", "golden_transcripts", "--live", "--url", server.url)
+        good = run(*live, "--strategy", "free", "--save-baseline", "b.json", "--json")
+        assert good.code == 0, good.err
+        same = run(*live, "--strategy", "free", "--baseline", "b.json")
+        assert same.code == 0
+        worse = run(*live, "--strategy", "free", "--baseline", "b.json", "--out", "r.jsonl")
+    assert worse.code == 1
+    assert "worse  calc  scripted · jsonl · free: 1/1 before, 0/1 now" in worse.out
+    assert "outcome: the calls" in worse.out
+
+
+def test_several_cells_are_asked_side_by_side(run: Run, kept: Path) -> None:
+    with ScriptedServer(*SCRIPT * 4) as server:
+        result = run(
+            *("golden", "run", "golden_transcripts", "--live", "--url", server.url),
+            *("--strategy", "free", "--style", "jsonl,markdown-json", "--samples", "2", "--json"),
+        )
+    cells = [(line["style"], line["hits"], line["samples"]) for line in result.lines[:-1]]
+    assert cells == [("jsonl", 2, 2), ("markdown-json", 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("run", "nowhere"), "there is no nowhere"),
+        (("run", "."), "holds no transcripts"),
+        (("run", "x.jsonl", "--tools", "maybe"), "--tools"),
+        (("run", "x.jsonl", "--samples", "2"), "a replay asks no model"),
+        (("run", "x.jsonl", "--only", "other*"), "none of 1 transcripts"),
+        (("run", "x.jsonl", "--live", "--style", "yaml"), "--style"),
+        (("record", "x"), "give the questions to ask"),
+        (("record", "../x", "Hm?"), "cannot name a transcript"),
+        (("record", "x", "Hm?", "--into", "."), "is there already"),
+        (("record", "y", "Hm?", "--expect", "{"), "no JSON"),
+        (("record", "y", "--session", "nothing"), "there are no sessions"),
+        (("report",), "give transcripts, or --results"),
+    ],
+)
+def test_a_slip_is_told_in_a_line(run: Run, arguments: tuple[str, ...], fault: str) -> None:
+    if "x.jsonl" in arguments or "." in arguments[-1:]:
+        Path("x.jsonl").write_text("")
+    if arguments == ("run", "."):
+        Path("x.jsonl").unlink()
+    result = run("golden", *arguments)
+    assert result.code == 2
+    assert fault in result.error
+
+
+def test_a_full_disk_leaves_what_was_there(run: Run, kept: Path) -> None:
+    _changed(kept, "You are a helpful", "You were a helpful")
+    before = kept.read_bytes()
+    with file_size_limit(1000):
+        result = run("golden", "accept", str(kept), "--yes")
+    assert result.code == 2 and "cannot be written" in result.err
+    assert kept.read_bytes() == before
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]

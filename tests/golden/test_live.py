@@ -1,0 +1,179 @@
+"""The live check: the same questions, another model; tools replayed or run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec
+from mlx_tools.approval import ApprovalAnswer
+from mlx_tools.errors import BackendUnreachable, UsageError
+from mlx_tools.golden import Golden, make_golden
+from mlx_tools.golden.live import check_live
+from mlx_tools.golden.results import Check
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import MemoryStore
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.verdicts import FoundVerdict
+
+SETTINGS = RunSettings(
+    chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), strategy="free", model="m"
+)
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(text: str = "done") -> str:
+    return json.dumps({"type": "final_answer", "content": text})
+
+
+class _Said:
+    """An approver that says yes, to other arguments where it has some."""
+
+    def __init__(self, arguments: Mapping[str, Any] | None = None) -> None:
+        self._arguments = arguments
+
+    async def decide(self, requests: Any) -> Any:
+        return [ApprovalAnswer(True, "as said", arguments=self._arguments) for _ in requests]
+
+
+def weather(made: list[Any]) -> list[Tool]:
+    """Tools that note their calls."""
+    text = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+    def look(arguments: Mapping[str, Any]) -> str:
+        made.append(arguments["city"])
+        if arguments["city"] == "nowhere":
+            raise ValueError("no such city")
+        return f"It rains in {arguments['city']}."
+
+    read, write = frozenset({"read"}), frozenset({"write"})
+    return [
+        Tool(ToolSpec("weather", "Tells the weather.", text, read), look),
+        Tool(ToolSpec("note", "Notes.", text, write, needs_approval=True), look),
+    ]
+
+
+def golden_of(*scripts: str, edited: Mapping[str, Any] | None = None, **more: Any) -> Golden:
+    """A golden transcript of a run with these tools."""
+    store, registry = MemoryStore(), Registry(weather([]))
+    controller = Controller(
+        ScriptedBackend(*scripts),
+        registry,
+        Policy(allow=["*"]),
+        settings=SETTINGS,
+        store=store,
+        approver=_Said(edited),
+    )
+    outcome = controller.run_sync("How is the weather?")
+    session = Golden.of(tuple(store.open(outcome.session).transcript))
+    return make_golden(session, name="weather", registry=registry, **more)
+
+
+def checked(golden: Golden, *scripts: Any, **more: Any) -> Check:
+    """The check of a transcript by a scripted model."""
+    settings = more.pop("settings", SETTINGS)
+
+    async def check() -> Check:
+        return await check_live(golden, ScriptedBackend(*scripts), settings=settings, **more)
+
+    return anyio.run(check)
+
+
+RAIN = golden_of(call("weather", city="Bonn"), answer("It rains."))
+
+
+def test_a_model_that_does_the_same_passes() -> None:
+    check = checked(RAIN, call("weather", city="Bonn"), answer("Rain."))
+    assert check.passed and check.share.hits == 1
+    assert check.cell.label == "m · jsonl · free"
+    observed = [r for r in check.samples[0].records if r["type"] == "tool_observation"]
+    assert observed[0]["content"] == "It rains in Bonn."
+
+
+def test_a_model_that_calls_something_else_does_not() -> None:
+    check = checked(RAIN, call("weather", city="Paris"), answer("Rain."))
+    (difference,) = check.samples[0].differences
+    assert (difference.room, difference.what) == ("outcome", "the calls")
+    (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
+    assert observed["error"]["code"] == "tool_error"  # nothing was recorded for Paris
+
+
+def test_a_call_that_is_as_good_gets_what_was_recorded() -> None:
+    wanted = {"calls": [{"name": "weather", "arguments": {"subset": {"city": {"contains": "n"}}}}]}
+    golden = golden_of(call("weather", city="Bonn"), answer(), expect=[wanted])
+    check = checked(golden, call("weather", city="bonn"), answer())
+    assert check.passed
+    (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
+    assert observed["content"] == "It rains in Bonn."
+
+
+def test_tools_are_run_where_that_is_wanted_and_not_where_it_is_not() -> None:
+    made: list[Any] = []
+    scripts = (call("weather", city="Bonn"), answer("Rain."))
+    checked(RAIN, *scripts, registry=Registry(weather(made)))
+    assert made == []
+    check = checked(RAIN, *scripts, tools="run", registry=Registry(weather(made)))
+    assert made == ["Bonn"] and check.passed
+
+
+def test_an_error_that_was_recorded_comes_again() -> None:
+    golden = golden_of(call("weather", city="nowhere"), answer("No."))
+    check = checked(golden, call("weather", city="nowhere"), answer("No."))
+    (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
+    assert "no such city" in observed["error"]["message"]
+    assert check.passed
+
+
+def test_what_a_person_said_is_said_again_of_the_same_call() -> None:
+    golden = golden_of(call("note", city="Bonn"), answer(), edited={"city": "Köln"})
+    check = checked(golden, call("note", city="Bonn"), answer())
+    assert check.passed
+    edits = [r["arguments"] for r in check.samples[0].records if r["type"] == "edited"]
+    assert edits == [{"city": "Köln"}]
+    other = checked(golden, call("note", city="Rome"), answer())
+    assert [d.what for d in other.samples[0].differences] == ["the calls", "the status"]
+
+
+def test_samples_are_counted_and_seeded_one_by_one() -> None:
+    seeds: list[Any] = []
+
+    class Noting(ScriptedBackend):
+        def complete(self, request: Any) -> Any:
+            seeds.append(request.seed)
+            return super().complete(request)
+
+    scripts = (call("weather", city="Bonn"), answer(), answer("I do not know."))
+
+    async def check() -> Check:
+        settings = replace(SETTINGS, seed=7)
+        return await check_live(RAIN, Noting(*scripts), settings=settings, samples=2)
+
+    done = anyio.run(check)
+    assert (done.share.hits, done.share.total) == (1, 2) and not done.passed
+    assert seeds == [7, 7, 8]
+
+
+def test_the_style_is_the_recorded_one_where_none_is_named() -> None:
+    script = "<tool_call>" + call("weather", city="Bonn") + "</tool_call>"
+    xml = replace(RAIN, header=replace(RAIN.header, style="xml"))
+    check = checked(xml, script, "<final_answer>Rain.</final_answer>")
+    assert check.cell.style == "xml" and check.passed
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    with pytest.raises(BackendUnreachable):
+        checked(RAIN, BackendUnreachable("nobody is there"))
+
+
+def test_an_expectation_that_is_none_is_told_before_anything_is_asked() -> None:
+    golden = replace(RAIN, golden=replace(RAIN.golden, expect=({"answr": "x"},)))
+    with pytest.raises(UsageError, match="answr"):
+        checked(golden)

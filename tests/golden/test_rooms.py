@@ -1,0 +1,261 @@
+"""A difference is told once, in the room that it comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools import Controller, Limits, Policy, Registry, RunSettings, data
+from mlx_tools.approval import AlwaysApprove
+from mlx_tools.errors import TranscriptError
+from mlx_tools.golden import (
+    CannotSettle,
+    Golden,
+    make_golden,
+    read_golden,
+    replay,
+    settled,
+    write_golden,
+)
+from mlx_tools.golden.batch import replay_file, replay_files
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import (
+    CallRecord,
+    CompletionRecord,
+    DecisionRecord,
+    Header,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
+from mlx_tools.store import MemoryStore
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript import encode
+from mlx_tools.verdicts import FoundVerdict
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(text: str = "done") -> str:
+    return json.dumps({"type": "final_answer", "content": text})
+
+
+def golden_of(*scripts: str, policy: Policy | None = None, **settings: Any) -> Golden:
+    """A golden transcript of a scripted run with the built-in tools."""
+    store, registry = MemoryStore(), Registry.builtin()
+    controller = Controller(
+        ScriptedBackend(*scripts),
+        registry,
+        policy or Policy(preset="readonly_basic"),
+        limits=Limits(max_observation_chars=300),
+        settings=RunSettings(
+            chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), **settings
+        ),
+        store=store,
+        approver=AlwaysApprove(),
+    )
+    outcome = controller.run_sync("What is 6 times 7?")
+    session = Golden.of(tuple(store.open(outcome.session).transcript))
+    return make_golden(session, name="it", registry=registry, source="scripted")
+
+
+@pytest.fixture(scope="module")
+def golden() -> Golden:
+    return golden_of(call("calculator", expression="6*7"), call("clok"), answer("42"))
+
+
+def changed(golden: Golden, kind: type[Record], change: Callable[[Any], Any]) -> Golden:
+    """The transcript with its first record of a kind changed."""
+    place = next(n for n, r in enumerate(golden.records) if isinstance(r, kind))
+    records = list(golden.records)
+    records[place] = change(records[place])
+    return replace(golden, records=tuple(records))
+
+
+def found(golden: Golden, **today: Any) -> list[tuple[str, str]]:
+    return [(d.room, d.what) for d in replay(golden, **today).differences]
+
+
+def test_what_was_recorded_passes(golden: Golden) -> None:
+    assert found(golden) == []
+
+
+def test_words_of_the_prompt_are_the_prompts(golden: Golden) -> None:
+    words = replace(data.load_words(), persona="You are terse.")
+    assert found(golden, words=words) == [("prompt", "the system prompt")]
+
+
+def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
+    own = data.load_words()
+    words = replace(own, corrections={**own.corrections, "unknown_tool": "Look again."})
+    (difference,) = replay(golden, words=words).differences
+    assert (difference.room, difference.what, difference.where) == (
+        "prompt",
+        "the prompt",
+        "turn 3",
+    )
+    assert any("Look again." in line for line in difference.lines() if line.startswith("+"))
+
+
+def test_a_chat_format_is_the_prompts(golden: Golden) -> None:
+    def other(header: Header) -> Header:
+        return replace(header, chat_format={**header.chat_format, "user": ["<u>", "</u>"]})
+
+    rooms = {d.room for d in replay(replace(golden, header=other(golden.header))).differences}
+    assert rooms == {"prompt"}
+    whats = found(replace(golden, header=other(golden.header)))
+    assert ("prompt", "the chat format chatml") in whats
+
+
+def test_another_call_than_was_read_is_readings(golden: Golden) -> None:
+    def other(record: CallRecord) -> CallRecord:
+        return replace(record, arguments={"expression": "6*8"})
+
+    assert found(changed(golden, CallRecord, other))[0] == ("reading", "the call")
+
+
+def test_a_call_that_was_not_read_then_is_readings(golden: Golden) -> None:
+    fewer = [r for r in golden.records if getattr(r, "call", None) != "c2"]
+    rooms = {room for room, what in found(replace(golden, records=tuple(fewer)))}
+    assert "reading" in rooms and "policy" not in rooms and "tools" not in rooms
+
+
+def test_another_decision_is_policys(golden: Golden) -> None:
+    def other(record: DecisionRecord) -> DecisionRecord:
+        return replace(record, rule="allow", reason="because")
+
+    assert found(changed(golden, DecisionRecord, other)) == [("policy", "the decision")]
+
+
+def test_another_policy_is_policys_and_nothing_elses(golden: Golden) -> None:
+    denies = Policy(allow=["calculator", "clock"], deny=["calculator"]).to_json()
+    denied = replace(golden, header=replace(golden.header, policy=denies))
+    assert {room for room, _ in found(denied)} == {"policy"}
+
+
+def test_another_tool_is_the_tools(golden: Golden) -> None:
+    spec = replace(Registry.builtin().specs()["calculator"], description="Adds.")
+    assert found(golden, tools={"calculator": spec}) == [
+        ("tools", "the description of the tool calculator")
+    ]
+
+
+def test_a_built_in_tool_that_is_gone_is_the_tools(golden: Golden) -> None:
+    gone = {**golden.header.tools[0], "name": "abacus"}
+    known = replace(golden.golden, known=(*golden.golden.known, gone))
+    assert found(replace(golden, golden=known)) == [("tools", "the tool abacus")]
+
+
+def test_another_output_is_the_tools(golden: Golden) -> None:
+    assert found(golden, given={"c1": "forty-two"}) == [("tools", "the output of calculator")]
+
+
+def test_another_outcome_is_the_outcomes(golden: Golden) -> None:
+    (recorded,) = golden.golden.outcomes
+    other = replace(golden.golden, outcomes=({**recorded, "turns": 9},))
+    assert found(replace(golden, golden=other)) == [("outcome", "the turns")]
+
+
+def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
+    stuck = golden_of(*(call("calculator", expression=f"{n}+1") for n in range(5)))
+    limits = {**stuck.header.limits, "max_iterations": 9}
+    rooms = {room for room, _ in found(replace(stuck, header=replace(stuck.header, limits=limits)))}
+    assert rooms == {"outcome"}
+
+
+def test_what_changed_is_accepted_and_then_passes(golden: Golden) -> None:
+    words = replace(data.load_words(), persona="You are terse.", unanswered="(nothing)")
+    now = settled(golden, words=words).now
+    assert replay(now, words=words).passed
+    assert "You are terse." in now.header.system
+    (completion, *_) = (r for r in now.records if isinstance(r, CompletionRecord))
+    assert "You are terse." in (completion.prompt or "")
+    assert found(now) == [("prompt", "the system prompt")]
+
+
+def test_a_change_that_needs_the_model_is_not_accepted(golden: Golden) -> None:
+    policy = Policy(allow=["clock"]).to_json()  # the call is refused; its output stands there still
+    other = replace(golden, header=replace(golden.header, policy=policy))
+    limits = {**golden.header.limits, "max_iterations": 9}
+    ends = replace(golden.header, limits=limits)
+    cut = replace(golden, header=ends, records=golden.records[:-2])
+    with pytest.raises(CannotSettle, match="would go on"):
+        settled(cut)
+    with pytest.raises(CannotSettle):
+        settled(other)
+
+
+def test_a_long_output_is_cut_again(tmp_path: Path) -> None:
+    numbers = " + ".join(map(str, range(80)))
+    golden = golden_of(call("calculator", expression=numbers), answer())
+    observed = next(r for r in golden.records if isinstance(r, ObservationRecord))
+    long = replace(observed, content="x", whole="0123456789" * 100)
+    records = tuple(long if r is observed else r for r in golden.records)
+    now = settled(replace(golden, records=records)).now
+    (shown,) = (r for r in now.records if isinstance(r, ObservationRecord))
+    assert shown.whole == "0123456789" * 100
+    assert shown.content is not None and len(shown.content) <= 300
+    assert found(changed(now, ObservationRecord, lambda r: replace(r, content="cut"))) == [
+        ("tools", "what is shown of calculator (content)"),
+        ("prompt", "the prompt"),
+    ]
+
+
+def test_a_file_is_read_back_as_it_was_written(golden: Golden, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "it.jsonl"
+    write_golden(golden, path)
+    assert read_golden(path).all == golden.all
+    assert replay_file(path).passed
+
+
+def test_what_cannot_be_read_fails_with_its_reason(golden: Golden, tmp_path: Path) -> None:
+    lines = [encode(record) for record in golden.all]
+    for name, text, fault in (
+        ("cut", "\n".join(lines)[:-9], "cut off"),
+        ("newer", lines[0].replace('"version":2', '"version":3') + "\n", "format version 3"),
+        ("empty", "", "does not begin"),
+        ("alone", f"{lines[0]}\n", "with a question"),
+        ("damaged", f"{lines[0]}\nnonsense\n", "line 2"),
+        ("binary", "\0\1\2\n", "line 1"),
+        ("order", "\n".join([*lines[:3], *lines[4:]]) + "\n", "may not follow"),
+    ):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(text)
+        check = replay_file(path)
+        assert not check.passed, name
+        assert fault in check.samples[0].error, (name, check.samples[0].error)
+
+
+def test_many_are_replayed_in_several_processes(golden: Golden, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.jsonl" for n in range(4)]
+    for path in paths:
+        write_golden(golden, path)
+    assert [c.path for c in replay_files(paths, jobs=2)] == [str(path) for path in paths]
+
+
+def test_an_older_version_is_upgraded(golden: Golden) -> None:
+    old = [
+        replace(r, prompt=None, kept=0) if isinstance(r, CompletionRecord) else r
+        for r in golden.records
+    ]
+    header = replace(golden.header, version=1)
+    before = replace(golden, header=header, records=tuple(old))
+    done = settled(before)
+    assert done.now.header.version == 2
+    assert done.now.records == golden.records
+
+
+def test_records_out_of_order_are_no_transcript(golden: Golden) -> None:
+    with pytest.raises(TranscriptError):
+        replay(replace(golden, records=(golden.records[0], *golden.records[2:])))
+    with pytest.raises(TranscriptError):
+        Golden.of([golden.header])
+    with pytest.raises(TranscriptError):
+        Golden.of([UserRecord(content="?")])
