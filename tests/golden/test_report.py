@@ -21,7 +21,7 @@ from mlx_tools.golden.report import write_report
 from mlx_tools.golden.report_rows import rows_of
 from mlx_tools.golden.report_runs import MANY, Writing, diff_lines
 from mlx_tools.golden.results import Cell, Check, Sample
-from mlx_tools.golden.seen import by_number, pieces, spelled
+from mlx_tools.golden.seen import brief, by_number, pieces, spelled
 from mlx_tools.golden.steps import MAX_CHARS, folded, steps_of
 from mlx_tools.records import Record
 from tests.golden.report_input import live, replayed
@@ -420,11 +420,11 @@ def test_whatever_is_shown_is_text(
     assert not set(page.source) & (set(ODD) | {"\u200f", "\u061c"})
     whole = "".join(page.text)
     for check in checks:
-        assert spelled(check.name) in whole
+        assert spelled(brief(check.name)) in whole
         for sample in check.samples:
             assert spelled(sample.error) in whole
             for difference in sample.differences:
-                assert spelled(difference.what) in whole
+                assert spelled(brief(difference.what)) in whole
 
 
 @given(HOSTILE)
@@ -434,7 +434,7 @@ def test_a_text_is_shown_whole_and_nothing_in_it_is_unseen(text: str) -> None:
     assert not set(shown) & set(ODD)
     assert shown.encode("utf-8").decode("utf-8") == shown
     for char in ODD:
-        assert shown.count(by_number(char)) >= text.count(char)
+        assert char not in text or by_number(char) in shown
 
 
 @pytest.mark.parametrize(
@@ -458,10 +458,10 @@ def test_scripts_and_emoji_stay_as_they_are(text: str) -> None:
     [
         ("a\u202eb", "aU+202Eb"),
         ("a\u200db", "aU+200Db"),
-        ("語\u200d\u200d語", "語U+200DU+200D語"),
+        ("語\u200d\u200d語", "語U+200D×2語"),
         ("\ud83d", "U+D83D"),
         ("a\u00a0b", "aU+00A0b"),
-        ("o" + "\u0301" * 6, "o" + "\u0301" * 4 + "U+0301" * 2),
+        ("o" + "\u0301" * 6, "o" + "\u0301" * 4 + "U+0301×2"),
         ("\U000e0041", "U+E0041"),
     ],
 )
