@@ -96,6 +96,10 @@ def replay(
         raise
     except MlxToolsError as error:
         raise TranscriptError(f"it cannot be replayed: {error.message}", hint=error.hint) from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # A file is anybody's: within its records anything may stand where another thing should.
+        kind = type(error).__name__
+        raise TranscriptError(f"a record holds what it should not ({kind}: {error})") from error
 
 
 class _Replayer:
@@ -208,6 +212,7 @@ class _Replayer:
     def _take(self, position: int, record: Record) -> None:
         """Compares one record, and folds it."""
         self._comparing.turn = self._session.turn
+        self._session.check(record)
         if position in self._followed:
             self._session.apply(record)
             return
