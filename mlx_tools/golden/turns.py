@@ -86,6 +86,18 @@ def paired(
             yield one, other
 
 
+def calls_that_differ(pairs: Sequence[tuple[Record | None, Record | None]]) -> frozenset[str]:
+    """The keys of the calls that are read otherwise, or only then, or only now: what is decided
+    about them follows from how they are read."""
+    return frozenset(
+        record.call
+        for pair in pairs
+        if pair[0] != pair[1]
+        for record in pair
+        if isinstance(record, CallRecord)
+    )
+
+
 def room_of(now: Record | None, was: Record | None, *, words_changed: bool) -> Room:
     """The room that a difference between two records comes from.
 

@@ -277,11 +277,12 @@ def _beginnings() -> Iterator[Scene]:
             call("tool_search", query="high water harbour"),
             call("tide_table", text="Brest"),
             answer("At 09:15."),
-            call("bird_call", text="cuckoo"),
-            answer("The cuckoo."),
+            call("song_words", text="Yesterday"),
+            answer("All my troubles."),
         ],
-        asks=["When does the next bus leave?", "Which bird has this call?"],
+        asks=["When does the next bus leave?", "What are the words of that song?"],
         settings={"catalog_budget": 60},
+        volatile=("tool_search",),
     )
     yield Scene(
         name="prompt/shortlist-without-search",

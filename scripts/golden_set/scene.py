@@ -23,7 +23,7 @@ from mlx_tools.approval import ApprovalRequest
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import Golden, make_golden, read_session
-from mlx_tools.golden.named import DAY
+from mlx_tools.golden.record import VOLATILE
 from mlx_tools.models.files import ModelFiles
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.records import (
@@ -49,6 +49,7 @@ class Scene:
     """What is recorded as one golden transcript.
 
     ``says`` are the completions, ``asks`` the questions, ``choices`` the tool choice of each.
+    ``volatile`` are tools whose output depends on what is not recorded.
     ``answers`` are what a person says of calls, one after the other, then nothing. ``tools`` are
     made anew for each recording. ``play`` is what happens, by default every question in turn; it
     returns the session's id. ``files`` are the model's, where its own template is used.
@@ -68,6 +69,7 @@ class Scene:
     history: Sequence[Mapping[str, str]] = ()
     files: ModelFiles | None = None
     expect: Sequence[Mapping[str, Any]] = ()
+    volatile: Sequence[str] = VOLATILE
     play: Callable[[Stage], Awaitable[str]] | None = None
 
 
@@ -196,6 +198,7 @@ def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
         features=tuple(features),
         expect=scene.expect,
         files=scene.files,
+        volatile=scene.volatile,
         **more,
     )
 
@@ -249,7 +252,6 @@ def like(scene: Scene, **changes: Any) -> Scene:
 
 __all__ = [
     "ALL",
-    "DAY",
     "Approver",
     "Guessed",
     "Says",
