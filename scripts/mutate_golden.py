@@ -18,9 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -160,11 +162,11 @@ def page(found: Sequence[Found], transcripts: int) -> str:
     lines = [
         "# What the golden transcripts notice",
         "",
-        "Made by `python scripts/mutate_golden.py --write`, which changes one small thing at a time",
-        f"in a copy of the code and replays the {transcripts} transcripts of "
-        "`golden_transcripts/` with it. A mutation",
-        "is noticed as it should be where the transcripts that it concerns fail, each in the room",
-        "that the change was made in, and no other transcript does.",
+        "Made by `python scripts/mutate_golden.py --write`, which changes one small thing at a",
+        f"time in a copy of the code and replays the {transcripts} transcripts of",
+        "`golden_transcripts/` with it. A mutation is noticed as it should be where the",
+        "transcripts that it concerns fail, each in the room that the change was made in, and no",
+        "other does.",
         "",
         f"{sound} of {len(found)} mutations are noticed so.",
         "",
@@ -192,21 +194,39 @@ def main() -> int:
         print("no mutation is named so", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        mutants = Mutants(Path(folder).resolve())
-        for tools in sorted({m.tools for m in chosen}):
-            if failed := mutants.replayed(tools=tools):
+        first = Mutants(Path(folder).resolve() / "0")
+        for tools in sorted({mutation.tools for mutation in chosen}):
+            if failed := first.replayed(tools=tools):
                 print(f"without any mutation these fail: {', '.join(failed)}", file=sys.stderr)
                 return 2
-        found = []
-        for mutation in chosen:
-            found.append(one := mutants.tried(mutation))
-            if not one.sound:
-                print(_complaint(one), file=sys.stderr)
-    table = page(found, mutants.count)
+        found = list(_tried(chosen, first, Path(folder).resolve()))
+    table = page(found, first.count)
     if options.write:
         PAGE.write_text(table, encoding="utf-8")
     print(json.dumps([one.to_json() for one in found], indent=1) if options.json else table)
     return 0 if all(one.sound for one in found) else 1
+
+
+def _tried(chosen: Sequence[Mutation], first: Mutants, folder: Path) -> Iterator[Found]:
+    """What becomes of each, with as many copies as there are cores."""
+    idle: SimpleQueue[Mutants] = SimpleQueue()
+    idle.put(first)
+    more = min(os.cpu_count() or 1, len(chosen)) - 1
+    for number in range(1, more + 1):
+        idle.put(Mutants(folder / str(number)))
+
+    def one(mutation: Mutation) -> Found:
+        mutants = idle.get()
+        try:
+            return mutants.tried(mutation)
+        finally:
+            idle.put(mutants)
+
+    with ThreadPoolExecutor(more + 1) as pool:
+        for found in pool.map(one, chosen):
+            if not found.sound:
+                print(_complaint(found), file=sys.stderr, flush=True)
+            yield found
 
 
 def _complaint(one: Found) -> str:

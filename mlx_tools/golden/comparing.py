@@ -40,8 +40,8 @@ class Comparing:
         if of is None or now == was:
             return
         room = room_of(now, was, words_changed=self.words_changed)
-        if getattr(of, "call", None) in other_calls:
-            room = "reading"
+        if room == "policy" and getattr(of, "call", None) in other_calls:
+            room = "reading"  # what is decided of a call follows from how it is read
         before, after = ("" if record is None else shown(record) for record in (was, now))
         self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
 

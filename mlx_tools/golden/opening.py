@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
@@ -27,8 +27,7 @@ from mlx_tools.records import UserRecord
 from mlx_tools.router import find_chat_format
 from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.tools import Registry
-from mlx_tools.tools.builtin.file_access import file_access
-from mlx_tools.tools.builtin.rooted import RootName
+from mlx_tools.tools.builtin.file_access import file_access_spec
 
 
 def recorded_specs(golden: Golden) -> dict[str, ToolSpec]:
@@ -70,8 +69,8 @@ def effects_of(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str
 def builtin_specs(*, writable: bool) -> Mapping[str, ToolSpec]:
     """The built-in tools as they are today; ``writable``: with a folder that may be changed."""
     specs = Registry.builtin().all_specs()
-    if writable:  # the tool's words are others then; no folder is opened to know them
-        spec = file_access(cast(Any, [RootName("/", writable=True)])).spec
+    if writable:  # the tool's words are others then
+        spec = file_access_spec(writable=True)
         specs[spec.name] = spec
     return specs
 

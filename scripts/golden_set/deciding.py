@@ -243,7 +243,11 @@ def _resumed() -> Iterator[Scene]:
 
     for name, about, play in (
         ("resumed", "A run that waited goes on in another process, approved.", resumed),
-        ("expired", "An approval that comes too late holds for nothing: it is asked anew.", expired),
+        (
+            "expired",
+            "An approval that comes too late holds for nothing: it is asked anew.",
+            expired,
+        ),
         ("narrowed-since", "What was asked about is denied by the policy of today.", narrowed),
     ):
         yield Scene(

@@ -18,9 +18,7 @@ def mutations() -> list[Mutation]:
 def _made(
     room: Room, name: str, file: str, old: str, new: str, hits: Holds, who: str, **more: Any
 ) -> Mutation:
-    return Mutation(
-        name=name, room=room, file=file, old=old, new=new, hits=hits, who=who, **more
-    )
+    return Mutation(name=name, room=room, file=file, old=old, new=new, hits=hits, who=who, **more)
 
 
 def _everyone(facts: Facts) -> bool:
@@ -176,8 +174,10 @@ def _examples(words: Any) -> Iterator[Mutation]:
         "mlx_tools/protocol/styles.py",
         '{"type": "tool_observation", "name": observation.name}',
         '{"name": observation.name, "type": "tool_observation"}',
-        lambda facts: '"tool_observation"' in facts.text
-        or any(turn["role"] == "observation" for turn in facts.header.examples),
+        lambda facts: (
+            '"tool_observation"' in facts.text
+            or any(turn["role"] == "observation" for turn in facts.header.examples)
+        ),
         "those that show an observation",
     )
 
@@ -303,12 +303,12 @@ def _formats() -> Iterator[Mutation]:
     )
     yield _made(
         "prompt",
-        "formats/template-silent",
+        "formats/template-thought",
         "mlx_tools/prompt/probe.py",
-        '_THINKING_OPTIONS: Final = ("enable_thinking", "thinking")',
-        '_THINKING_OPTIONS: Final = ("thinking",)',
+        "return header.rfind(reasoning[0]) > header.rfind(reasoning[1])",
+        "return False",
         has("format-thinks"),
-        "those whose template can be told not to think",
+        "those whose template opens a thought",
     )
     yield _made(
         "prompt",
@@ -333,8 +333,8 @@ def _formats() -> Iterator[Mutation]:
         "neutral/mark",
         "mlx_tools/prompt/neutralise.py",
         'MARKS: Final = ("·", ',
-        'MARKS: Final = (',
-        lambda facts: "·" in str([r for r in facts.golden.records]) or "·" in facts.header.system,
+        "MARKS: Final = (",
+        lambda facts: "·" in facts.text,
         "those in whose prompt a control token was broken",
     )
     yield _made(
@@ -407,11 +407,21 @@ REPAIRS = (
         'elif self._newlines if char in "\\r\\n" else self._controls:',
         'elif self._newlines and char in "\\r\\n":',
     ),
-    ("invalid_escape", "lexemes", '"\\\\\\\\", "invalid_escape"), fixes)', '"", "invalid_escape"), fixes)'),
+    (
+        "invalid_escape",
+        "lexemes",
+        '"\\\\\\\\", "invalid_escape"), fixes)',
+        '"", "invalid_escape"), fixes)',
+    ),
     ("trailing_comma", "scan", 'self._comma + 1, "", "trailing_comma"))', 'self._comma, "", ""))'),
-    ("missing_comma", "scan", 'pos + self._base, ",", "missing_comma"))', 'pos + self._base, "", ""))'),
+    (
+        "missing_comma",
+        "scan",
+        'pos + self._base, ",", "missing_comma"))',
+        'pos + self._base, "", ""))',
+    ),
     ("comment", "lexemes", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
-    ("inline", "candidate", '(*repairs, "inline") if place.inline', 'repairs if place.inline'),
+    ("inline", "candidate", '(*repairs, "inline") if place.inline', "repairs if place.inline"),
     ("missing_closers", "candidate", "if not scanner.closable:", "if True:"),
     (
         "envelope_alias",
@@ -419,13 +429,28 @@ REPAIRS = (
         '_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))',
         '_ALIAS_KEYS: Final = frozenset(("name", "parameters"))',
     ),
-    ("arguments_string", "envelope", 'written = ("arguments_string",)', 'written = ()'),
-    ("missing_arguments", "envelope", 'arguments, repairs = {}, (*repairs, "missing_arguments")', "pass"),
+    ("arguments_string", "envelope", 'written = ("arguments_string",)', "written = ()"),
+    (
+        "missing_arguments",
+        "envelope",
+        'arguments, repairs = {}, (*repairs, "missing_arguments")',
+        "pass",
+    ),
     ("id_string", "envelope", 'return str(call_id), (*repairs, "id_string"), known', "pass"),
     ("tool_name", "validate", "if len(meant) == 1 else", "if len(meant) == 9 else"),
-    ("coerced_integer", "coerce", 'yield int(value), "coerced_integer"\n        elif', "pass\n        elif"),
+    (
+        "coerced_integer",
+        "coerce",
+        'yield int(value), "coerced_integer"\n        elif',
+        "pass\n        elif",
+    ),
     ("coerced_number", "coerce", 'yield number, "coerced_number"', "pass"),
-    ("coerced_boolean", "coerce", 'if value.lower() in ("true", "false"):', 'if value in ("true", "false"):'),
+    (
+        "coerced_boolean",
+        "coerce",
+        'if value.lower() in ("true", "false"):',
+        'if value in ("true", "false"):',
+    ),
     ("wrapped_list", "coerce", 'yield [value], "wrapped_list"', "return"),
     ("dropped_null", "coerce", 'names.append("dropped_null")', 'names.append("wrapped_list")'),
 )
@@ -445,7 +470,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "validate",
         "return any(not keys.isdisjoint(found) for found in planted)",
         "return False",
-        has("echoed"),
+        has("echoed", "echoed_call"),
         "those with a planted call",
     ),
     (
@@ -469,8 +494,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "objects",
         "draft.keep_forged(self._cursor.take(end))",
         "draft.keep(self._cursor.take(end))",
-        has("forged"),
-        "those that forge an observation",
+        holds("a tool_observation is the host's to write"),
+        "those that forge an observation and nothing else",
     ),
     (
         "bare-text",
@@ -572,7 +597,14 @@ def _policy() -> Iterator[Mutation]:
             has("ask-needs_approval"),
             _by("needs_approval"),
         ),
-        ("dry-run", rules, "part.dry_run for part", "False for part", has("dry_run"), _by("dry_run")),
+        (
+            "dry-run",
+            rules,
+            "part.dry_run for part",
+            "False for part",
+            has("dry_run"),
+            _by("dry_run"),
+        ),
         (
             "local-only",
             rules,
@@ -722,7 +754,7 @@ def _outcomes() -> Iterator[Mutation]:
         (
             "breaks",
             session,
-            'return reading.error is not None and bool(record.text.strip()) and not cut_off',
+            "return reading.error is not None and bool(record.text.strip()) and not cut_off",
             "return False",
             lambda f: f.name == "strategies/auto-breaks-to-guided",
             "those that break to guided turns",

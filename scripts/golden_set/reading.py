@@ -199,8 +199,11 @@ def _faults() -> Iterator[Scene]:
         about="A line that cannot be read is sent back with a word on how to mend it.",
         features=("correction",),
         tools=lambda: [look()],
-        says=['{"type":"tool_call","name":"look","arguments":{"text":}}', call("look", text="a")]
-        + [answer()],
+        says=[
+            '{"type":"tool_call","name":"look","arguments":{"text":}}',
+            call("look", text="a"),
+            answer(),
+        ],
     )
     yield Scene(
         name="reading/cut-off",

@@ -9,8 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools import ApprovalAnswer, Controller, Limits, Policy, Registry, RunSettings
-from mlx_tools import TranscriptStore
+from mlx_tools import (
+    ApprovalAnswer,
+    Controller,
+    Limits,
+    Policy,
+    Registry,
+    RunSettings,
+    TranscriptStore,
+)
 from mlx_tools.backends import Backend
 from mlx_tools.golden import Golden, read_session
 from mlx_tools.models.files import ModelFiles
@@ -87,7 +94,10 @@ def scenes() -> Iterator[Real]:
         "What time is it?",
         policy=Policy(allow=["clock"]),
         settings={"strategy": "guided"},
-        expect={"status": "answered", "calls": [{"name": "clock", "arguments": {"anything": True}}]},
+        expect={
+            "status": "answered",
+            "calls": [{"name": "clock", "arguments": {"anything": True}}],
+        },
     )
     yield _scene(
         "capital",
@@ -150,36 +160,48 @@ def _sum(part: str, result: str) -> dict[str, Any]:
 
 
 def _with_files() -> Iterator[Real]:
-    for strategy in ("free", "guided"):
-        yield _scene(
-            f"file-read-{strategy}",
-            "A file is read, and the model says what it holds.",
+    reads = Policy(allow=["file_access"])
+    writes = Policy(allow=["create_file"])
+    for name, about, question, arguments in (
+        (
+            "file-read",
+            "A file is read.",
             "What does notes/garden.txt say?",
-            settings={"strategy": strategy},
-            features=("file-access",),
-            policy=Policy(allow=["file_access"]),
-            seen=True,
-        )
-    yield _scene(
-        "file-list",
-        "The files of a folder are listed.",
-        "Which files are there in notes?",
-        features=("file-access",),
-        settings={"strategy": "guided"},
-        policy=Policy(allow=["file_access"]),
-        seen=True,
-    )
-    for strategy in ("free", "guided"):
+            {"operation": "read", "path": "notes/garden.txt"},
+        ),
+        (
+            "file-list",
+            "The files of a folder are listed.",
+            "Which files are there in the folder notes?",
+            {"operation": "list", "path": "notes"},
+        ),
+    ):
         yield _scene(
-            f"create-file-{strategy}",
-            "A file is made after a person has approved of it, in another process.",
+            name,
+            about,
+            question,
+            choices=("file_access",),
+            settings={"strategy": "guided"},
+            features=("file-access", "tool-choice-named"),
+            policy=reads,
+            seen=True,
+            expect={
+                "status": "answered",
+                "calls": [{"name": "file_access", "arguments": {"subset": arguments}}],
+            },
+        )
+    for answer in ("approved", "refused"):
+        yield _scene(
+            f"create-file-{answer}",
+            f"A file is to be made: {answer} by a person, in another process.",
             "Put a note into notes/tea.txt: buy green tea.",
-            policy=Policy(allow=["create_file"]),
-            settings={"strategy": strategy},
-            features=("resumed", "file-access"),
+            choices=("create_file",),
+            settings={"strategy": "guided"},
+            features=("resumed", "file-access", "tool-choice-named"),
+            policy=writes,
             seen=True,
             copied=True,
-            resumed={"c1": ApprovalAnswer(True)},
+            resumed={"c1": ApprovalAnswer(answer == "approved", "not today")},
         )
 
 

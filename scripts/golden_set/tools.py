@@ -153,7 +153,8 @@ def many() -> list[Tool]:
         "chess_rating": "The rating of a chess player.",
         "bird_call": "Which bird has this call.",
     }
-    return [
-        _made(name, said, _TAKES_TEXT, READ, lambda a, name=name: f"{name}: {a['text']} 09:15")
-        for name, said in words.items()
-    ]
+    return [_made(name, said, _TAKES_TEXT, READ, _quarter_past) for name, said in words.items()]
+
+
+def _quarter_past(arguments: Mapping[str, Any]) -> str:
+    return f"{arguments['text']}: 09:15"

@@ -31,9 +31,7 @@ def test_a_word_a_rule_and_a_decision_are_each_noticed_by_the_right_transcripts(
     ]
 
 
-def test_a_mutation_whose_text_is_gone_and_one_that_nobody_is_named_by_are_told(
-    tmp_path: Path,
-) -> None:
+def test_a_name_that_no_mutation_has_is_told() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "no/such-mutation"], capture_output=True, text=True
     )
@@ -57,5 +55,5 @@ def test_the_page_tells_of_every_mutation() -> None:
     names = [mutation.name for mutation in mutations()]
     assert len(set(names)) == len(names)
     page = (ROOT / "docs" / "golden-mutations.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines()[12:]]
-    assert [row for row in rows if "/" in row] == names
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [f"| {name}" for name in names]

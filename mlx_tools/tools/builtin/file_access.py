@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.spec import Effects
+from mlx_tools.spec import Effects, ToolSpec
 from mlx_tools.tools.builtin.changes import Changes
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, Unfit
 from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, one_line, up_to
@@ -23,6 +23,12 @@ _READ: Final[Effects] = frozenset(("read",))
 _WRITE: Final[Effects] = frozenset(("write",))
 READING: Final = EffectsBy("operation", {"read": _READ, "list": _READ})
 CHANGING: Final = EffectsBy("operation", {**READING.table, "write": _WRITE, "delete": _WRITE})
+
+
+def file_access_spec(*, writable: bool) -> ToolSpec:
+    """What is told of the tool; ``writable``: where it may change files below one of its roots."""
+    words = words_of("file_access_rw" if writable else "file_access")
+    return words.spec(CHANGING if writable else READING, private=True)
 
 
 def file_access(roots: Sequence[Root]) -> Tool:
@@ -56,8 +62,7 @@ def file_access(roots: Sequence[Root]) -> Tool:
                 return changes.preview_delete(path)
         return None
 
-    effects = CHANGING if writable else READING
-    return Tool(words.spec(effects, private=True), run, preview=preview)
+    return Tool(file_access_spec(writable=writable), run, preview=preview)
 
 
 def _impossible(operation: object) -> str:
