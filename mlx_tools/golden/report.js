@@ -38,8 +38,8 @@
     for (const one of shared) {
       one.hidden = state === "passed" || !fits(one) || !(!text || textOf(one).includes(text));
     }
-    form.querySelector("output").value =
-      shown === rows.length ? `${shown} transcripts` : `${shown} of ${rows.length} transcripts`;
+    const all = `${rows.length} transcript${rows.length === 1 ? "" : "s"}`;
+    form.querySelector("output").value = shown === rows.length ? all : `${shown} of ${all}`;
   };
 
   const reveal = () => {

@@ -9,6 +9,7 @@ without its script, which only filters.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from mlx_tools.golden.difference import ROOMS, Room
 from mlx_tools.golden.report_rows import rows_of, state_of
 from mlx_tools.golden.report_runs import Writing
 from mlx_tools.golden.results import Cell, Check
-from mlx_tools.golden.seen import as_text, pieces, spelled
+from mlx_tools.golden.seen import as_text, brief, by_number, pieces, spelled
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -125,6 +126,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+@functools.cache
 def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -137,6 +139,7 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters["seen"] = seen
+    environment.filters["brief"] = lambda value: seen(brief(value))
     environment.filters["percent"] = _percent
     return environment.get_template("report.html.j2")
 
@@ -149,7 +152,7 @@ def seen(value: Any) -> Any:
     if text.isascii() and text.isprintable():
         return escape(text)
     out = (
-        escape(part) if plain else f'<b class="x">U+{ord(part):04X}</b>'
+        escape(part) if plain else f'<b class="x">{by_number(part)}</b>'
         for plain, part in pieces(text)
     )
     return Markup("".join(out))  # noqa: S704

@@ -90,10 +90,11 @@ class WrittenRun:
 
 class Writing:
     """Writes runs out. ``shared`` are the differences that more than `MANY` of them share, the most
-    often shared first."""
+    often shared first. ``limit`` is how many characters of conversations are written."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], *, limit: int = MAX_WRITTEN) -> None:
         self._runs = runs
+        self._limit = limit
         self._lines: dict[tuple[str, str], tuple[str, ...]] = {}
         found: Counter[Key] = Counter()
         example: dict[Key, tuple[Difference, bool]] = {}
@@ -120,7 +121,7 @@ class Writing:
             samples = []
             for number, sample in enumerate(run.check.samples, start=1):
                 diffs = tuple(map(self._diff, sample.differences))
-                steps = steps_of(sample.records, sample.differences) if size < MAX_WRITTEN else []
+                steps = steps_of(sample.records, sample.differences) if size < self._limit else []
                 size += sum(map(_size, steps))
                 left_out = bool(sample.records) and not steps
                 samples.append(WrittenSample(number, sample, diffs, steps, left_out))

@@ -11,10 +11,14 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final
 
 MAX_MARKS: Final = 4
 """Marks that may stand on one letter; more of them paint over the lines around it."""
+
+MAX_NAME: Final = 160
+"""Characters of a name that are shown."""
 
 _UNSEEN: Final = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
 _BLANK: Final = frozenset(
@@ -40,8 +44,8 @@ _TOO_DEEP: Final = "(nested too deeply to be shown)"
 
 
 def pieces(text: str) -> Iterator[tuple[bool, str]]:
-    """The text in stretches: True with one that stays as it is, False with a character that is to
-    be written by its number. Joined they are the text."""
+    """The text in stretches: True with one that stays as it is, False with a character, however
+    often in a row, that is to be written by its number. Joined they are the text."""
     end = 0
     for found in _PLAIN.finditer(text):
         if found.start() > end:
@@ -52,9 +56,17 @@ def pieces(text: str) -> Iterator[tuple[bool, str]]:
         yield True, text[end:]
 
 
-def by_number(char: str) -> str:
-    """A character's number, as it is written for one that is not seen."""
-    return f"U+{ord(char):04X}"
+def by_number(run: str) -> str:
+    """A character's number, as it is written for one that is not seen, and how often it stands
+    there."""
+    number = f"U+{ord(run[0]):04X}"
+    return number if len(run) == 1 else f"{number}×{len(run)}"
+
+
+def brief(value: Any) -> str:
+    """A value as a text that is a name, or a few words: cut where it is neither."""
+    text = as_text(value)
+    return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
 def spelled(text: str, mark: Callable[[str], str] = str) -> str:
@@ -87,7 +99,12 @@ def _plain(value: Any) -> Any:
 
 def _stretch(text: str, before: str) -> Iterator[tuple[bool, str]]:
     """The pieces of a stretch; ``before`` is the character in front of it, if there is one."""
-    kept: list[str] = []
+    for (seen, _), own in groupby(_judged(text, before), key=lambda each: each[0]):
+        yield seen, "".join(char for _, char in own)
+
+
+def _judged(text: str, before: str) -> Iterator[tuple[tuple[bool, str], str]]:
+    """Each character behind what it is grouped by: whether it stays, and itself where not."""
     marks, last = 0, before
     for place, char in enumerate(text):
         kind = unicodedata.category(char)
@@ -100,16 +117,8 @@ def _stretch(text: str, before: str) -> Iterator[tuple[bool, str]]:
             seen = bool(last.strip()) and marks <= MAX_MARKS
         else:
             seen, marks = kind not in _UNSEEN, 0
-        if seen:
-            kept.append(char)
-        else:
-            if kept:
-                yield True, "".join(kept)
-                kept.clear()
-            yield False, char
+        yield (seen, "" if seen else char), char
         last = char
-    if kept:
-        yield True, "".join(kept)
 
 
 def _joins(char: str, before: str, after: str) -> bool:

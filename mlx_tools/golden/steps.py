@@ -116,9 +116,11 @@ def _place(difference: Difference, steps: Sequence[Step]) -> Step | None:
     if found is None or not difference.where:
         return None
     question, turn, call = int(found[1] or 1), int(found[2] or 0), found[3]
-    there = [s for s in steps if s.question == question and turn in (0, s.turn)]
-    if call:
-        there = [s for s in there if s.call == call] or there
+    there = [s for s in steps if s.question == question]
+    if call:  # its turn is the one before, where the record says none
+        there = [s for s in there if s.call == call]
+    elif turn:
+        there = [s for s in there if s.turn == turn]
     kind = _OF.get(difference.what)
     exact = [s for s in there if s.type == kind]
     if difference.what.startswith(("the output", "what is shown")):

@@ -14,6 +14,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -32,6 +33,15 @@ FLAGS = (
 )
 PATIENCE = 120.0
 """Seconds that one answer may take: a browser that hangs must not hang the tests."""
+
+_WIRED = """
+import fcntl, os, sys
+reading, writing = (fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3])
+os.dup2(reading, 3)
+os.dup2(writing, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Becomes the browser, which reads from its descriptor 3 and writes to 4."""
 
 
 def find_chromium() -> str | None:
@@ -148,10 +158,11 @@ def started(command: str, folder: Path) -> Iterator[Browser]:
     """A browser with ``folder`` for its files, stopped with all its processes at the end."""
     read_of, to = os.pipe()
     of, write_to = os.pipe()
-    # The browser reads from its descriptor 3 and writes to 4.
-    wired = ["sh", "-c", f'exec "$@" 3<&{read_of} 4>&{write_to}', "sh"]
     process = subprocess.Popen(
-        [*wired, command, *FLAGS, f"--user-data-dir={folder}"],
+        [
+            *(sys.executable, "-c", _WIRED, str(read_of), str(write_to)),
+            *(command, *FLAGS, f"--user-data-dir={folder}"),
+        ],
         pass_fds=(read_of, write_to),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -1,0 +1,469 @@
+"""The report is one page that says what came of the checks, and obeys nothing that it shows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import UsageError
+from mlx_tools.golden.difference import ROOMS, Difference
+from mlx_tools.golden.report import write_report
+from mlx_tools.golden.report_rows import rows_of
+from mlx_tools.golden.report_runs import MANY, Writing, diff_lines
+from mlx_tools.golden.results import Cell, Check, Sample
+from mlx_tools.golden.seen import brief, by_number, pieces, spelled
+from mlx_tools.golden.steps import MAX_CHARS, folded, steps_of
+from mlx_tools.records import Record
+from tests.golden.report_input import live, replayed
+
+VOID = {"meta", "input"}
+INLINE = {"b", "mark", "span", "a", "strong", "small"}
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "header", "p", "h1", "h2", "h3", "h4"),
+    *("h5", "nav", "a", "main", "section", "dl", "div", "dt", "dd", "table", "caption", "span"),
+    *("thead", "tr", "th", "tbody", "td", "tfoot", "small", "form", "label", "select"),
+    *("option", "input", "output", "details", "summary", "article", "ol", "li", "strong"),
+    *("pre", "del", "ins", "mark", "b", "svg", "rect", "script"),
+}
+ATTRIBUTES = {
+    *("lang", "charset", "http-equiv", "content", "name", "href", "id", "class"),
+    *("aria-labelledby", "aria-label", "aria-hidden", "role", "tabindex", "scope", "hidden"),
+    *("type", "autocomplete", "spellcheck", "value", "data-state", "data-rooms", "data-row"),
+    *("data-shared", "open", "title", "viewbox", "preserveaspectratio", "focusable", "x", "y"),
+    *("width", "height"),
+}
+
+
+class Page(HTMLParser):
+    """A page as a browser would read it: its elements, and the text within them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.source = text
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.flow: list[str] = []
+        self.declared: list[str] = []
+        self.feed(text)
+        self.close()
+        self.ids = [own["id"] for _, own in self.elements if "id" in own]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.flow.append("" if tag in INLINE else " ")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self.flow.append("" if tag in INLINE else " ")
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.text.append(data)
+            self.flow.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError("a comment")
+
+    def handle_decl(self, decl: str) -> None:
+        self.declared.append(decl)
+
+    def all(self, tag: str, **own: str) -> list[dict[str, str | None]]:
+        """The attributes of the elements of a kind."""
+        return [
+            attributes
+            for name, attributes in self.elements
+            if name == tag and own.items() <= attributes.items()
+        ]
+
+    def classes(self, name: str) -> int:
+        """How many elements are of a class."""
+        return sum(name in (own.get("class") or "").split() for _, own in self.elements)
+
+    @property
+    def words(self) -> str:
+        """All its text, in single spaces."""
+        return " ".join("".join(self.flow).split())
+
+
+def page_of(checks: list[Check], folder: Path, **more: Any) -> Page:
+    path = folder / "report.html"
+    write_report(checks, path, **more)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def one(*differences: Difference, **more: Any) -> Check:
+    return Check(name="it", path="it.jsonl", samples=(Sample(differences=differences, **more),))
+
+
+@pytest.fixture(scope="module")
+def replays() -> list[Check]:
+    return replayed()
+
+
+@pytest.fixture(scope="module")
+def page(replays: list[Check], tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(replays, tmp_path_factory.mktemp("report"))
+
+
+def test_the_input_differs_in_every_room(replays: list[Check]) -> None:
+    assert {room for check in replays for room in check.rooms} == set(ROOMS)
+
+
+def test_the_page_is_whole_and_names_no_other_file(page: Page) -> None:
+    assert page.open == []
+    assert page.declared == ["doctype html"]
+    assert {tag for tag, _ in page.elements} <= TAGS
+    assert {name for _, own in page.elements for name in own} <= ATTRIBUTES
+    links = {own["href"] for own in page.all("a")}
+    assert all(link and link.startswith("#") and link[1:] in page.ids for link in links)
+    assert len(page.ids) == len(set(page.ids))
+    assert "url(" not in page.source
+    assert "@import" not in page.source
+
+
+def test_only_its_own_style_and_script_are_let_in(page: Page) -> None:
+    (policy,) = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    text = policy["content"] or ""
+    assert text.startswith("default-src 'none';")
+    assert "unsafe" not in text
+    for tag in ("style", "script"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page.source, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in text
+
+
+def test_what_reads_a_page_aloud_finds_its_way(page: Page) -> None:
+    assert page.all("html", lang="en")
+    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("title")) == 1
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert len(page.all("caption")) == len(page.all("table")) == 2
+    assert all(own.get("scope") in ("col", "row") for own in page.all("th"))
+
+
+def test_the_summary_counts_by_result_and_room(page: Page) -> None:
+    assert "3 of 9 transcripts failed" in page.words
+    assert "✓ passed 6 ✗ differ 2 ! error 1" in page.words
+    assert "tools the tools, and what they give 1 1" in page.words
+
+
+def test_failed_transcripts_come_first_and_are_written_out(page: Page) -> None:
+    states = [own["data-state"] for own in page.all("tr") if "data-state" in own]
+    assert states == ["error", "failed", "failed", *["passed"] * 6]
+    runs = [own["data-state"] for own in page.all("article")]
+    assert runs == ["error", "failed", "failed", *["passed"] * 4]  # two have no records
+
+
+def test_what_differs_is_open_and_named_by_its_room(page: Page, replays: list[Check]) -> None:
+    told = [own for own in page.all("details") if own.get("class") == "difference"]
+    differences = [d for check in replays for s in check.samples for d in s.differences]
+    assert len(told) == len(differences)
+    assert all("open" in own for own in told)
+    for difference in differences:
+        assert f"{difference.room} {difference.what} {difference.where}".strip() in page.words
+        for line in difference.lines():
+            assert " ".join(line[2:].split()) in page.words
+
+
+def test_a_run_is_told_step_by_step(page: Page) -> None:
+    for words in (
+        "Setup scripted",
+        "System prompt:",
+        "Question What is the weather in Bergen?",
+        "Model wrote turn 1",
+        'Call c1 weather {"town": "Bergen"}',
+        "Call c1 weather repaired: ",
+        "Policy c1 allow",
+        "Policy c1 ask rule ask write_note",
+        "Waits for a person c1",
+        "Person c1 approved",
+        "Person c1 refused not in that file",
+        'Person c1 edited the call {"path": "b.md", "text": "Umbrella."}',
+        "Runs c2 the tool starts can change things",
+        "Result c1 weather",
+        "Result c1 log",
+        "kept whole",
+        "Answer differs: the turns It is 7 °C in Bergen",
+        "differs: the decision",
+        "line 7 of the transcript is damaged",
+    ):
+        assert words in page.words, words
+
+
+def test_a_run_that_was_cut_off_says_why() -> None:
+    records = [
+        {"type": "user", "content": "Hm?"},
+        {"type": "completion", "turn": 1, "text": "{", "finish_reason": "length"},
+        {"type": "correction", "turn": 1, "error": {"code": "truncated_output", "message": "cut"}},
+        {"type": "stopped", "reason": "format_errors", "message": "too many"},
+    ]
+    steps = steps_of(records, [Difference("outcome", "the status", "question 1", "a", "b")])
+    assert [step.label for step in steps] == ["Question", "Model wrote", "Corrected", "Stopped"]
+    assert steps[1].notes == ["turn 1", "cut off by its limit"]
+    assert steps[2].words == "truncated_output: cut"
+    assert (steps[3].title, steps[3].words) == ("format_errors", "too many")
+    assert steps[3].differs == [0]
+
+
+def test_a_difference_is_told_at_its_step() -> None:
+    records = [
+        {"type": "user", "content": "One?"},
+        {"type": "completion", "turn": 1, "text": "x"},
+        {"type": "tool_call", "turn": 1, "call": "c1", "name": "t", "arguments": {}},
+        {"type": "decision", "call": "c1", "decision": "allow", "rule": "r", "reason": "w"},
+        {"type": "tool_observation", "call": "c1", "name": "t", "content": "o"},
+        {"type": "final_answer", "turn": 2, "content": "a"},
+        {"type": "user", "content": "Two?"},
+        {"type": "completion", "turn": 3, "text": "y"},
+    ]
+    places = [
+        ("prompt", "the prompt", "turn 1", 1),
+        ("policy", "the decision", "turn 1, call c1", 3),
+        ("tools", "the output of t", "turn 1, call c1", 4),
+        ("outcome", "the answer", "question 1", 5),
+        ("prompt", "the prompt", "question 2, turn 3", 7),
+    ]
+    found: list[Difference] = []
+    for room, what, where, _ in places:
+        assert room in ROOMS
+        found.append(Difference(room, what, where, "", ""))  # type: ignore[arg-type]
+    steps = steps_of(records, [*found, Difference("tools", "the tool t", "", "a", "b")])
+    assert [(n, i) for i, step in enumerate(steps) for n in step.differs] == [
+        (number, place) for number, (*_, place) in enumerate(places)
+    ]
+
+
+def test_every_kind_of_record_has_its_own_words() -> None:
+    for cls in Record.__args__:
+        (step, *_) = steps_of([{"type": cls.type, "expect": [{"answer": "x"}]}]) or [None]
+        assert cls.type == "repair" or step is not None
+        assert step is None or step.label != "Record", cls
+
+
+def test_a_matrix_has_a_column_for_each_cell(tmp_path: Path) -> None:
+    checks = live()
+    page = page_of(checks, tmp_path)
+    cells = {check.cell for check in checks}
+    assert len(page.all("th", scope="col")) == 1 + len(cells) + 3
+    assert "35 checks failed" in page.words
+    assert "3/5 failed 23–88 %" in page.words
+    failed = [check for check in checks if not check.passed]
+    assert len(page.all("article")) == len(failed)
+    linked = [own for own in page.all("a") if "state" in (own.get("class") or "")]
+    assert len(linked) == len(failed)
+    assert page.classes("sample") == 5 * len(failed)
+    rows = [own["data-state"] for own in page.all("tr") if "data-state" in own]
+    assert rows == sorted(rows, key=lambda state: state == "passed")
+
+
+def test_a_passed_run_without_records_is_one_row(tmp_path: Path) -> None:
+    page = page_of([one()], tmp_path)
+    assert len(page.all("article")) == 0
+    assert page.words.count("passed") > 1
+    assert len([own for own in page.all("tr") if "data-state" in own]) == 1
+
+
+def test_nothing_at_all_is_a_page_too(tmp_path: Path) -> None:
+    assert "Nothing was checked" in page_of([], tmp_path).words
+    never = Check(name="never", path="never.jsonl")
+    assert "never – not run" in page_of([never], tmp_path).words
+
+
+def test_a_difference_that_many_share_is_written_once(tmp_path: Path) -> None:
+    shared = Difference("prompt", "the system prompt", "", "be brief", "be short")
+    own = Difference("outcome", "the answer", "question 1", "yes", "no")
+    checks = [
+        Check(
+            name=f"t{n}", path=f"{n}.jsonl", samples=(Sample(differences=(shared, own)[: n + 1]),)
+        )
+        for n in range(MANY + 1)
+    ]
+    page = page_of(checks, tmp_path)
+    assert page.words.count("be brief") == 1
+    assert page.words.count("be short") == 1
+    assert f"The same in {MANY + 1} runs" in page.words
+    assert "the system prompt in 6 runs" in page.words
+
+
+def test_conversations_past_the_limit_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    records = ({"type": "user", "content": "x" * 900},)
+    wrong = Difference("outcome", "the answer", "", "a", "b")
+    checks = [
+        Check(name=f"t{n}", path=f"{n}", samples=(Sample(differences=(wrong,), records=records),))
+        for n in range(3)
+    ]
+    _, runs = rows_of(checks, [Cell()])
+    left = [run.samples[0].left_out for run in Writing(runs, limit=1500).written()]
+    assert left == [False, False, True]
+
+
+def test_an_endless_text_is_cut_in_its_middle() -> None:
+    block = folded("a" * 100_000 + "z", "Text")
+    assert (len(block.text) + len(block.tail), block.tail[-1]) == (MAX_CHARS, "z")
+    assert block.left_out == 100_001 - MAX_CHARS
+    assert block.fold == "Text: 100,001 characters"
+
+
+def test_a_file_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_report([], tmp_path / "no" / "report.html")
+
+
+@given(st.text(), st.text())
+def test_marks_change_no_line_of_a_diff(was: str, now: str) -> None:
+    lines = Difference("tools", "x", "", was, now).lines()
+    assert [
+        f"{line.sign} {''.join(text for text, _ in line.parts)}" for line in diff_lines(lines)
+    ] == [line[:1] + " " + line[2:] for line in lines]
+
+
+# --- nothing that is shown is obeyed ---
+
+ODD = "\0\x07\x1b\x7f\x85\r\u00ad\u200b\u200e\u202e\u2028\u2066\u3164\ud800\udfff\ufeff\U000e0041"
+HOSTILE = st.lists(
+    st.sampled_from(
+        [
+            "</script>",
+            "</style>",
+            "</pre>",
+            "</title>",
+            "<script>alert(1)</script>",
+            "<svg onload=alert(1)>",
+            "<img src=https://example.com/x.png onerror=alert(1)>",
+            '" onclick="alert(1)',
+            "' style='color:red",
+            "<!--",
+            "-->",
+            "]]>",
+            "&lt;b&gt;",
+            "&#0;",
+            "javascript:alert(1)",
+            "{{ 7 * 7 }}",
+            "{% raw %}",
+            "\n",
+            "\t",
+            " ",
+            "é語",
+            *ODD,
+        ]
+    )
+    | st.text(max_size=8),
+    max_size=8,
+).map("".join)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | HOSTILE,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(HOSTILE, inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = [cls.type for cls in Record.__args__]
+KEYS = sorted({key for cls in Record.__args__ for key in cls.__slots__})
+RECORD = JSON | st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS) | HOSTILE},
+).flatmap(
+    lambda begun: st.dictionaries(st.sampled_from(KEYS), JSON, max_size=8).map(
+        lambda more: {**begun, **more}
+    )
+)
+DIFFERENCE = st.builds(
+    Difference, st.sampled_from(ROOMS), HOSTILE, HOSTILE, was=HOSTILE, now=HOSTILE
+)
+CHECK = st.builds(
+    Check,
+    name=HOSTILE,
+    path=HOSTILE,
+    mode=st.sampled_from(["replay", "live"]),
+    cell=st.builds(Cell, HOSTILE, HOSTILE, HOSTILE),
+    source=HOSTILE,
+    about=HOSTILE,
+    features=st.lists(HOSTILE, max_size=2).map(tuple),
+    samples=st.lists(
+        st.builds(
+            Sample,
+            differences=st.lists(DIFFERENCE, max_size=3).map(tuple),
+            records=st.lists(RECORD, max_size=4).map(tuple),
+            error=HOSTILE,
+            seconds=st.none() | st.floats(0, 1e6),
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+
+
+@given(checks=st.lists(CHECK, max_size=4), title=HOSTILE, made=HOSTILE)
+@settings(max_examples=60)
+def test_whatever_is_shown_is_text(
+    checks: list[Check], title: str, made: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    page = page_of(checks, tmp_path_factory.getbasetemp(), title=title, made=made)
+    assert page.open == []
+    assert {tag for tag, _ in page.elements} <= TAGS
+    assert {name for _, own in page.elements for name in own} <= ATTRIBUTES
+    count = Counter(tag for tag, _ in page.elements)
+    assert count["script"] == count["style"] == count["title"] == 1
+    assert all((own["href"] or "").startswith("#") for own in page.all("a"))
+    assert not set(page.source) & (set(ODD) | {"\u200f", "\u061c"})
+    whole = "".join(page.text)
+    for check in checks:
+        assert spelled(brief(check.name)) in whole
+        for sample in check.samples:
+            assert spelled(sample.error) in whole
+            for difference in sample.differences:
+                assert spelled(brief(difference.what)) in whole
+
+
+@given(HOSTILE)
+def test_a_text_is_shown_whole_and_nothing_in_it_is_unseen(text: str) -> None:
+    assert "".join(part for _, part in pieces(text)) == text
+    shown = spelled(text)
+    assert not set(shown) & set(ODD)
+    assert shown.encode("utf-8").decode("utf-8") == shown
+    for char in ODD:
+        assert char not in text or by_number(char) in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "naïve 語 العربية",
+        "👩\u200d🚀",
+        "❤\ufe0f\u200d🔥",
+        "1\ufe0f\u20e3",
+        "می\u200cخواهم",
+        "a\tb\n",
+        "é",
+    ],
+)
+def test_scripts_and_emoji_stay_as_they_are(text: str) -> None:
+    assert spelled(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb", "aU+202Eb"),
+        ("a\u200db", "aU+200Db"),
+        ("語\u200d\u200d語", "語U+200D×2語"),
+        ("\ud83d", "U+D83D"),
+        ("a\u00a0b", "aU+00A0b"),
+        ("o" + "\u0301" * 6, "o" + "\u0301" * 4 + "U+0301×2"),
+        ("\U000e0041", "U+E0041"),
+    ],
+)
+def test_what_is_not_seen_is_written_by_its_number(text: str, shown: str) -> None:
+    assert spelled(text) == shown
