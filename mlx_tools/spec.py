@@ -113,8 +113,10 @@ class ToolSpec:
         `ToolDefinitionError` for what is no tool."""
         try:
             possible = frozenset(value["effects"])
-            if not possible <= ALL_EFFECTS or not isinstance(value["parameters"], Mapping):
-                raise ToolDefinitionError(f"{value['name']}: this is no tool's description")
+            texts = value["name"], value["description"], value["plugin"]
+            sound = possible <= ALL_EFFECTS and isinstance(value["parameters"], Mapping)
+            if not sound or not all(isinstance(text, str) for text in texts):
+                raise ToolDefinitionError("this is no tool's description")
             return cls(
                 name=value["name"],
                 description=value["description"],

@@ -1,147 +1,73 @@
 """Records the transcripts of golden_transcripts/.
 
-    python scripts/record_golden.py                # with the embedded model, on a server of its own
+    python scripts/record_golden.py                # all, with the embedded model where it can
     python scripts/record_golden.py --scripted     # only those whose completions are written here
+    python scripts/record_golden.py NAME...        # those whose names begin with one of these
 
-A golden transcript is an ordinary transcript, kept: of the embedded model's real runs in every
-prompt style, and of scripted ones for what a small model would not write of itself (calls that
-change things, several calls at once, other scripts, escapes, large arguments).
+What is recorded stands in scripts/golden_set/. A scripted run gives the same bytes each time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
 
 import anyio
 
-from mlx_tools import Controller, Limits, Policy, Registry, RunSettings, Tool, ToolSpec
-from mlx_tools.messages import Style
-from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.protocol import write_answer, write_call
-from mlx_tools.store import SessionFiles
-from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript import TranscriptFile
-from mlx_tools.verdicts import FoundVerdict
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-FOLDER = Path(__file__).resolve().parents[1] / "golden_transcripts"
-STYLES: Sequence[Style] = get_args(Style)
-MODEL = "smollm2-135m"
-SETTINGS = RunSettings(verdict=FoundVerdict())
-"""What was measured of a model on this machine decides nothing here."""
+from mlx_tools.golden import write_golden  # noqa: E402
+from scripts.golden_set import bounds, deciding, planted, reading  # noqa: E402
+from scripts.golden_set.scene import Scene, played  # noqa: E402
 
-QUESTIONS: Mapping[str, str] = {
-    "calculator": "What is 17 * 23?",
-    "clock": "What time is it?",
-    "greeting": "Hello!",
-}
-
-CALLS: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = {
-    "create-file": [("create_file", {"path": "notes/today.md", "content": "# Today\n\n- tea\n"})],
-    "delete-file": [("delete_file", {"path": "notes/old notes.md", "recursive": False})],
-    "transfer": [("transfer", {"to": "DE02 1203 0000", "amount": 1250.5, "currency": "EUR"})],
-    "several": [
-        ("create_file", {"path": "a.txt", "content": "one"}),
-        ("create_file", {"path": "b.txt", "content": "two"}),
-        ("delete_file", {"path": "c.txt"}),
-    ],
-    "scripts": [("create_file", {"path": "größe.txt", "content": "語 \U0001f642 \u2028 é"})],
-    "escapes": [("create_file", {"path": 'C:\\a "b"', "content": "tab\there {\"x\": [1, '2']}"})],
-    "nested": [
-        ("transfer", {"to": "x", "amount": -3, "memo": {"lines": ["a", {"b": None}], "ok": True}})
-    ],
-    "long": [("create_file", {"path": "long.txt", "content": "All work and no play. " * 12})],
-    "empty": [("wipe", {})],
-}
-
-_TEXT = {"type": "string"}
-PARAMETERS: Mapping[str, dict[str, Any]] = {
-    "create_file": {"path": _TEXT, "content": _TEXT},
-    "delete_file": {"path": _TEXT, "recursive": {"type": "boolean"}},
-    "transfer": {"to": _TEXT, "amount": {"type": "number"}, "currency": _TEXT, "memo": {}},
-    "wipe": {},
-}
+FOLDER = ROOT / "golden_transcripts"
+THEMES = (reading, deciding, bounds, planted)
 
 
-class _OneFile:
-    """A store that keeps its session in the file it was made for."""
-
-    secret = b"golden"
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def create(self) -> SessionFiles:
-        self._path.unlink(missing_ok=True)
-        return SessionFiles(self._path.stem, TranscriptFile(self._path))
+def scripted() -> list[Scene]:
+    """All scenes whose completions are written here."""
+    return [scene for theme in THEMES for scene in theme.scenes()]
 
 
-def _tools() -> list[Tool]:
-    """Tools that may change everything, and change nothing."""
-    return [
-        Tool(
-            ToolSpec(name, f"Does {name}.", {"type": "object", "properties": properties}),
-            lambda arguments: "done",
-        )
-        for name, properties in PARAMETERS.items()
-    ]
+def wanted(name: str, given: Sequence[str]) -> bool:
+    """Whether a transcript is to be recorded."""
+    return not given or any(name.startswith(one) for one in given)
 
 
-def _scripted(name: str, calls: Sequence[tuple[str, dict[str, Any]]], style: Style) -> None:
-    lines = [write_call(tool, arguments, style=style) for tool, arguments in calls]
-    controller = Controller(
-        ScriptedBackend("\n".join(lines), write_answer("Done.", style)),
-        _tools(),
-        Policy(allow=sorted(PARAMETERS)),
-        settings=replace(
-            SETTINGS, style=style, chat_format=NAMED_FORMATS["chatml"], model="scripted"
-        ),
-        store=_OneFile(FOLDER / f"scripted-{style}-{name}.jsonl"),
-    )
-    outcome = controller.run_sync("Please do it.")
-    print(f"{style:14} {name:12} {outcome.status} {json.dumps([c.status for c in outcome.calls])}")
+async def record(folder: Path, names: Sequence[str], *, real: bool) -> int:
+    """Records what is wanted; returns how many transcripts were written."""
+    written = 0
+    for scene in scripted():
+        if wanted(scene.name, names):
+            golden = await played(scene)
+            write_golden(golden, folder / f"{scene.name}.jsonl")
+            written += 1
+    if real:
+        from scripts.golden_set import real as by_model
+
+        async for scene, golden in by_model.recorded(lambda name: wanted(name, names)):
+            write_golden(golden, folder / f"{scene.name}.jsonl")
+            print(f"{scene.name}: {[dict(o) for o in golden.golden.outcomes]}", file=sys.stderr)
+            written += 1
+    return written
 
 
-async def _real() -> None:
-    from mlx_tools.backends import ServerBackend
-    from mlx_tools.models import pull_model
-    from mlx_tools.models.files import read_model_files
-    from mlx_tools.router import find_chat_format
-
-    model = pull_model(MODEL).path
-    found = find_chat_format(files=read_model_files(model, MODEL))
-    async with ServerBackend(model) as backend:
-        for style in STYLES:
-            for name, question in QUESTIONS.items():
-                controller = Controller(
-                    backend,
-                    Registry.builtin(),
-                    Policy(preset="readonly_basic"),
-                    limits=Limits(max_tokens=100),
-                    settings=replace(
-                        SETTINGS, style=style, chat_format=found.chat_format, model=MODEL
-                    ),
-                    store=_OneFile(FOLDER / f"{MODEL}-{style}-{name}.jsonl"),
-                )
-                outcome = await controller.run(question)
-                print(f"{style:14} {name:12} {outcome.status} {outcome.to_json()['answer']}")
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help="the beginnings of names; all by default")
     parser.add_argument("--scripted", action="store_true", help="leave the real model alone")
+    parser.add_argument("--into", type=Path, default=FOLDER, help="the folder that they go to")
     options = parser.parse_args()
-    FOLDER.mkdir(exist_ok=True)
-    for style in STYLES:
-        for name, calls in CALLS.items():
-            _scripted(name, calls, style)
-    if not options.scripted:
-        anyio.run(_real)
+    written = anyio.run(lambda: record(options.into, options.names, real=not options.scripted))
+    if not written:
+        print("no transcript is named so", file=sys.stderr)
+        return 1
+    print(f"{written} transcripts in {options.into}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

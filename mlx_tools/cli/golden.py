@@ -33,6 +33,30 @@ Only = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
 
+BaselineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline", metavar="FILE", help="Fail only where less passes than in this baseline."
+    ),
+]
+
+NewBaseline = Annotated[
+    Path | None,
+    typer.Option("--save-baseline", metavar="FILE", help="Keep what passed as a baseline."),
+]
+
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Keep the results, with all runs.")
+]
+
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write a report as HTML.")
+]
+
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes that replay.")
+]
+
 
 @app.command(help="Ask questions, or take a past session, and keep the run.")
 @options.with_settings(*options.BACKEND, *options.WRITING, *options.POLICY, *options.RUN)
@@ -121,25 +145,11 @@ def run(
     strategy: Annotated[
         str | None, typer.Option("--strategy", metavar="A,B", help="Strategies, side by side.")
     ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            "--baseline", metavar="FILE", help="Fail only where less passes than in this baseline."
-        ),
-    ] = None,
-    save_baseline: Annotated[
-        Path | None,
-        typer.Option("--save-baseline", metavar="FILE", help="Keep what passed as a baseline."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Keep the results, with all runs.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write a report as HTML.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes that replay.")
-    ] = None,
+    baseline: BaselineFile = None,
+    save_baseline: NewBaseline = None,
+    out: Out = None,
+    report: ReportFile = None,
+    jobs: Jobs = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what passed too.")] = False,
     as_json: AsJson = False,
     *,

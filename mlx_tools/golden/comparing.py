@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mlx_tools.golden.difference import Difference, Room
 from mlx_tools.golden.texts import NAMES, shown, text
 from mlx_tools.golden.turns import room_of
@@ -30,12 +32,16 @@ class Comparing:
         """Compares one field of two records."""
         self.texts(room, what, text(getattr(was, key)), text(getattr(now, key)), was)
 
-    def records(self, now: Record | None, was: Record | None) -> None:
-        """Compares two records; None where there is none."""
+    def records(
+        self, now: Record | None, was: Record | None, other_calls: Collection[str] = ()
+    ) -> None:
+        """Compares two records; None where there is none. ``other_calls`` are read otherwise."""
         of = was if was is not None else now
         if of is None or now == was:
             return
         room = room_of(now, was, words_changed=self.words_changed)
+        if room == "policy" and getattr(of, "call", None) in other_calls:
+            room = "reading"  # what is decided of a call follows from how it is read
         before, after = ("" if record is None else shown(record) for record in (was, now))
         self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
 

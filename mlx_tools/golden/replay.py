@@ -21,9 +21,9 @@ from mlx_tools.golden.named import NamedSecrets
 from mlx_tools.golden.opening import chat_format_today, opening_today, recorded_specs, specs_today
 from mlx_tools.golden.outcomes import outcomes_of
 from mlx_tools.golden.recorded import Given, given_by, observed
-from mlx_tools.golden.texts import shown, text, turns
-from mlx_tools.golden.turns import alike, following, paired
-from mlx_tools.messages import ToolCall
+from mlx_tools.golden.texts import could_say, shown, text, turns
+from mlx_tools.golden.turns import alike, calls_that_differ, following, paired
+from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.policy.presets import BUILTIN
 from mlx_tools.prompt import ChatFormat, PromptWords
 from mlx_tools.prompt.words import MESSAGES
@@ -46,7 +46,7 @@ from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.states import State
 from mlx_tools.transcript import FORMAT_VERSION
-from mlx_tools.turn import Turn, decision_on
+from mlx_tools.turn import Turn, decision_on, refusal_by
 from mlx_tools.written import Written
 
 _BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
@@ -96,6 +96,10 @@ def replay(
         raise
     except MlxToolsError as error:
         raise TranscriptError(f"it cannot be replayed: {error.message}", hint=error.hint) from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # A file is anybody's: within its records anything may stand where another thing should.
+        kind = type(error).__name__
+        raise TranscriptError(f"a record holds what it should not ({kind}: {error})") from error
 
 
 class _Replayer:
@@ -208,6 +212,7 @@ class _Replayer:
     def _take(self, position: int, record: Record) -> None:
         """Compares one record, and folds it."""
         self._comparing.turn = self._session.turn
+        self._session.check(record)
         if position in self._followed:
             self._session.apply(record)
             return
@@ -266,6 +271,10 @@ class _Replayer:
         rules = replace(due.rules, prefix=record.prefix)
         if record.error is not None:
             reading = Reading(error=record.error, counted=record.counted)
+            if not could_say(self._session.words, record.error):
+                self._comparing.texts(
+                    "prompt", "the words of a fault", record.error.message, "", record
+                )
         else:
             reading = read(record.text, record.finish_reason or "stop", rules)
         own = reading.reasoning
@@ -291,8 +300,10 @@ class _Replayer:
         now = due.records if reading and isinstance(due, Write) else ()
         places = following(self._golden.records, position + 1, now)
         was = [self._golden.records[place] for place in places]
-        for one, other in paired(now, was):
-            self._comparing.records(one, other)
+        pairs = list(paired(now, was))
+        other_calls = calls_that_differ(pairs)
+        for one, other in pairs:
+            self._comparing.records(one, other, other_calls)
         self._now += now
         self._followed.update(places)
         if not all(map(alike, now, was)) or len(now) != len(was):
@@ -355,7 +366,7 @@ class _Replayer:
 
     def _observed(self, record: ObservationRecord) -> ObservationRecord:
         session = self._session
-        if not session.current.was_started(record.call):
+        if not session.current.was_started(record.call) or _in_hosts_words(record):
             return self._refused(record)
         was = given_by(session, record)
         given = self._given.get(record.call, was)
@@ -372,13 +383,28 @@ class _Replayer:
         return replace(now, whole=None if shown_now == said else said)
 
     def _refused(self, record: ObservationRecord) -> ObservationRecord:
-        """A call that did not run because a person, or a limit, was against it."""
-        due = self._session.due()
-        for now in due.records if isinstance(due, Write) else ():
-            if isinstance(now, ObservationRecord) and now.call == record.call:
-                self._comparing.records(now, record)
-                return now
-        return record
+        """A call that did not run to its end because a person, policy, or a limit was against
+        it."""
+        session = self._session
+        due = session.due()
+        written = due.records if isinstance(due, Write) else ()
+        now: Record | None = next((r for r in written if alike(r, record)), None)
+        decision = session.current.decision(record.call)
+        if now is None and decision is not None and decision.decision == "deny":
+            now = refusal_by(decision, session.current.call(record.call), session)
+        if now is None and record.error is not None:
+            code = record.error.code
+            said = session.words.error(code, name=record.name)
+            now = replace(record, error=ErrorInfo(code, said))
+        if not isinstance(now, ObservationRecord):
+            return record
+        self._comparing.records(now, record)
+        return now
+
+
+def _in_hosts_words(record: ObservationRecord) -> bool:
+    """Whether no tool gave what is observed: whatever a tool gives has a size."""
+    return record.error is not None and record.output_size_chars is None
 
 
 def _words_changed(golden: Golden) -> bool:

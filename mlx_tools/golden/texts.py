@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mlx_tools.messages import ErrorInfo
+from mlx_tools.prompt import PromptWords
+from mlx_tools.prompt.words import parts
 from mlx_tools.records import Record
 from mlx_tools.transcript import to_json
 
@@ -43,3 +46,12 @@ def shown(record: Record) -> str:
     """A record for a diff: its fields, a line each."""
     plain = to_json(record)
     return "\n".join(f"{key}: {text(value)}" for key, value in plain.items())
+
+
+def could_say(words: PromptWords, error: ErrorInfo) -> bool:
+    """Whether these words say this for some tool and some reason: which ones they were was not
+    recorded."""
+    template = " ".join(words.errors[error.code].split())
+    pattern = "".join(".*" if named else re.escape(part) for part, named in parts(template))
+    cut = error.message.endswith("…")
+    return cut or re.fullmatch(pattern.strip(), error.message, re.DOTALL) is not None

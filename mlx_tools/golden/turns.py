@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import Final
+from typing import Final, TypeGuard
 
 from mlx_tools.golden.difference import Room
 from mlx_tools.records import (
@@ -84,6 +84,23 @@ def paired(
             one = now[a + step] if a + step < b else None
             other = was[c + step] if c + step < d else None
             yield one, other
+
+
+def calls_that_differ(pairs: Sequence[tuple[Record | None, Record | None]]) -> frozenset[str]:
+    """The keys of the calls that are read otherwise, or only then, or only now, and of those that
+    reading refuses otherwise."""
+    return frozenset(
+        record.call
+        for pair in pairs
+        if pair[0] != pair[1]
+        for record in pair
+        if isinstance(record, CallRecord) or _refused_by_reading(record)
+    )
+
+
+def _refused_by_reading(record: Record | None) -> TypeGuard[ObservationRecord]:
+    info = record.error if isinstance(record, ObservationRecord) else None
+    return info is not None and info.code in _BY_READING
 
 
 def room_of(now: Record | None, was: Record | None, *, words_changed: bool) -> Room:

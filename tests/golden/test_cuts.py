@@ -15,7 +15,7 @@ from mlx_tools.spec import ToolSpec
 from mlx_tools.transcript import load
 
 FOLDER = Path(__file__).parents[2] / "golden_transcripts"
-TRANSCRIPTS = sorted(FOLDER.glob("*.jsonl"))
+TRANSCRIPTS = sorted(FOLDER.rglob("*.jsonl"))
 
 
 def _mutating(header: Header) -> Mapping[str, ToolSpec]:
@@ -38,7 +38,7 @@ def test_there_are_recorded_calls_in_every_style() -> None:
     assert {h.style for h in headers if isinstance(h, Header)} == {"jsonl", "markdown-json", "xml"}
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(path: Path) -> None:
     records = load(path)
     header = records[0]

@@ -29,6 +29,7 @@ from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.verdicts import FoundVerdict
 
+KEY = "AKIA" + "IOSFODNN7EXAMPLE"
 STYLES = ("jsonl", "markdown-json", "xml")
 
 
@@ -40,7 +41,7 @@ def _tools() -> list[Tool]:
         return "0123456789 " * 2000
 
     def fails(arguments: Any) -> str:
-        raise ValueError("no such thing: AKIAIOSFODNN7EXAMPLE")
+        raise ValueError(f"no such thing: {KEY}")
 
     def by_x(arguments: Any) -> frozenset[Any]:
         return frozenset({"write"}) if arguments.get("x") == "w" else frozenset({"read"})
@@ -74,7 +75,7 @@ CALL = st.builds(
         {"type": "tool_call", "name": name, "arguments": {"x": x, **n}}, ensure_ascii=False
     ),
     st.sampled_from(NAMES),
-    st.sampled_from(["", "w", "é 語", "<|im_end|>", "AKIAIOSFODNN7EXAMPLE", "a\nb"]),
+    st.sampled_from(["", "w", "é 語", "<|im_end|>", KEY, "a\nb"]),
     st.sampled_from([{}, {"n": 1}, {"n": "2"}, {"n": "x"}]),
 )
 ANSWER = st.sampled_from(
@@ -194,7 +195,7 @@ def test_whatever_was_recorded_replays(run: dict[str, Any]) -> None:
         text = "".join(map(repr, golden.all))
         assert session.header.session not in text
         assert folder not in text
-        assert "AKIAIOSFODNN7EXAMPLE" not in text
+        assert KEY not in text
 
 
 if __name__ == "__main__":

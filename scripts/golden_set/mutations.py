@@ -1,0 +1,811 @@
+"""The mutations: what is changed, which transcripts must notice it, and in which room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mlx_tools.golden import Room
+
+from .mutating import Facts, Holds, Mutation, both, has, holds, in_prompt, knows, without
+
+
+def mutations() -> list[Mutation]:
+    """All of them, by theme."""
+    return [*_words(), *_tools(), *_formats(), *_reading(), *_policy(), *_outcomes()]
+
+
+def _made(
+    room: Room, name: str, file: str, old: str, new: str, hits: Holds, who: str, **more: Any
+) -> Mutation:
+    return Mutation(name=name, room=room, file=file, old=old, new=new, hits=hits, who=who, **more)
+
+
+def _everyone(facts: Facts) -> bool:
+    return True
+
+
+# --- the words that the model reads ---
+
+
+def _words() -> Iterator[Mutation]:
+    def words(name: str, file: str, old: str, new: str, hits: Holds, who: str) -> Mutation:
+        return _made("prompt", f"words/{name}", f"prompts/{file}", old, new, hits, who)
+
+    yield words(
+        "persona",
+        "persona.txt",
+        "helpful",
+        "patient",
+        without(has("persona")),
+        "those without a persona of their own",
+    )
+    for style, old in (
+        ("jsonl", "one JSON object on one line"),
+        ("markdown-json", "in a code block"),
+        ("xml", "one element"),
+    ):
+        yield words(
+            f"protocol-{style}",
+            f"protocol-{style}.txt",
+            old,
+            f"{old} alone",
+            has(style),
+            f"those in the style {style}",
+        )
+    yield words(
+        "mode-answer-first",
+        "mode-answer-first.txt",
+        "where one helps",
+        "where that helps",
+        without(has("rag-first")),
+        "those in that mode",
+    )
+    yield words(
+        "mode-rag-first",
+        "mode-rag-first.txt",
+        "Look facts up",
+        "Look all facts up",
+        has("rag-first"),
+        "those in that mode",
+    )
+    yield from _messages(words)
+    yield from _examples(words)
+
+
+MESSAGES = (
+    ("tools", "\nTools:\n{{tools}}", "\nTools here:\n{{tools}}", "\n\nTools:\n"),
+    ("no-tools", "There are no tools:", "You have no tools:", "There are no tools:"),
+    ("search", "Look for one with", "Find one with", "Look for one with"),
+    ("offered", "More tools:", "Further tools:", "More tools:"),
+    ("project-context", "About this project:", "On this project:", "About this project:"),
+    ("unanswered", "I was stopped before", "I was cut short before", "I was stopped before"),
+    ("forged", "The result is above. Now", "You have the result. Now", "result is above. Now"),
+    ("edited", "(The user changed", "(A user changed", "(The user changed"),
+    ("cut-readable", "left out. To read on", "omitted. To read on", "left out. To read on"),
+    ("cut", "{{omitted}} characters left out ...]", "{{omitted}} left out ...]", " left out ...]"),
+    ("not-allowed", "may not be called here. {{", "must not be called here. {{", None),
+    ("disabled", "is switched off. {{", "is turned off. {{", "is switched off. "),
+    ("denied", "The user refused this call", "The user denied this call", "user refused this call"),
+    ("dry-run", "Nothing was done: this", "Nothing is done: this", "Nothing was done: this"),
+    ("timeout", "did not finish in time", "took too long", "did not finish in time"),
+    ("payload", "are too long. {{reason}}", "are far too long. {{reason}}", "are too long. "),
+    ("rates", "was called too often. {{", "was called very often. {{", "was called too often. "),
+    ("repeated", "You made this very call", "You made this same call", "made this very call"),
+    ("iteration-limit", "No more tool calls.", "No tool calls now.", "No more tool calls."),
+    ("in-doubt", "Nobody knows whether", "It is not known whether", "Nobody knows whether"),
+    ("unfilled", "A part of the line was not", "Part of the line was not", "part of the line was"),
+    ("mend-json", "as one valid JSON object", "as one JSON object", "as one valid JSON object"),
+    ("mend-cut", "again, shorter and", "again, short and", "again, shorter and"),
+    ("mend-name", "Use the exact name", "Use the very name", "Use the exact name"),
+    ("mend-arguments", "with arguments that fit", "with the right ones", "with arguments that fit"),
+    ("mend-unfilled", "with all its parts, and", "with every part, and", "all its parts, and"),
+)
+"""A short text of messages.toml, another one, and what of it stands in a run that has read it."""
+
+
+def _messages(words: Any) -> Iterator[Mutation]:
+    for name, old, new, read in MESSAGES:
+        hits = holds(old.removesuffix("{{") if read is None else read)
+        who = f"those that hold `{(read or old.removesuffix('{{')).strip()}`"
+        yield words(f"messages-{name}", "messages.toml", old, new, hits, who)
+    yield words(
+        "messages-hidden",
+        "messages.toml",
+        'hidden = "{{count}} more tools are',
+        'hidden = "{{count}} tools are',
+        both(holds("more tools are not listed here."), without(holds("Look for one with"))),
+        "those whose catalog hides tools, and that cannot search",
+    )
+
+
+def _examples(words: Any) -> Iterator[Mutation]:
+    for name, old, new in (
+        ("direct", "The capital of Italy is Rome.", "It is Rome."),
+        ("generic", 'question = "Use {{name}} with {{arguments}}."', None),
+        ("sample", 'string = "example"', 'string = "sample"'),
+        ("foreign", "about the garden, in Spanish", "about a garden, in Spanish"),
+        ("calculator", "48 plus 36 is 84.", "48 plus 36 makes 84."),
+        ("clock", "It is 09:26 on Friday, 14 March 2025.", "It is 09:26 on Friday."),
+    ):
+        shown = {"generic": "Use look with ", "sample": '"example"'}.get(name, old)
+        if name == "generic":
+            new = 'question = "Try {{name}} with {{arguments}}."'
+            hits: Holds = lambda facts: any(  # noqa: E731
+                turn["role"] == "user" and turn["content"].startswith("Use ") and " with " in text
+                for turn in facts.header.examples
+                for text in (turn["content"],)
+            )
+        else:
+            hits = in_prompt(shown)
+        who = f"those whose examples hold `{shown.strip()}`"
+        who = "those with a made-up example" if name == "generic" else who
+        yield words(f"examples-{name}", "examples.toml", old, new or "", hits, who)
+    yield _made(
+        "prompt",
+        "words/examples-whole",
+        "mlx_tools/prompt/examples.py",
+        "MAX_WHOLE: Final = 2",
+        "MAX_WHOLE: Final = 1",
+        _two_tools,
+        "those that tell of two tools or more",
+    )
+    yield _made(
+        "prompt",
+        "words/catalog-optional",
+        "mlx_tools/prompt/catalog.py",
+        'mark = "" if name in needed else "?"',
+        'mark = "" if name in needed else "*"',
+        lambda facts: "?: " in facts.text,
+        "those whose catalog has an optional argument",
+    )
+    yield _made(
+        "prompt",
+        "words/catalog-persona-last",
+        "mlx_tools/prompt/builder.py",
+        'writer.section("{{persona}}", {"persona": persona.strip()})',
+        'writer.section("{{persona}}", {"persona": persona.strip().upper()})',
+        has("persona"),
+        "those with a persona of their own",
+    )
+    yield _made(
+        "prompt",
+        "words/observation-order",
+        "mlx_tools/protocol/styles.py",
+        '{"type": "tool_observation", "name": observation.name}',
+        '{"name": observation.name, "type": "tool_observation"}',
+        lambda facts: (
+            '"tool_observation"' in facts.text
+            or any(turn["role"] == "observation" for turn in facts.header.examples)
+        ),
+        "those that show an observation",
+    )
+
+
+def _two_tools(facts: Facts) -> bool:
+    told = facts.header.shortlist or [tool["name"] for tool in facts.header.tools]
+    return len(set(told) - {"tool_search", "read_artifact"}) > 1
+
+
+# --- tools ---
+
+
+def _tools() -> Iterator[Mutation]:
+    for tool, old, new in (
+        ("calculator", "Calculates an arithmetic", "Works out an arithmetic"),
+        ("clock", "Tells the current date", "Gives the current date"),
+        ("file_access", "Reads a text file or lists a folder", "Reads a file or lists a folder"),
+        ("read_artifact", "Reads on in a tool's output", "Reads more of a tool's output"),
+        ("tool_search", "Finds more tools by what they do", "Finds tools by what they do"),
+        ("create_file", "Makes a new text file", "Makes a text file"),
+    ):
+        yield _made(
+            "tools",
+            f"tools/{tool}-words",
+            f"prompts/tools/{tool}.json",
+            old,
+            new,
+            knows(tool) if tool != "file_access" else _reads_files,
+            f"those that have the tool {tool}",
+        )
+    yield _made(
+        "tools",
+        "tools/create-file-effects",
+        "mlx_tools/tools/builtin/create_file.py",
+        'EFFECTS: Final[Effects] = frozenset(("write",))',
+        'EFFECTS: Final[Effects] = frozenset(("read", "write"))',
+        knows("create_file"),
+        "those that have the tool create_file",
+    )
+    yield _made(
+        "tools",
+        "tools/clock-private",
+        "mlx_tools/tools/builtin/clock.py",
+        'words_of("clock").spec(frozenset(("read",)))',
+        'words_of("clock").spec(frozenset(("read",)), private=True)',
+        knows("clock"),
+        "those that have the tool clock",
+    )
+    yield _made(
+        "tools",
+        "tools/calculator-output",
+        "mlx_tools/tools/builtin/calculator.py",
+        'return write(evaluate(arguments["expression"]))',
+        'return write(evaluate(arguments["expression"])) + "."',
+        _calculates,
+        "those in which the calculator gave a number",
+        tools=True,
+    )
+    yield _made(
+        "tools",
+        "tools/number-format",
+        "mlx_tools/tools/builtin/decimals.py",
+        "places = max(DIGITS - digits, 4)",
+        "places = max(DIGITS - digits, 4) - 1",
+        lambda facts: any("2 ** 0.5" in str(call.arguments) for call in facts.calls),
+        "those in which the calculator gave a long number",
+        tools=True,
+    )
+    yield _made(
+        "tools",
+        "tools/observation-cut",
+        "mlx_tools/observation.py",
+        "head, tail = room - room // 3, room // 3",
+        "head, tail = room - room // 4, room // 4",
+        has("artifact"),
+        "those in which an output was cut",
+    )
+
+
+def _reads_files(facts: Facts) -> bool:
+    writable = any(root.endswith(":rw") for root in facts.header.roots)
+    return "file_access" in facts.tools and not writable
+
+
+def _calculates(facts: Facts) -> bool:
+    return any(
+        call["name"] == "calculator" and call["status"] == "ok"
+        for outcome in facts.golden.golden.outcomes
+        for call in outcome["calls"]
+    )
+
+
+# --- chat formats, and what is broken in texts of others ---
+
+
+def _formats() -> Iterator[Mutation]:
+    file = "mlx_tools/prompt/chat_format.py"
+    for name, old, new in (
+        ("chatml", 'user=("<|im_start|>user\\n"', 'user=("<|im_start|>human\\n"'),
+        ("llama3", 'system<|end_header_id|>\\n\\n"', 'system<|end_header_id|>\\n"'),
+        ("gemma", 'assistant=("<start_of_turn>model\\n"', 'assistant=("<start_of_turn>bot\\n"'),
+        ("mistral", 'user=("[INST] "', 'user=("[INST]"'),
+        ("phi", 'end_tokens=("<|end|>", "<|endoftext|>")', 'end_tokens=("<|end|>",)'),
+        ("plain", 'answer_header="Assistant: "', 'answer_header="Assistant:  "'),
+    ):
+        yield _made(
+            "prompt",
+            f"formats/{name}",
+            file,
+            old,
+            new,
+            both(has(f"format-{name}"), without(has("template"))),
+            f"those in the named format {name}",
+        )
+    yield _made(
+        "prompt",
+        "formats/template-trims",
+        "mlx_tools/prompt/probe.py",
+        'if role == "system" and not has_system:',
+        'if role == "system":',
+        has("format-own"),
+        "the one whose template trims the system text",
+    )
+    yield _made(
+        "prompt",
+        "formats/template-thought",
+        "mlx_tools/prompt/probe.py",
+        "return header.rfind(reasoning[0]) > header.rfind(reasoning[1])",
+        "return False",
+        has("format-thinks"),
+        "those whose template opens a thought",
+    )
+    yield _made(
+        "prompt",
+        "formats/tool-markers",
+        "mlx_tools/prompt/markers.py",
+        '"[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"',
+        '"[AVAILABLE_TOOLS]",',
+        _everyone,
+        "all: each format has the known control tokens",
+    )
+    yield _made(
+        "prompt",
+        "formats/header-blank",
+        "mlx_tools/prompt/render.py",
+        "return ask if gap.isspace() and said[:1].isspace() else header",
+        "return header",
+        has("format-mistral", "format-plain"),
+        "those whose model writes the blank after its header itself",
+    )
+    yield _made(
+        "prompt",
+        "neutral/mark",
+        "mlx_tools/prompt/neutralise.py",
+        'MARKS: Final = ("·", ',
+        "MARKS: Final = (",
+        lambda facts: "·" in facts.text,
+        "those in whose prompt a control token was broken",
+    )
+    yield _made(
+        "prompt",
+        "neutral/observations",
+        "mlx_tools/prompt/render.py",
+        "return before + self._neutraliser.in_json(body) + after",
+        "return before + body + after",
+        has("control-tokens"),
+        "those with a control token in an output",
+    )
+    yield _made(
+        "prompt",
+        "neutral/questions",
+        "mlx_tools/prompt/render.py",
+        "return self._neutraliser.plain(self._trimmed(text))",
+        "return self._trimmed(text)",
+        lambda facts: any(
+            token in question.content
+            for question in facts.questions
+            for token in ("<|im_end|>", "[[/ASK]]")
+        ),
+        "those with a control token in a question",
+    )
+
+
+# --- reading ---
+
+
+def _reading() -> Iterator[Mutation]:
+    for repair, file, old, new in REPAIRS:
+        yield _made(
+            "reading",
+            f"repairs/{repair}",
+            f"mlx_tools/protocol/{file}.py",
+            old,
+            new,
+            has(repair),
+            f"those with the repair {repair}",
+        )
+    for name, file, old, new, hits, who in RULES:
+        yield _made(
+            "reading", f"reading/{name}", f"mlx_tools/protocol/{file}.py", old, new, hits, who
+        )
+
+
+REPAIRS = (
+    (
+        "single_quotes",
+        "lexemes",
+        """fixes.append(Fix(pos + base, pos + base + 1, '"', "single_quotes"))""",
+        "pass",
+    ),
+    ("python_literal", "lexemes", '{"True": "true", ', "{"),
+    (
+        "unquoted_key",
+        "lexemes",
+        'if self.kind == "key" and _IDENTIFIER.fullmatch(word):',
+        'if self.kind == "never":',
+    ),
+    (
+        "raw_newline",
+        "lexemes",
+        'elif self._newlines if char in "\\r\\n" else self._controls:',
+        'elif char not in "\\r\\n" and self._controls:',
+    ),
+    (
+        "raw_control",
+        "lexemes",
+        'elif self._newlines if char in "\\r\\n" else self._controls:',
+        'elif self._newlines and char in "\\r\\n":',
+    ),
+    (
+        "invalid_escape",
+        "lexemes",
+        '"\\\\\\\\", "invalid_escape"), fixes)',
+        '"", "invalid_escape"), fixes)',
+    ),
+    ("trailing_comma", "scan", 'self._comma + 1, "", "trailing_comma"))', 'self._comma, "", ""))'),
+    (
+        "missing_comma",
+        "scan",
+        'pos + self._base, ",", "missing_comma"))',
+        'pos + self._base, "", ""))',
+    ),
+    ("comment", "lexemes", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
+    ("inline", "candidate", '(*repairs, "inline") if place.inline', "repairs if place.inline"),
+    ("missing_closers", "candidate", "if not scanner.closable:", "if True:"),
+    (
+        "envelope_alias",
+        "envelope",
+        '_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))',
+        '_ALIAS_KEYS: Final = frozenset(("name", "parameters"))',
+    ),
+    ("arguments_string", "envelope", 'written = ("arguments_string",)', "written = ()"),
+    (
+        "missing_arguments",
+        "envelope",
+        'arguments, repairs = {}, (*repairs, "missing_arguments")',
+        "pass",
+    ),
+    ("id_string", "envelope", 'return str(call_id), (*repairs, "id_string"), known', "pass"),
+    ("tool_name", "validate", "if len(meant) == 1 else", "if len(meant) == 9 else"),
+    (
+        "coerced_integer",
+        "coerce",
+        'yield int(value), "coerced_integer"\n        elif',
+        "pass\n        elif",
+    ),
+    ("coerced_number", "coerce", 'yield number, "coerced_number"', "pass"),
+    (
+        "coerced_boolean",
+        "coerce",
+        'if value.lower() in ("true", "false"):',
+        'if value in ("true", "false"):',
+    ),
+    ("wrapped_list", "coerce", 'yield [value], "wrapped_list"', "return"),
+    ("dropped_null", "coerce", 'names.append("dropped_null")', 'names.append("wrapped_list")'),
+)
+"""A repair or coercion, the module that makes it, and what makes it otherwise."""
+
+RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
+    (
+        "cut-off",
+        "draft",
+        'self._withdraw("truncated_output", "the output was cut off", body)',
+        'self._withdraw("invalid_json", "the output was cut off", body)',
+        holds("the output was cut off"),
+        "those in which a line was cut off",
+    ),
+    (
+        "echo",
+        "validate",
+        "return any(not keys.isdisjoint(found) for found in planted)",
+        "return False",
+        has("echoed", "echoed_call"),
+        "those with a planted call",
+    ),
+    (
+        "echo-of-a-writer",
+        "validate",
+        "if echoed and mutates:",
+        "if False:",
+        has("echoed_call"),
+        "those with a planted call that can change things",
+    ),
+    (
+        "forged",
+        "draft",
+        '"a tool_observation is the host\'s to write"',
+        '"a tool_observation is for the host to write"',
+        holds("a tool_observation is the host's to write"),
+        "those that forge an observation and nothing else",
+    ),
+    (
+        "forged-kept",
+        "objects",
+        "draft.keep_forged(self._cursor.take(end))",
+        "draft.keep(self._cursor.take(end))",
+        holds("a tool_observation is the host's to write"),
+        "those that forge an observation and nothing else",
+    ),
+    (
+        "bare-text",
+        "draft",
+        "prose = self._without_forged(kept, self.size).strip()",
+        "prose = self._without_forged(kept, self.size).strip().upper()",
+        has("bare-text"),
+        "those whose answer is prose",
+    ),
+    (
+        "calls-per-turn",
+        "objects",
+        "len(draft.messages) >= most",
+        "len(draft.messages) > most",
+        has("calls-per-turn"),
+        "those with more calls in a turn than may be",
+    ),
+    (
+        "thoughts",
+        "rules",
+        '("<think>", "</think>"),  # DeepSeek-R1',
+        '("<thonk>", "</thonk>"),  # DeepSeek-R1',
+        lambda facts: facts.name == "reading/thought-in-text",
+        "the one that thinks, and has no such marker of its own",
+    ),
+    (
+        "unknown-tool",
+        "validate",
+        "; did you mean {by_loose[close[0]]}?",
+        "; do you mean {by_loose[close[0]]}?",
+        holds("did you mean"),
+        "those that call a tool by a name that is nearly right",
+    ),
+    (
+        "faults",
+        "faults",
+        'lines[f"{path}: {expected}"] = None',
+        'lines[f"{path} - {expected}"] = None',
+        has("invalid_arguments"),
+        "those whose arguments do not fit",
+    ),
+    (
+        "duplicate-keys",
+        "strict",
+        "if len(value) != len(pairs):",
+        "if False:",
+        lambda facts: facts.name == "reading/duplicate-keys",
+        "the one with a key that stands twice",
+    ),
+    (
+        "sources",
+        "envelope",
+        "FinalAnswer(content, tuple(sources or ()), repairs)",
+        "FinalAnswer(content, (), repairs)",
+        has("sources"),
+        "those whose answer names sources",
+    ),
+)
+"""A rule, the module that it stands in, the change, and who must notice it."""
+
+
+# --- policy ---
+
+
+def _policy() -> Iterator[Mutation]:
+    rules = "mlx_tools/policy/rules.py"
+    presets = "mlx_tools/policy/presets.py"
+    for name, file, old, new, hits, who in (
+        (
+            "preset-basic",
+            presets,
+            '("calculator", "clock", "file_access", "read_artifact"), _READ',
+            '("clock", "file_access", "read_artifact"), _READ',
+            lambda f: f.policy["preset"] == "readonly_basic" and _called(f, "calculator"),
+            "those that call the calculator by this preset",
+        ),
+        (
+            "preset-files",
+            presets,
+            '("file_access", "read_artifact"), _READ',
+            '("calculator", "file_access", "read_artifact"), _READ',
+            lambda f: f.policy["preset"] == "readonly_files" and _called(f, "calculator"),
+            "those that call the calculator in spite of this preset",
+        ),
+        ("deny", rules, "if denied is not None:", "if False:", has("deny-deny"), _by("deny")),
+        (
+            "ask",
+            rules,
+            "pattern = first_match(part.ask, spec)",
+            "pattern = None",
+            has("ask-ask"),
+            _by("ask"),
+        ),
+        (
+            "needs-approval",
+            rules,
+            "if spec.needs_approval:",
+            "if False:",
+            has("ask-needs_approval"),
+            _by("needs_approval"),
+        ),
+        (
+            "dry-run",
+            rules,
+            "part.dry_run for part",
+            "False for part",
+            has("dry_run"),
+            _by("dry_run"),
+        ),
+        (
+            "local-only",
+            rules,
+            'if policy.local_only and "network" in effects:',
+            "if False:",
+            has("local-only"),
+            _by("local_only"),
+        ),
+        (
+            "secret",
+            rules,
+            "if facts.secrets and network:",
+            "if False:",
+            has("secret"),
+            _by("secret"),
+        ),
+        (
+            "placeholder",
+            rules,
+            "if facts.placeholder and mutates:",
+            "if False:",
+            has("placeholder"),
+            _by("placeholder"),
+        ),
+        (
+            "network-after-read",
+            "mlx_tools/past.py",
+            "spec is None or spec.private or record.nested > 0",
+            "False",
+            has("network-after-read"),
+            _by("network_after_read"),
+        ),
+        (
+            "rate",
+            "mlx_tools/policy/rates.py",
+            "if len(counted) < rate.calls:",
+            "if len(counted) <= rate.calls:",
+            has("rate_limited"),
+            "those in which a rate is used up",
+        ),
+        (
+            "consent",
+            rules,
+            "and effects <= facts.consented:",
+            "and effects < facts.consented:",
+            has("for-session"),
+            "those with a consent for the session",
+        ),
+        (
+            "unclean",
+            rules,
+            'if runs == "with_approval":',
+            "if False:",
+            has("unclean"),
+            _by("unclean"),
+        ),
+        (
+            "echoed",
+            rules,
+            'return _ask("echoed", f"this call to',
+            'return _ask("copied", f"this call to',
+            has("ask-echoed"),
+            _by("echoed"),
+        ),
+        (
+            "glob",
+            "mlx_tools/policy/patterns.py",
+            "return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern",
+            "return text == pattern or pattern == '*'",
+            has("glob", "deny-deny", "rates-by-glob", "shortlist-by-glob"),
+            "those that need a glob",
+        ),
+        (
+            "narrowing",
+            rules,
+            "return (self, *self.narrowing)",
+            "return (self,)",
+            lambda f: f.name in ("policy/narrowed", "approvals/narrowed-since"),
+            "those in which a narrower policy denies a call",
+        ),
+        (
+            "words",
+            rules,
+            "is not among the allowed tools",
+            "is none of the allowed tools",
+            has("deny-default"),
+            "those that call what nothing allows",
+        ),
+        (
+            "payload",
+            "mlx_tools/turn.py",
+            "if arguments_size(record.arguments) > now.limits.max_argument_bytes:",
+            "if False:",
+            has("payload_too_large"),
+            "those with arguments that are too long",
+        ),
+        (
+            "repeated",
+            "mlx_tools/past.py",
+            "repeated = seen == self._changes",
+            "repeated = False",
+            has("repeated"),
+            "those that make a call again",
+        ),
+    ):
+        yield _made("policy", f"policy/{name}", file, old, new, hits, who)
+
+
+def _by(rule: str) -> str:
+    return f"those that the rule {rule} decides about"
+
+
+def _called(facts: Facts, tool: str) -> bool:
+    return any(call.name == tool for call in facts.calls)
+
+
+# --- limits, and what a run comes to ---
+
+
+def _outcomes() -> Iterator[Mutation]:
+    session, outcome = "mlx_tools/session.py", "mlx_tools/outcome.py"
+    for name, file, old, new, hits, who in (
+        (
+            "format-errors",
+            session,
+            "if self.format_errors >= limits.max_format_errors:",
+            "if self.format_errors > limits.max_format_errors:",
+            has("format_errors"),
+            "those that too many faults of format end",
+        ),
+        (
+            "iterations",
+            session,
+            "if self.iterations >= limits.max_iterations and not self.told_to_finish:",
+            "if self.iterations > limits.max_iterations and not self.told_to_finish:",
+            has("iterations"),
+            "those that use all their turns",
+        ),
+        (
+            "iterations-end",
+            session,
+            "if self.iterations > limits.max_iterations:",
+            "if self.iterations > limits.max_iterations + 1:",
+            lambda f: f.name == "limits/does-not-finish",
+            "the one that does not finish though told to",
+        ),
+        (
+            "breaks",
+            session,
+            "return reading.error is not None and bool(record.text.strip()) and not cut_off",
+            "return False",
+            lambda f: f.name == "strategies/auto-breaks-to-guided",
+            "those that break to guided turns",
+        ),
+        (
+            "strategy",
+            outcome,
+            "return completions[-1].strategy if completions else header.strategy",
+            "return header.strategy",
+            lambda f: f.header.strategy == "auto",
+            "those whose strategy is auto",
+        ),
+        (
+            "denied",
+            outcome,
+            '"echoed_call", "rate_limited")',
+            '"echoed_call")',
+            has("rate_limited"),
+            "those with a call that a rate denied",
+        ),
+        (
+            "dry-run",
+            outcome,
+            'return "dry_run"',
+            'return "ok"',
+            has("dry_run"),
+            "those with a dry run",
+        ),
+        (
+            "pending",
+            outcome,
+            'return "pending" if paused else "denied"',
+            'return "denied"',
+            lambda f: any("pending" in outcome for outcome in f.golden.golden.outcomes),
+            "those in which a call waits",
+        ),
+        (
+            "stopped-by",
+            outcome,
+            "return dict.fromkeys(calls[-1:], last.reason)",
+            "return {}",
+            lambda f: any(o.get("reason") == "repeated_call" for o in f.golden.golden.outcomes),
+            "the one that a repeated call ends",
+        ),
+        (
+            "repairs",
+            outcome,
+            '"repairs": dict(Counter(',
+            '"repairs": dict.fromkeys(Counter(',
+            lambda f: any(o.get("repairs") for o in f.golden.golden.outcomes),
+            "those with a repair",
+        ),
+    ):
+        yield _made("outcome", f"outcome/{name}", file, old, new, hits, who)

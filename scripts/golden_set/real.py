@@ -1,0 +1,267 @@
+"""What the embedded model really wrote, on a server of its own, at temperature 0."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from mlx_tools import (
+    ApprovalAnswer,
+    Controller,
+    Limits,
+    Policy,
+    Registry,
+    RunSettings,
+    TranscriptStore,
+)
+from mlx_tools.backends import Backend
+from mlx_tools.golden import Golden, read_session
+from mlx_tools.models.files import ModelFiles
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.verdicts import FoundVerdict
+
+from .scene import Approver, Scene, golden_of
+
+MODEL: Final = "smollm2-135m"
+FILES: Final = Path(__file__).resolve().parents[2] / "golden_transcripts" / "files"
+READS: Final = Policy(preset="readonly_basic")
+GREETED: Final = {"status": "answered", "calls": [], "answer": {"regex": "(?i)hello|hi|help"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Real(Scene):
+    """A scene that the model plays with the built-in tools. ``seen``: it can see the folder of
+    files; ``copied``: a copy of it, in which it may write. ``resumed`` is what is said of its calls
+    once it waits."""
+
+    seen: bool = False
+    copied: bool = False
+    resumed: Mapping[str, Any] | None = None
+
+
+def _scene(name: str, about: str, question: str = "", **more: Any) -> Real:
+    expect = more.pop("expect", None)
+    asks = more.pop("asks", (question,))
+    values: dict[str, Any] = {"policy": READS, "limits": Limits(max_tokens=100)} | more
+    return Real(
+        name=f"real/{name}",
+        about=about,
+        asks=asks,
+        expect=expect if isinstance(expect, list) else [expect] if expect else [],
+        **values,
+    )
+
+
+def scenes() -> Iterator[Real]:
+    """All of them."""
+    for style in ("jsonl", "markdown-json", "xml"):
+        yield _scene(
+            f"calculator-{style}",
+            "A sum that the calculator works out.",
+            "What is 17 * 23?",
+            settings={"style": style},
+            expect=_sum("17", "391"),
+        )
+        yield _scene(
+            f"greeting-{style}",
+            "A greeting needs no tool.",
+            "Hello!",
+            settings={"style": style, "strategy": "guided" if style == "xml" else "free"},
+            expect=GREETED,
+            features=("irrelevance",),
+        )
+        yield _scene(
+            f"guided-calculator-{style}",
+            "A sum, the turns written hole by hole.",
+            "What is 17 * 23?",
+            settings={"style": style, "strategy": "guided"},
+            expect=_sum("17", "391"),
+        )
+    yield _scene(
+        "auto-calculator",
+        "A turn is written freely as long as that keeps to the format.",
+        "How much is 91 / 7?",
+        settings={"strategy": "auto"},
+        expect=_sum("91", "13"),
+    )
+    yield _scene(
+        "clock",
+        "The clock is asked for the time.",
+        "What time is it?",
+        policy=Policy(allow=["clock"]),
+        settings={"strategy": "guided"},
+        expect={
+            "status": "answered",
+            "calls": [{"name": "clock", "arguments": {"anything": True}}],
+        },
+    )
+    yield _scene(
+        "capital",
+        "A question that no tool helps with is answered.",
+        "What is the capital of France?",
+        features=("irrelevance",),
+        expect={"status": "answered", "calls": [], "answer": {"contains": "Paris"}},
+    )
+    yield _scene(
+        "two-questions",
+        "The second sum is worked out with the first one still in sight.",
+        asks=("What is 6 times 7?", "What is 90 minus 15?"),
+        features=("two-questions",),
+        policy=Policy(allow=["calculator"]),
+        settings={"strategy": "guided"},
+        expect=[_sum("6", "42"), _sum("90", "75")],
+    )
+    yield _scene(
+        "parallel",
+        "Two sums in one question.",
+        "What is 12 + 30, and what is 4 * 25?",
+        policy=Policy(allow=["calculator"]),
+        features=("parallel",),
+    )
+    for choice in ("calculator", "required", "none"):
+        yield _scene(
+            f"tool-choice-{choice}",
+            f"What the caller said of calls holds: {choice}.",
+            "What is 8 * 9?",
+            choices=(choice,),
+            policy=Policy(allow=["calculator"]),
+            settings={"strategy": "guided" if choice == "calculator" else "free"},
+            features=(f"tool-choice-{'named' if choice == 'calculator' else choice}",),
+        )
+    yield _scene(
+        "rag-first",
+        "In this mode facts are looked up first.",
+        "How much is 12 * 12?",
+        settings={"response_mode": "rag-first"},
+        features=("rag-first",),
+    )
+    yield _scene(
+        "llama3-format",
+        "The model in a chat format that it was not trained on.",
+        "What is 5 + 6?",
+        settings={"chat_format": NAMED_FORMATS["llama3"], "strategy": "guided"},
+        expect=_sum("5", "11"),
+    )
+    yield from _with_files()
+
+
+def _sum(part: str, result: str) -> dict[str, Any]:
+    """One call of the calculator with a part of the expression, and its result in the answer."""
+    arguments = {"subset": {"expression": {"contains": part}}}
+    return {
+        "status": "answered",
+        "calls": [{"name": "calculator", "arguments": arguments}],
+        "answer": {"contains": result},
+    }
+
+
+def _with_files() -> Iterator[Real]:
+    reads = Policy(allow=["file_access"])
+    writes = Policy(allow=["create_file"])
+    for name, about, question, arguments in (
+        (
+            "file-read",
+            "A file is read.",
+            "What does notes/garden.txt say?",
+            {"operation": "read", "path": "notes/garden.txt"},
+        ),
+        (
+            "file-list",
+            "The files of a folder are listed.",
+            "Which files are there in the folder notes?",
+            {"operation": "list", "path": "notes"},
+        ),
+    ):
+        yield _scene(
+            name,
+            about,
+            question,
+            choices=("file_access",),
+            settings={"strategy": "guided"},
+            features=("file-access", "tool-choice-named"),
+            policy=reads,
+            seen=True,
+            expect={
+                "status": "answered",
+                "calls": [{"name": "file_access", "arguments": {"subset": arguments}}],
+            },
+        )
+    for answer in ("approved", "refused"):
+        yield _scene(
+            f"create-file-{answer}",
+            f"A file is to be made: {answer} by a person, in another process.",
+            "Put a note into notes/tea.txt: buy green tea.",
+            choices=("create_file",),
+            settings={"strategy": "guided"},
+            features=("resumed", "file-access", "tool-choice-named"),
+            policy=writes,
+            seen=True,
+            copied=True,
+            resumed={"c1": ApprovalAnswer(answer == "approved", "not today")},
+        )
+
+
+async def recorded(
+    wanted: Callable[[str], bool],
+) -> AsyncGenerator[tuple[Real, Golden]]:
+    """The scenes that are wanted, played by the embedded model and recorded."""
+    from mlx_tools.backends import ServerBackend
+    from mlx_tools.models import pull_model
+    from mlx_tools.models.files import read_model_files
+
+    chosen = [scene for scene in scenes() if wanted(scene.name)]
+    if not chosen:
+        return
+    model = pull_model(MODEL).path
+    files = read_model_files(model, MODEL)
+    async with ServerBackend(model) as backend:
+        for scene in chosen:
+            yield scene, await _play(scene, backend, files)
+
+
+async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
+    from mlx_tools.router import find_chat_format
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder).resolve()
+        root = FILES
+        if scene.copied:
+            root = Path(shutil.copytree(FILES, place / "files"))
+        named = f"{root}:rw" if scene.copied else str(root)
+        roots = (named,) if scene.seen else ()
+        registry = Registry.builtin(roots)
+        store = TranscriptStore(place / "sessions")
+        given = {"style": "jsonl", "strategy": "free"} | dict(scene.settings)
+        given.setdefault("chat_format", find_chat_format(files=files).chat_format)
+        settings = RunSettings(verdict=FoundVerdict(), model=MODEL, roots=roots, **given)
+
+        def controller() -> Controller:
+            return Controller(
+                backend,
+                registry,
+                scene.policy,
+                limits=scene.limits,
+                settings=settings,
+                store=store,
+                approver=Approver(()),
+            )
+
+        async with await controller().conversation() as conversation:
+            choices = [*scene.choices, *(None for _ in scene.asks)]
+            for question, choice in zip(scene.asks, choices, strict=False):
+                outcome = await conversation.run(question, tool_choice=choice)
+            session = conversation.session
+        if outcome.status == "paused" and scene.resumed is not None:
+            await controller().resume(session, approvals=scene.resumed)
+        path = Path(store.path_of(session))
+        return golden_of(
+            read_session(path),
+            replace(scene, files=files),
+            registry=registry,
+            source="real",
+            artifact=store.artifacts(path.parent).get,
+        )

@@ -1,0 +1,263 @@
+"""A scene: one run that is recorded, and the stage that it is played on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from mlx_tools import (
+    ApprovalAnswer,
+    Controller,
+    Limits,
+    Policy,
+    Registry,
+    RunSettings,
+    Tool,
+    TranscriptStore,
+)
+from mlx_tools.approval import ApprovalRequest
+from mlx_tools.backends import Chunk, CompletionRequest
+from mlx_tools.errors import BackendError
+from mlx_tools.golden import Golden, make_golden, read_session
+from mlx_tools.golden.record import VOLATILE
+from mlx_tools.models.files import ModelFiles
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import (
+    CallRecord,
+    CompletionRecord,
+    DecisionRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+    StoppedRecord,
+)
+from mlx_tools.records import CorrectionRecord as Correction
+from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.verdicts import FoundVerdict
+
+Says = str | Script | Exception | Callable[[str], str | Script]
+
+ALL = Policy(allow=["*"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is recorded as one golden transcript.
+
+    ``says`` are the completions, ``asks`` the questions, ``choices`` the tool choice of each.
+    ``volatile`` are tools whose output depends on what is not recorded.
+    ``answers`` are what a person says of calls, one after the other, then nothing. ``tools`` are
+    made anew for each recording. ``play`` is what happens, by default every question in turn; it
+    returns the session's id. ``files`` are the model's, where its own template is used.
+    """
+
+    name: str
+    about: str
+    says: Sequence[Says] = ()
+    features: tuple[str, ...] = ()
+    asks: Sequence[str] = ("Please help me.",)
+    choices: Sequence[str | None] = ()
+    tools: Callable[[], Sequence[Tool]] = list
+    policy: Policy = ALL
+    limits: Limits = field(default_factory=Limits)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    answers: Sequence[ApprovalAnswer] = ()
+    history: Sequence[Mapping[str, str]] = ()
+    files: ModelFiles | None = None
+    expect: Sequence[Mapping[str, Any]] = ()
+    volatile: Sequence[str] = VOLATILE
+    play: Callable[[Stage], Awaitable[str]] | None = None
+
+
+class Approver:
+    """Gives the answers of a scene; nobody is there when they have run out."""
+
+    def __init__(self, answers: Sequence[ApprovalAnswer]) -> None:
+        self._answers = list(answers)
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """One answer a request."""
+        return [self._answers.pop(0) if self._answers else ApprovalAnswer(None) for _ in requests]
+
+
+class Guessed:
+    """A model that writes what it is told to, wherever the host has it begin: for guided turns.
+
+    Freely it writes ``freely``, once; what it would write guided are the lines ``written``, a turn
+    each, one of which the host has always begun.
+    """
+
+    model = "scripted"
+
+    def __init__(self, freely: Sequence[str], written: Sequence[str]) -> None:
+        self._freely = list(freely)
+        self._written = list(written)
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        """The rest of the line that the prompt ends in the beginning of."""
+        if self._freely:
+            yield Chunk(self._freely.pop(0), "stop")
+            return
+        begun = {line: _begun(request.prompt, line) for line in self._written}
+        line = max(begun, key=lambda line: begun[line])
+        for character in line[begun[line] :]:
+            yield Chunk(character)
+        yield Chunk("", "stop")
+
+
+def _begun(prompt: str, line: str) -> int:
+    """How much of a line the prompt ends in."""
+    return next((size for size in range(len(line), 0, -1) if prompt.endswith(line[:size])), 0)
+
+
+class Stage:
+    """Where a scene is played: a store in a folder of its own, a clock that ticks once a look."""
+
+    def __init__(self, scene: Scene, folder: Path) -> None:
+        self.scene = scene
+        self.folder = folder
+        self.registry = Registry(scene.tools())
+        self.store = TranscriptStore(folder / "sessions")
+        self.later = timedelta()
+        self._clock = self._ticks()
+
+    def _ticks(self) -> Iterator[datetime]:
+        at = datetime(2000, 1, 1, tzinfo=UTC)
+        while True:
+            yield at
+            at += timedelta(seconds=1)
+
+    def now(self) -> datetime:
+        """The scene's own time."""
+        return next(self._clock) + self.later
+
+    def controller(
+        self,
+        *says: Says,
+        answers: Sequence[ApprovalAnswer] = (),
+        backend: Any = None,
+        policy: Policy | None = None,
+    ) -> Controller:
+        """What runs the scene, with a model that says these things."""
+        settings = {"style": "jsonl", "strategy": "free", "model": "scripted"} | dict(
+            self.scene.settings
+        )
+        if self.scene.files is None:
+            settings.setdefault("chat_format", NAMED_FORMATS["chatml"])
+        return Controller(
+            ScriptedBackend(*says) if backend is None else backend,
+            self.registry,
+            self.scene.policy if policy is None else policy,
+            limits=self.scene.limits,
+            settings=RunSettings(verdict=FoundVerdict(), **settings),
+            store=self.store,
+            approver=Approver(answers),
+            now=self.now,
+        )
+
+    async def ask_all(self, controller: Controller) -> str:
+        """Asks every question of the scene in one session; returns its id."""
+        scene = self.scene
+        choices = [*scene.choices, *(None for _ in scene.asks)]
+        async with await controller.conversation(history=scene.history) as conversation:
+            for question, choice in zip(scene.asks, choices, strict=False):
+                try:
+                    await conversation.run(question, tool_choice=choice)
+                except BackendError:
+                    break
+            return conversation.session
+
+    def path(self, session: str) -> Path:
+        """The transcript of a session."""
+        return Path(self.store.path_of(session))
+
+    def golden(self, session: str, **more: Any) -> Golden:
+        """The golden transcript of a session that was played here."""
+        scene, path = self.scene, self.path(session)
+        return golden_of(
+            read_session(path),
+            scene,
+            registry=self.registry,
+            source="scripted",
+            artifact=self.store.artifacts(path.parent).get,
+            **more,
+        )
+
+
+def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
+    """The golden transcript of a session, with the features that its records show."""
+    features = dict.fromkeys((*scene.features, *shown_in(session)))
+    return make_golden(
+        session,
+        name=scene.name,
+        about=scene.about,
+        features=tuple(features),
+        expect=scene.expect,
+        files=scene.files,
+        volatile=scene.volatile,
+        **more,
+    )
+
+
+def shown_in(session: Golden) -> Iterator[str]:
+    """The features that a run's records show of themselves: style, chat format, strategies,
+    repairs, error codes, how its questions ended."""
+    from mlx_tools.golden.outcomes import outcomes_of
+
+    header = session.header
+    yield from (header.style, f"format-{header.chat_format['name']}")
+    for record in session.records:
+        yield from _shown_by(record)
+    if sum(isinstance(record, CallRecord) for record in session.records) == 0:
+        yield "no-call"
+    for outcome in outcomes_of(header, session.records):
+        yield outcome.get("reason") or outcome["status"]
+
+
+def _shown_by(record: Record) -> Iterator[str]:
+    match record:
+        case CompletionRecord():
+            yield record.strategy
+        case RepairRecord():
+            yield record.name
+        case DecisionRecord():
+            yield f"{record.decision}-{record.rule.split()[0]}"
+            if record.code is not None:
+                yield record.code
+        case ObservationRecord() | Correction() if record.error is not None:
+            yield record.error.code
+        case StoppedRecord():
+            yield record.reason
+
+
+async def played(scene: Scene) -> Golden:
+    """Plays a scripted scene, and records it."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(scene, Path(folder).resolve())
+        if scene.play is not None:
+            session = await scene.play(stage)
+        else:
+            session = await stage.ask_all(stage.controller(*scene.says, answers=scene.answers))
+        return stage.golden(session)
+
+
+def like(scene: Scene, **changes: Any) -> Scene:
+    """A scene that differs in these fields."""
+    return replace(scene, **changes)
+
+
+__all__ = [
+    "ALL",
+    "Approver",
+    "Guessed",
+    "Says",
+    "Scene",
+    "Stage",
+    "golden_of",
+    "like",
+    "played",
+]
