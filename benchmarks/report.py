@@ -1,5 +1,7 @@
 """Writes docs/benchmarks.md from benchmarks/results.json: figures, ratios, aims met or not.
 
+The part on golden transcripts comes from benchmarks/golden_replay.json, where that is there.
+
 ``python benchmarks/report.py`` writes the page again; ``--check`` fails where it would differ.
 """
 
@@ -17,6 +19,7 @@ from texts import COMPARED, GROWTH, HOSTILE
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
+REPLAYS = HERE / "golden_replay.json"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 
 Cell = dict[str, Any]
@@ -170,8 +173,8 @@ def net(cells: dict[str, Cell], name: str) -> float:
 # --- the page -----------------------------------------------------------------------------------
 
 
-def render(results: dict[str, Any]) -> str:
-    """The whole page."""
+def render(results: dict[str, Any], replays: dict[str, Any] | None = None) -> str:
+    """The whole page; ``replays`` are the figures of golden_replay.py."""
     lines = [*head(results), "## Aims", ""]
     lines += table(
         ["aim", "measured", "met"],
@@ -185,6 +188,8 @@ def render(results: dict[str, Any]) -> str:
     lines += reading_part(results["reading"])
     lines += steps_part(results["steps"])
     lines += startup_part(results["startup"])
+    if replays is not None:
+        lines += replays_part(replays)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -378,8 +383,77 @@ def multiple(seconds: float, cells: dict[str, Cell], name: str) -> str:
     return f"{text} ({times(seconds / net(cells, OURS))})"
 
 
+REPLAYING = """\
+## Replaying golden transcripts
+
+Measured on {date} on {cores} cores, load average {before} before, {after} after, by
+
+<!-- not run: takes minutes and wants a quiet machine -->
+```console
+$ {command}
+```
+
+{replays:,} golden transcripts, copies of recorded runs of 1 to 5 calls ({completions:,}
+completions, {size:.0f} MB), are read from their files, replayed and compared, in a fresh process.
+Memory is the most that this process and those which it started held at one time.
+"""
+
+BESIDE = """\
+The same run, a question, its calls of a small tool and the answer, in turns: wall time by
+completion. In brackets: multiples of llm's. llm is handed its calls ready made, writes nothing and
+compares nothing; mlx-tools' Controller reads them out of text and keeps the transcript; a replay
+reads that from its file, makes every prompt, reading, decision and observation again, and compares.
+"""
+
+
+def replays_part(found: dict[str, Any]) -> list[str]:
+    many, step = found["many"], found["step"]
+    lines = [
+        REPLAYING.format(
+            date=found["date"],
+            cores=found["machine"]["cores"],
+            command=found["command"],
+            replays=many["replays"],
+            completions=many["completions"],
+            size=many["bytes"] / 1e6,
+            **found["load"],
+        )
+    ]
+    rows = [
+        [
+            f"{jobs} process{'es' if jobs != '1' else ''}",
+            f"{way['median_seconds']:.3g} s",
+            time(way["per_replay_us"] / 1e6),
+            time(way["per_completion_us"] / 1e6),
+            f"{way['peak_bytes'] / 1e6:.0f} MB",
+        ]
+        for jobs, way in many["processes"].items()
+    ]
+    lines += table(["at work", "wall time", "a replay", "a completion", "memory"], rows)
+    lines.append(BESIDE)
+    names = list(next(iter(step.values())))
+    rows = [[name, *(beside(cells, name) for cells in step.values())] for name in names]
+    heads = [f"{count} call{'s' if count != '1' else ''} and an answer" for count in step]
+    return lines + table(["", *heads], rows)
+
+
+def beside(cells: dict[str, Cell], name: str) -> str:
+    text = f"{time(cells[name]['median'])}, min {time(cells[name]['min'])}"
+    if name == "llm" or "llm" not in cells:
+        return text
+    return f"{text} ({times(ratio(cells[name], cells['llm']))})"
+
+
+def read_replays() -> dict[str, Any] | None:
+    """The figures of golden_replay.py, where they are there."""
+    if not REPLAYS.exists():
+        return None
+    found: dict[str, Any] = json.loads(REPLAYS.read_text(encoding="utf-8"))
+    return found
+
+
 def main() -> None:
-    page = render(json.loads(RESULTS.read_text(encoding="utf-8")))
+    page = render(json.loads(RESULTS.read_text(encoding="utf-8")), read_replays())
     if sys.argv[1:] == ["--check"]:
         if PAGE.read_text(encoding="utf-8") != page:
             raise SystemExit("docs/benchmarks.md is not what benchmarks/report.py would write")

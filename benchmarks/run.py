@@ -131,7 +131,7 @@ def measured(script: str, options: list[str]) -> Any:
 
 
 def run(options: argparse.Namespace) -> None:
-    from report import dump, render
+    from report import dump, read_replays, render
 
     began, load = monotonic(), os.getloadavg()[0]
     results: dict[str, Any] = {
@@ -146,7 +146,7 @@ def run(options: argparse.Namespace) -> None:
         results[script] = measured(script, [*need, *(quick if options.quick else [])])
     results["load"]["after"] = round(os.getloadavg()[0], 2)
     results["seconds"] = round(monotonic() - began)
-    page = render(results)
+    page = render(results, None if options.quick else read_replays())
     if options.results:
         options.results.write_text(dump(results), encoding="utf-8")
     if options.page:

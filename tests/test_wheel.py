@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.made import golden_file
+
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
@@ -140,6 +142,20 @@ def test_the_installed_command_has_help(installed: Installed) -> None:
     assert done.returncode == 0, done.stderr
     assert "ask" in done.stdout
     assert run(installed.bin / "python", "-m", "mlx_tools", "--help", cwd=installed.home).stdout
+
+
+def test_pytest_replays_golden_transcripts_where_the_wheel_is_installed(
+    wheel: Path, installed: Installed, tmp_path: Path
+) -> None:
+    declared = f"mlx_tools-{VERSION}.dist-info/entry_points.txt"
+    with zipfile.ZipFile(wheel) as archive:
+        lines = archive.read(declared).decode().splitlines()
+    assert {"[pytest11]", "mlx-tools-golden = mlx_tools.golden.plugin"} <= {*lines}
+    golden_file(tmp_path / "golden", "sums")
+    python = installed.bin / "python"
+    done = run(python, "-m", "pytest", "-p", "no:cacheprovider", "golden", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_running_the_help_writes_nothing_into_the_home(installed: Installed) -> None:

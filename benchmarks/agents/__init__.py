@@ -100,9 +100,12 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What is measured: the file of each, and what its `Subject` is made with."""
 
+REPLAY = "golden replay"
+"""The same run, recorded once and replayed: it stands beside the agents in golden_replay.py."""
+
 
 def load(name: str) -> Agent:
     """The agent of that name, built. Raises ModuleNotFoundError where its framework is missing."""
-    module, options = AGENTS[name]
+    module, options = ("golden_", {}) if name == REPLAY else AGENTS[name]
     subject: Agent = importlib.import_module(f"agents.{module}").Subject(**options)
     return subject

@@ -11,7 +11,7 @@ from typing import Final
 
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.golden.file import Golden, read_golden
-from mlx_tools.golden.replay import replay
+from mlx_tools.golden.replaying import replay
 from mlx_tools.golden.results import Check, Sample
 from mlx_tools.golden.run_tools import run_tools
 from mlx_tools.spec import ToolSpec

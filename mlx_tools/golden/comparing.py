@@ -30,7 +30,9 @@ class Comparing:
 
     def field(self, room: Room, what: str, key: str, now: Record, was: Record) -> None:
         """Compares one field of two records."""
-        self.texts(room, what, text(getattr(was, key)), text(getattr(now, key)), was)
+        before, after = getattr(was, key), getattr(now, key)
+        if before != after:
+            self.texts(room, what, text(before), text(after), was)
 
     def records(
         self, now: Record | None, was: Record | None, other_calls: Collection[str] = ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,19 @@ def recorded_specs(golden: Golden) -> dict[str, ToolSpec]:
     """The tools as they were recorded, by name: those of the catalog, then the others."""
     found: dict[str, ToolSpec] = {}
     for value in (*golden.header.tools, *golden.golden.known):
-        effects = None
+        spec = _spec(json.dumps(value))
         if value.get("by_arguments"):
-            effects = RecordedEffects(value["name"], golden.golden.effects, value["effects"])
-        spec = ToolSpec.from_json(value, effects)
+            effects = RecordedEffects(spec.name, golden.golden.effects, value["effects"])
+            spec = replace(spec, effects=effects)
         found.setdefault(spec.name, spec)
     return found
+
+
+@functools.lru_cache(maxsize=512)
+def _spec(text: str) -> ToolSpec:
+    """The tool of a header's JSON. One object for all transcripts, since what is made of its
+    parameters, such as their validator, is kept with them."""
+    return ToolSpec.from_json(json.loads(text))
 
 
 class RecordedEffects:

@@ -13,7 +13,7 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.named import named
 from mlx_tools.golden.opening import effects_of, specs_today, template_of
 from mlx_tools.golden.outcomes import UNFINISHED, outcomes_of
-from mlx_tools.golden.replay import Replay, replay
+from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.messages import ToolCall
 from mlx_tools.models.files import ModelFiles
 from mlx_tools.policy import Policy, permitted

@@ -108,7 +108,7 @@ def write_results(checks: Iterable[Check], path: Path) -> None:
         with path.open("w", encoding="utf-8") as out:
             out.write(json.dumps({"golden_results": VERSION}) + "\n")
             for check in checks:
-                out.write(json.dumps(_whole(check), ensure_ascii=True) + "\n")
+                out.write(encode_check(check) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -120,7 +120,7 @@ def read_results(path: Path) -> list[Check]:
         head = json.loads(lines[0])
         if not isinstance(head, dict) or head.get("golden_results") != VERSION:
             raise UsageError(f"{path} holds no results that this version reads")
-        return [_check(json.loads(line)) for line in lines[1:]]
+        return [decode_check(line) for line in lines[1:]]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError):
@@ -130,11 +130,15 @@ def read_results(path: Path) -> list[Check]:
         ) from None
 
 
-def _whole(check: Check) -> dict[str, Any]:
-    return asdict(check)
+def encode_check(check: Check) -> str:
+    """A check with its runs, as a line of ASCII."""
+    return json.dumps(asdict(check), ensure_ascii=True)
 
 
-def _check(value: Mapping[str, Any]) -> Check:
+def decode_check(line: str) -> Check:
+    """The check that `encode_check` wrote. Raises ValueError, KeyError or TypeError on anything
+    else."""
+    value = json.loads(line)
     samples = tuple(_sample(sample) for sample in value["samples"])
     features = tuple(value["features"])
     own = {**value, "cell": Cell(**value["cell"]), "features": features, "samples": samples}

@@ -78,6 +78,9 @@ def paired(
 ) -> Iterator[tuple[Record | None, Record | None]]:
     """The records of now, each beside the one of then that is alike; None where there is none."""
     keys = [[(type(r).type, getattr(r, "call", None)) for r in records] for records in (now, was)]
+    if keys[0] == keys[1]:
+        yield from zip(now, was, strict=True)
+        return
     matcher = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False)
     for _, a, b, c, d in matcher.get_opcodes():
         for step in range(max(b - a, d - c)):

@@ -93,6 +93,18 @@ def test_startup_measures_import_first_answer_and_help() -> None:
     assert found["memory"]["mlx-tools"] > 1_000_000
 
 
+def test_replays_are_held_to_their_transcripts_and_stand_beside_a_run() -> None:
+    options = ("--here", "--replays", "8", "--repeats", "1", "--rounds", "1")
+    found = results("golden_replay.py", *options)
+    assert found["many"]["replays"] == 8
+    for way in found["many"]["processes"].values():
+        assert way["peak_bytes"] > 1_000_000
+        assert way["per_replay_us"] > way["per_completion_us"] > 0
+    for count, cells in found["step"].items():
+        assert {"mlx-tools", "golden replay"} <= set(cells)
+        assert {cell["outcome"] for cell in cells.values()} == {f"{count} calls"}
+
+
 def test_a_missing_competitor_is_left_out_or_where_all_are_needed_an_error() -> None:
     options = [sys.executable, str(BENCHMARKS / "steps.py"), "--steps", "1", "--rounds", "1"]
     options += ["--agents", "mlx-tools;LangChain JSON chat"]
