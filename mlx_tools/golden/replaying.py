@@ -14,18 +14,18 @@ from typing import Any, Final
 from mlx_tools import data
 from mlx_tools.due import Complete, Write
 from mlx_tools.errors import MlxToolsError, TranscriptError
+from mlx_tools.golden.beginning import beginning
 from mlx_tools.golden.comparing import Comparing
 from mlx_tools.golden.difference import Difference, Room
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.named import NamedSecrets
-from mlx_tools.golden.opening import chat_format_today, opening_today, recorded_specs, specs_today
+from mlx_tools.golden.opening import recorded_specs, specs_today
 from mlx_tools.golden.outcomes import outcomes_of
 from mlx_tools.golden.recorded import Given, given_by, observed
-from mlx_tools.golden.texts import could_say, shown, text, turns
+from mlx_tools.golden.texts import could_say, shown, text
 from mlx_tools.golden.turns import alike, calls_that_differ, following, paired
 from mlx_tools.messages import ErrorInfo, ToolCall
-from mlx_tools.policy.presets import BUILTIN
-from mlx_tools.prompt import ChatFormat, PromptWords
+from mlx_tools.prompt import PromptWords
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read
 from mlx_tools.records import (
@@ -45,7 +45,6 @@ from mlx_tools.records import (
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.states import State
-from mlx_tools.transcript import FORMAT_VERSION
 from mlx_tools.turn import Turn, decision_on, refusal_by
 from mlx_tools.written import Written
 
@@ -129,7 +128,6 @@ class _Replayer:
     def run(self) -> Replay:
         """Replays it."""
         header = self._begin()
-        self._compare_tools()
         self._take_all()
         recorded = self._golden.golden
         outcomes = outcomes_of(self._golden.header, self._golden.records)
@@ -145,54 +143,8 @@ class _Replayer:
 
     def _begin(self) -> Header:
         """Folds the header; returns it as it would be today."""
-        header = self._golden.header
-        self._session.apply(header)
-        recorded = self._session.chat_format
-        today = chat_format_today(self._golden) or recorded
-        self._compare_format(recorded, today)
-        opening = opening_today(self._golden, self._specs, self._session.words, recorded)
-        for what, was, now in (
-            ("the system prompt", header.system, opening.system),
-            ("the examples", turns(header.examples), turns(opening.examples)),
-            ("the shortlist of tools", "\n".join(header.shortlist), "\n".join(opening.shortlist)),
-        ):
-            self._comparing.texts("prompt", what, was, now)
-        return replace(
-            header,
-            version=FORMAT_VERSION,
-            chat_format=today.to_json(),
-            tools=tuple(self._tool_now(value) for value in header.tools),
-            system=opening.system,
-            examples=opening.examples,
-            shortlist=opening.shortlist,
-            shortlist_request=opening.request,
-        )
-
-    def _compare_format(self, recorded: ChatFormat, today: ChatFormat) -> None:
-        if recorded == today:
-            return
-        was, now = recorded.to_json(), today.to_json()
-        keys = [key for key in was if was[key] != now[key]]
-        texts = ("\n".join(f"{key}: {text(v[key])}" for key in keys) for v in (was, now))
-        self._comparing.texts("prompt", f"the chat format {recorded.name}", *texts)
-
-    def _compare_tools(self) -> None:
-        """Tools that were recorded and exist today must not have changed."""
-        for name, spec in self._specs.items():
-            today = self._today.get(name)
-            if today is None and spec.plugin == BUILTIN:
-                self._comparing.texts("tools", f"the tool {name}", name, "")
-            if today is None or today.plugin != spec.plugin:
-                continue
-            was, now = spec.to_json(), today.to_json()
-            for key in [*now, *(key for key in was if key not in now)]:
-                before, after = text(was.get(key, "")), text(now.get(key, ""))
-                self._comparing.texts("tools", f"the {key} of the tool {name}", before, after)
-
-    def _tool_now(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        today = self._today.get(value["name"])
-        same = today is not None and today.plugin == value["plugin"]
-        return today.to_json() if today is not None and same else value
+        self._session.apply(self._golden.header)
+        return beginning(self._golden, self._session, self._today, self._comparing)
 
     def _compare_outcome(self, number: int, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         for key in [*was, *(key for key in now if key not in was)]:
