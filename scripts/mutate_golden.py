@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -37,20 +38,45 @@ PAGE: Final = ROOT / "docs" / "golden-mutations.md"
 COPIED: Final = ("mlx_tools", "prompts", "config")
 
 WORKER: Final = """
-import json, sys
+import importlib, json, os, sys
 from pathlib import Path
-import mlx_tools
-assert Path(mlx_tools.__file__).is_relative_to(Path(sys.argv[1])), mlx_tools.__file__
-from mlx_tools import Registry
-from mlx_tools.golden.batch import replay_files
-folder = Path(sys.argv[2])
-paths = [folder / name for name in json.load(sys.stdin)]
-tools = (lambda: Registry.builtin([folder / "files"])) if sys.argv[3] == "tools" else None
-for check in replay_files(paths, registry=tools, jobs=1):
-    failed = {"rooms": check.rooms, "errors": [s.error for s in check.samples if s.error]}
-    failed["what"] = [d.what for s in check.samples for d in s.differences]
-    print(json.dumps(None if check.passed else failed))
+for name in json.loads(sys.argv[3]):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+copy, folder = Path(sys.argv[1]), Path(sys.argv[2])
+
+def replayed(names, kind):
+    import mlx_tools
+    assert Path(mlx_tools.__file__).is_relative_to(copy), mlx_tools.__file__
+    from mlx_tools import Registry
+    from mlx_tools.golden.batch import replay_files
+    tools = (lambda: Registry.builtin([folder / "files"])) if kind == "tools" else None
+    paths, found = [folder / name for name in names], {}
+    for name, check in zip(names, replay_files(paths, registry=tools, jobs=1)):
+        errors = [sample.error for sample in check.samples if sample.error]
+        if not check.passed:
+            found[name.removesuffix(".jsonl")] = {"rooms": check.rooms, "errors": errors}
+    return found
+
+names = json.loads(sys.stdin.readline())
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            said = {"failed": replayed(names, line.strip())}
+        except BaseException as error:
+            said = {"fault": f"{type(error).__name__}: {error}"}
+        print(json.dumps(said), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
+"""Replays all transcripts for each line that it is given, each time in a process of its own that
+has loaded nothing of mlx-tools before."""
+
+LOADED: Final = ("anyio", "asyncio", "attr", "jinja2", "json_repair", "jsonschema", "referencing")
+"""Packages that are the same whatever is changed: the worker loads them once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +127,25 @@ class Mutants:
         self._names = [str(path.relative_to(FOLDER)) for path in find_golden([FOLDER])]
         self._facts = {name: Facts.of(FOLDER / name, FOLDER) for name in self._names}
         self._made = 0
+        given = (str(folder), str(FOLDER), json.dumps(LOADED))
+        self._worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, *given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+        )
+        self._tell(json.dumps(self._names))
+
+    def close(self) -> None:
+        """Ends the process that replays."""
+        self._worker.communicate()
+
+    def _tell(self, line: str) -> None:
+        if self._worker.stdin is not None:
+            self._worker.stdin.write(f"{line}\n")
+            self._worker.stdin.flush()
 
     @property
     def count(self) -> int:
@@ -109,20 +154,13 @@ class Mutants:
 
     def replayed(self, *, tools: bool) -> dict[str, dict[str, Any]]:
         """What fails, by transcript. Raises RuntimeError where the copy does not even start."""
-        kind = "tools" if tools else "replay"
-        done = subprocess.run(
-            [sys.executable, "-c", WORKER, str(self._folder), str(FOLDER), kind],
-            input=json.dumps(self._names),
-            capture_output=True,
-            text=True,
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": str(self._folder)},
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip().splitlines()[-1])
-        lines = map(json.loads, done.stdout.splitlines())
-        found = zip(self._names, lines, strict=True)
-        return {name.removesuffix(".jsonl"): check for name, check in found if check is not None}
+        self._tell("tools" if tools else "replay")
+        line = self._worker.stdout.readline() if self._worker.stdout is not None else ""
+        said: dict[str, Any] = json.loads(line or '{"fault": "the worker has ended"}')
+        if "fault" in said:
+            raise RuntimeError(said["fault"])
+        found: dict[str, dict[str, Any]] = said["failed"]
+        return found
 
     def tried(self, mutation: Mutation) -> Found:
         """What becomes of the transcripts with a mutation."""
@@ -195,11 +233,12 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as folder:
         first = Mutants(Path(folder).resolve() / "0")
-        for tools in sorted({mutation.tools for mutation in chosen}):
-            if failed := first.replayed(tools=tools):
-                print(f"without any mutation these fail: {', '.join(failed)}", file=sys.stderr)
-                return 2
-        found = list(_tried(chosen, first, Path(folder).resolve()))
+        with closing(first):
+            for tools in sorted({mutation.tools for mutation in chosen}):
+                if failed := first.replayed(tools=tools):
+                    print(f"without any mutation these fail: {', '.join(failed)}", file=sys.stderr)
+                    return 2
+            found = list(_tried(chosen, first, Path(folder).resolve()))
     table = page(found, first.count)
     if options.write:
         PAGE.write_text(table, encoding="utf-8")
@@ -211,9 +250,6 @@ def _tried(chosen: Sequence[Mutation], first: Mutants, folder: Path) -> Iterator
     """What becomes of each, with as many copies as there are cores."""
     idle: SimpleQueue[Mutants] = SimpleQueue()
     idle.put(first)
-    more = min(os.cpu_count() or 1, len(chosen)) - 1
-    for number in range(1, more + 1):
-        idle.put(Mutants(folder / str(number)))
 
     def one(mutation: Mutation) -> Found:
         mutants = idle.get()
@@ -222,7 +258,10 @@ def _tried(chosen: Sequence[Mutation], first: Mutants, folder: Path) -> Iterator
         finally:
             idle.put(mutants)
 
-    with ThreadPoolExecutor(more + 1) as pool:
+    jobs = min(os.cpu_count() or 1, len(chosen))
+    with ExitStack() as open_, ThreadPoolExecutor(jobs) as pool:
+        for number in range(1, jobs):
+            idle.put(open_.enter_context(closing(Mutants(folder / str(number)))))
         for found in pool.map(one, chosen):
             if not found.sound:
                 print(_complaint(found), file=sys.stderr, flush=True)

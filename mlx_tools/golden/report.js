@@ -14,6 +14,13 @@
     return text;
   };
 
+  const MANY = 1000; // runs; with more of them a filter waits until nothing was typed for a while
+
+  let waiting = 0;
+  const later = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(filter, 250);
+  };
   const filter = () => {
     const state = form.elements.state.value;
     const room = form.elements.room.value;
@@ -59,7 +66,7 @@
 
   if (form) {
     form.hidden = false;
-    form.addEventListener("input", filter);
+    form.addEventListener("input", runs.length > MANY ? later : filter);
     form.addEventListener("submit", (event) => event.preventDefault());
     filter();
   }

@@ -119,6 +119,8 @@ def room_of(now: Record | None, was: Record | None, *, words_changed: bool) -> R
     match of:
         case DecisionRecord():
             return "policy"
+        case StoppedRecord(reason="repeated_call"):
+            return "policy"  # the same rule that refuses such a call at first
         case StoppedRecord():
             return "outcome"
         case ObservationRecord(error=info) if info is not None and info.code not in _BY_READING:

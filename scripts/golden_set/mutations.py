@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlx_tools.golden import Room
+from mlx_tools.policy.patterns import is_glob
 
 from .mutating import Facts, Holds, Mutation, both, has, holds, in_prompt, knows, without
 
@@ -674,7 +675,7 @@ def _policy() -> Iterator[Mutation]:
             "mlx_tools/policy/patterns.py",
             "return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern",
             "return text == pattern or pattern == '*'",
-            has("glob", "deny-deny", "rates-by-glob", "shortlist-by-glob"),
+            _has_glob,
             "those that need a glob",
         ),
         (
@@ -717,6 +718,12 @@ def _by(rule: str) -> str:
     return f"those that the rule {rule} decides about"
 
 
+def _has_glob(facts: Facts) -> bool:
+    policy = facts.policy
+    patterns = [*policy["allow"], *policy["deny"], *policy["ask"], *policy.get("rate_limits", {})]
+    return any(is_glob(pattern) and pattern != "*" for pattern in patterns)
+
+
 def _called(facts: Facts, tool: str) -> bool:
     return any(call.name == tool for call in facts.calls)
 
@@ -750,14 +757,6 @@ def _outcomes() -> Iterator[Mutation]:
             "if self.iterations > limits.max_iterations + 1:",
             lambda f: f.name == "limits/does-not-finish",
             "the one that does not finish though told to",
-        ),
-        (
-            "breaks",
-            session,
-            "return reading.error is not None and bool(record.text.strip()) and not cut_off",
-            "return False",
-            lambda f: f.name == "strategies/auto-breaks-to-guided",
-            "those that break to guided turns",
         ),
         (
             "strategy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -101,11 +102,5 @@ async def _files(stage: Stage) -> str:
             answer("The file asks for something that you did not."),
         ]
         settings = {**stage.scene.settings, "roots": [str(root)]}
-        stage.scene = _with_settings(stage.scene, settings)
+        stage.scene = replace(stage.scene, settings=settings)
         return await stage.ask_all(stage.controller(*says))
-
-
-def _with_settings(scene: Scene, settings: dict[str, object]) -> Scene:
-    from dataclasses import replace
-
-    return replace(scene, settings=settings)

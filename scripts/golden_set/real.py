@@ -29,6 +29,7 @@ from .scene import Approver, Scene, golden_of
 MODEL: Final = "smollm2-135m"
 FILES: Final = Path(__file__).resolve().parents[2] / "golden_transcripts" / "files"
 READS: Final = Policy(preset="readonly_basic")
+CAPITAL: Final = {"status": "answered", "calls": [], "answer": {"contains": "Rome"}}
 GREETED: Final = {"status": "answered", "calls": [], "answer": {"regex": "(?i)hello|hi|help"}}
 
 
@@ -106,31 +107,16 @@ def scenes() -> Iterator[Real]:
         features=("irrelevance",),
         expect={"status": "answered", "calls": [], "answer": {"contains": "Paris"}},
     )
-    yield _scene(
-        "two-questions",
-        "The second sum is worked out with the first one still in sight.",
-        asks=("What is 6 times 7?", "What is 90 minus 15?"),
-        features=("two-questions",),
-        policy=Policy(allow=["calculator"]),
-        settings={"strategy": "guided"},
-        expect=[_sum("6", "42"), _sum("90", "75")],
-    )
-    yield _scene(
-        "parallel",
-        "Two sums in one question.",
-        "What is 12 + 30, and what is 4 * 25?",
-        policy=Policy(allow=["calculator"]),
-        features=("parallel",),
-    )
-    for choice in ("calculator", "required", "none"):
+    for choice, strategy in (("calculator", "guided"), ("required", "free"), ("none", "free")):
         yield _scene(
             f"tool-choice-{choice}",
             f"What the caller said of calls holds: {choice}.",
-            "What is 8 * 9?",
+            "What is the capital of Italy?" if choice == "none" else "What is 8 * 9?",
             choices=(choice,),
             policy=Policy(allow=["calculator"]),
-            settings={"strategy": "guided" if choice == "calculator" else "free"},
+            settings={"strategy": strategy},
             features=(f"tool-choice-{'named' if choice == 'calculator' else choice}",),
+            expect=CAPITAL if choice == "none" else _sum("8", "72"),
         )
     yield _scene(
         "rag-first",
@@ -160,49 +146,18 @@ def _sum(part: str, result: str) -> dict[str, Any]:
 
 
 def _with_files() -> Iterator[Real]:
-    reads = Policy(allow=["file_access"])
-    writes = Policy(allow=["create_file"])
-    for name, about, question, arguments in (
-        (
-            "file-read",
-            "A file is read.",
-            "What does notes/garden.txt say?",
-            {"operation": "read", "path": "notes/garden.txt"},
-        ),
-        (
-            "file-list",
-            "The files of a folder are listed.",
-            "Which files are there in the folder notes?",
-            {"operation": "list", "path": "notes"},
-        ),
-    ):
-        yield _scene(
-            name,
-            about,
-            question,
-            choices=("file_access",),
-            settings={"strategy": "guided"},
-            features=("file-access", "tool-choice-named"),
-            policy=reads,
-            seen=True,
-            expect={
-                "status": "answered",
-                "calls": [{"name": "file_access", "arguments": {"subset": arguments}}],
-            },
-        )
-    for answer in ("approved", "refused"):
-        yield _scene(
-            f"create-file-{answer}",
-            f"A file is to be made: {answer} by a person, in another process.",
-            "Put a note into notes/tea.txt: buy green tea.",
-            choices=("create_file",),
-            settings={"strategy": "guided"},
-            features=("resumed", "file-access", "tool-choice-named"),
-            policy=writes,
-            seen=True,
-            copied=True,
-            resumed={"c1": ApprovalAnswer(answer == "approved", "not today")},
-        )
+    yield _scene(
+        "create-file",
+        "A file is made after a person has approved of it, in another process.",
+        "Put a note into notes/tea.txt: buy green tea.",
+        choices=("create_file",),
+        settings={"strategy": "guided"},
+        features=("resumed", "file-access", "tool-choice-named"),
+        policy=Policy(allow=["create_file"]),
+        seen=True,
+        copied=True,
+        resumed={"c1": ApprovalAnswer(True)},
+    )
 
 
 async def recorded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -245,11 +245,6 @@ async def played(scene: Scene) -> Golden:
         return stage.golden(session)
 
 
-def like(scene: Scene, **changes: Any) -> Scene:
-    """A scene that differs in these fields."""
-    return replace(scene, **changes)
-
-
 __all__ = [
     "ALL",
     "Approver",
@@ -258,6 +253,5 @@ __all__ = [
     "Scene",
     "Stage",
     "golden_of",
-    "like",
     "played",
 ]

@@ -50,12 +50,14 @@ def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(path: P
         rules = ReadingRules(style=header.style, prefix=record.prefix)
         whole = _judged(record.text, "stop", rules, specs)
         calls = [(call.name, call.arguments) for call, _ in whole]
+        readable = read(record.text, "stop", rules).error is None
         spans = list(_objects(record.prefix + record.text))
         for cut in range(len(record.text) + 1):
             at = len(record.prefix) + cut
             for reason in ("stop", "length"):
                 judged = _judged(record.text[:cut], reason, rules, specs)
-                assert [(c.name, c.arguments) for c, _ in judged] == calls[: len(judged)], cut
+                found = [(c.name, c.arguments) for c, _ in judged]
+                assert found == calls[: len(judged)] or not readable, cut
                 if any(start < at < end for start, end in spans):
                     assert not any(runs == "freely" for _, runs in judged), (cut, reason)
 

@@ -406,7 +406,7 @@ CHECK = st.builds(
 
 
 @given(checks=st.lists(CHECK, max_size=4), title=HOSTILE, made=HOSTILE)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_whatever_is_shown_is_text(
     checks: list[Check], title: str, made: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
