@@ -76,8 +76,9 @@ def replay_all(folder: Path, jobs: int) -> None:
     print(done)
 
 
-def timed(folder: Path, jobs: int) -> tuple[float, int, int]:
-    """The seconds, the most bytes held and the replays of a fresh process."""
+def timed(folder: Path, jobs: int) -> tuple[float, float, int, int]:
+    """The seconds, those of processors, the most bytes held and the replays of a fresh process."""
+    before = _spent()
     command = [sys.executable, str(Path(__file__)), "--work", str(folder), "--jobs", str(jobs)]
     start = perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=quiet_environment())
@@ -94,7 +95,13 @@ def timed(folder: Path, jobs: int) -> tuple[float, int, int]:
     if not most:  # where /proc is not: the largest single process
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         most *= 1 if sys.platform == "darwin" else 1024
-    return seconds, most, int(said)
+    return seconds, _spent() - before, most, int(said)
+
+
+def _spent() -> float:
+    """The seconds of processors that all ended processes below this one took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def held(process: int) -> int:
@@ -128,24 +135,27 @@ def measure_many(replays: int, repeats: int, cores: int) -> dict[str, Any]:
         folder = Path(base)
         completions, size = make_copies(folder, replays)
         found: dict[str, Any] = {"replays": replays, "completions": completions, "bytes": size}
-        ways = {jobs: ([], []) for jobs in sorted({1, cores})}
+        ways: dict[int, tuple[list[float], list[float], list[int]]]
+        ways = {jobs: ([], [], []) for jobs in sorted({1, cores})}
         for turn in range(repeats):
-            for jobs, (seconds, memory) in ways.items():
+            for jobs, (seconds, spent, memory) in ways.items():
                 say(f"{replays} replays, {jobs} at once ({turn + 1} of {repeats})")
-                took, most, done = timed(folder, jobs)
+                took, used, most, done = timed(folder, jobs)
                 if done != replays:
                     raise SystemExit(f"{done} of {replays} were replayed")
                 seconds.append(round(took, 3))
+                spent.append(round(used, 3))
                 memory.append(most)
         found["processes"] = {
             str(jobs): {
                 "seconds": seconds,
                 "median_seconds": round(median(seconds), 3),
+                "processor_seconds": round(median(spent), 3),
                 "per_replay_us": round(1e6 * median(seconds) / replays, 1),
                 "per_completion_us": round(1e6 * median(seconds) / completions, 1),
                 "peak_bytes": max(memory),
             }
-            for jobs, (seconds, memory) in ways.items()
+            for jobs, (seconds, spent, memory) in ways.items()
         }
         return found
     finally:

@@ -423,13 +423,16 @@ def replays_part(found: dict[str, Any]) -> list[str]:
         [
             f"{jobs} process{'es' if jobs != '1' else ''}",
             f"{way['median_seconds']:.3g} s",
+            f"{way['processor_seconds']:.3g} s",
             time(way["per_replay_us"] / 1e6),
             time(way["per_completion_us"] / 1e6),
             f"{way['peak_bytes'] / 1e6:.0f} MB",
         ]
         for jobs, way in many["processes"].items()
     ]
-    lines += table(["at work", "wall time", "a replay", "a completion", "memory"], rows)
+    lines += table(
+        ["at work", "wall time", "processor time", "a replay", "a completion", "memory"], rows
+    )
     lines.append(BESIDE)
     names = list(next(iter(step.values())))
     rows = [[name, *(beside(cells, name) for cells in step.values())] for name in names]

@@ -62,7 +62,7 @@ def test_this_repositorys_golden_transcripts_are_tests() -> None:
     files = (ROOT / "golden_transcripts").rglob("*.jsonl")
     mine = [path for path in files if b'\n{"type":"golden"' in path.read_bytes()]
     wanted = {f"{path.relative_to(ROOT).as_posix()}::replay" for path in mine}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "golden_transcripts"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "golden_transcripts"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert {line for line in listed.splitlines() if "::" in line} == wanted
 
