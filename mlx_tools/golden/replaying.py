@@ -7,7 +7,7 @@ where it arises, and does not show again in all that follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from mlx_tools.golden.recorded import Given, given_by, observed
 from mlx_tools.golden.texts import could_say, shown, text
 from mlx_tools.golden.turns import alike, calls_that_differ, following, paired
 from mlx_tools.messages import ErrorInfo, ToolCall
-from mlx_tools.prompt import PromptWords
+from mlx_tools.prompt import Prompt, PromptWords
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read
 from mlx_tools.records import (
@@ -193,10 +193,15 @@ class _Replayer:
                 now = self._started(record)
             case ObservationRecord():
                 now = self._observed(record)
+        asked = self._session.prompt.copy() if self._may_be_asked_again(record) else None
         self._session.apply(record)
         self._now.append(now)
         if isinstance(record, CompletionRecord):
-            self._follow(position)
+            self._follow(position, record, asked)
+
+    def _may_be_asked_again(self, record: Record) -> bool:
+        """Whether a completion may have been put aside: the turn was asked again then, guided."""
+        return isinstance(record, CompletionRecord) and self._golden.header.strategy == "auto"
 
     def _asked(self, record: UserRecord) -> UserRecord:
         now = self._session.asking(record.content, record.tool_choice, record.at)
@@ -248,8 +253,9 @@ class _Replayer:
         now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)
         return replace(now, pieces=record.pieces)
 
-    def _follow(self, position: int) -> None:
-        """Compares what follows from the completion at ``position`` with what followed then."""
+    def _follow(self, position: int, record: CompletionRecord, asked: Prompt | None) -> None:
+        """Compares what follows from the completion at ``position`` with what followed then;
+        ``asked`` is the prompt before it, where it may have been put aside."""
         session = self._session
         due = session.due()
         reading = session.state is State.READING and isinstance(due, Write)
@@ -263,10 +269,22 @@ class _Replayer:
         self._now += now
         self._followed.update(places)
         if not all(map(alike, now, was)) or len(now) != len(was):
-            # What was recorded takes the place of what would follow today.
-            session.current = Turn(was)
-            session.state = State.READING if was else State.COMPLETING
-            session.asked_again = not was
+            self._put_right(record, was, asked)
+
+    def _put_right(
+        self, record: CompletionRecord, was: Sequence[Record], asked: Prompt | None
+    ) -> None:
+        """Lets what was recorded take the place of what would follow today."""
+        session = self._session
+        if asked is not None and not was and not session.asked_again:
+            session.prompt = asked  # the completion was put aside then
+            session.breaks, session.iterations = session.breaks + 1, session.iterations - 1
+        elif was and session.asked_again:
+            session.prompt.add(record)
+            session.breaks, session.iterations = session.breaks - 1, session.iterations + 1
+        session.current = Turn(was)
+        session.state = State.READING if was else State.COMPLETING
+        session.asked_again = not was
 
     def _limited(self, record: CorrectionRecord | StoppedRecord) -> Record:
         """A limit that was reached: what is due by the records is compared, the world is not."""

@@ -45,8 +45,10 @@ def following(records: Sequence[Record], start: int, now: Sequence[Record]) -> l
         if not isinstance(records[place], ResumedRecord)
     ]
     first = places[: len(now)]
-    if len(first) == len(now) and all(
-        alike(n, records[p]) for n, p in zip(now, first, strict=True)
+    if (
+        now
+        and len(first) == len(now)
+        and all(alike(n, records[p]) for n, p in zip(now, first, strict=True))
     ):
         return first
     found: list[int] = []

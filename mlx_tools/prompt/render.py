@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -147,6 +148,14 @@ class Prompt:
             self._asked = self._text.copy()
             self._write_user(self._asked, lines)
         return self._asked.before(self._opening(prefix) + prefix)
+
+    def copy(self) -> Prompt:
+        """A prompt that can be gone on with while this one stays."""
+        other = copy(self)
+        other._text = self._text.copy()
+        other._said, other._notes, other._calls = [*self._said], [*self._notes], [*self._calls]
+        other._observed, other._asked = dict(self._observed), None
+        return other
 
     @property
     def thought_open(self) -> bool:

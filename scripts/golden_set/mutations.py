@@ -380,6 +380,24 @@ def _reading() -> Iterator[Mutation]:
         yield _made(
             "reading", f"reading/{name}", f"mlx_tools/protocol/{file}.py", old, new, hits, who
         )
+    test = 'if self.header.strategy != "auto" or record.strategy != "free" or reading.messages:'
+    for name, new, hits, who in (
+        (
+            "breaks-never",
+            "if True:",
+            lambda facts: facts.name == "strategies/auto-breaks-to-guided",
+            "the one that is asked again, guided",
+        ),
+        (
+            "breaks-always",
+            'if self.header.strategy == "auto" and record.strategy == "free":\n'
+            "            return True\n        else:",
+            lambda facts: facts.name == "real/auto-calculator",
+            "the one with the strategy auto that breaks nothing",
+        ),
+    ):
+        file = "mlx_tools/session.py"
+        yield _made("reading", f"reading/{name}", file, test, new, hits, who)
 
 
 REPAIRS = (
