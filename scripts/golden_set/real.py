@@ -65,7 +65,7 @@ def scenes() -> Iterator[Real]:
             "A sum that the calculator works out.",
             "What is 17 * 23?",
             settings={"style": style},
-            expect=_sum("17", "391"),
+            expect=_sum("17", 391),
         )
         yield _scene(
             f"greeting-{style}",
@@ -80,14 +80,14 @@ def scenes() -> Iterator[Real]:
             "A sum, the turns written hole by hole.",
             "What is 17 * 23?",
             settings={"style": style, "strategy": "guided"},
-            expect=_sum("17", "391"),
+            expect=_sum("17", 391),
         )
     yield _scene(
         "auto-calculator",
         "A turn is written freely as long as that keeps to the format.",
-        "How much is 91 / 7?",
+        "What is 91 / 7?",
         settings={"strategy": "auto"},
-        expect=_sum("91", "13"),
+        expect=_sum("91", 13),
     )
     yield _scene(
         "clock",
@@ -116,13 +116,14 @@ def scenes() -> Iterator[Real]:
             policy=Policy(allow=["calculator"]),
             settings={"strategy": strategy},
             features=(f"tool-choice-{'named' if choice == 'calculator' else choice}",),
-            expect=CAPITAL if choice == "none" else _sum("8", "72"),
+            expect=CAPITAL if choice == "none" else _sum("8", 72),
         )
     yield _scene(
         "rag-first",
         "In this mode facts are looked up first.",
-        "How much is 12 * 12?",
+        "What is 12 * 12?",
         settings={"response_mode": "rag-first"},
+        expect=_sum("12", 144),
         features=("rag-first",),
     )
     yield _scene(
@@ -130,18 +131,18 @@ def scenes() -> Iterator[Real]:
         "The model in a chat format that it was not trained on.",
         "What is 5 + 6?",
         settings={"chat_format": NAMED_FORMATS["llama3"], "strategy": "guided"},
-        expect=_sum("5", "11"),
+        expect=_sum("5", 11),
     )
     yield from _with_files()
 
 
-def _sum(part: str, result: str) -> dict[str, Any]:
+def _sum(part: str, result: int) -> dict[str, Any]:
     """One call of the calculator with a part of the expression, and its result in the answer."""
     arguments = {"subset": {"expression": {"contains": part}}}
     return {
         "status": "answered",
         "calls": [{"name": "calculator", "arguments": arguments}],
-        "answer": {"contains": result},
+        "answer": {"number": result},
     }
 
 

@@ -194,8 +194,7 @@ def test_a_damaged_session_is_told_without_a_traceback(run: Any, keep: Any) -> N
     assert result.code != 0 and "line 1 of the transcript is damaged" in result.error
     keep("s2", HEAD).write_text(encode(HEAD) + '\n{"type":"user","content":7}\n')
     result = run("sessions", "show", "s2")
-    assert result.code != 0 and "damaged" in result.error
-    assert run("sessions", "show", "s2", "--json").lines[1] == {"type": "user", "content": 7}
+    assert result.code != 0 and "line 2 of the transcript is damaged" in result.error
 
 
 @given(st.lists(RECORDS, max_size=6))
