@@ -38,6 +38,7 @@ from mlx_tools.run_settings import RunSettings
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry, Tool, ToolError
+from mlx_tools.tools.builtin.rooted import RootName
 from mlx_tools.transcript import load, to_json
 
 Tools = Literal["replay", "run"]
@@ -58,7 +59,8 @@ async def check_live(
     ``settings`` say how the model is spoken to; what they leave to ``auto`` in style is as it was
     recorded, and so are persona, response mode, context, limits and policy. With a ``seed`` each
     sample has the next one. With ``tools`` ``replay`` every call gets what was recorded of it, and
-    an error where nothing was; with ``run`` the tools of ``registry`` are run. What a person said
+    an error where nothing was; with ``run`` the tools of ``registry`` are run, and the roots of
+    ``settings`` stand in the place of the recorded ones, in their order. What a person said
     of a call is said again of the same call. A run that fails is a sample that failed. Raises
     `BackendError` where the server is not there, `UsageError` for an expectation that is none.
     """
@@ -111,6 +113,11 @@ class _Asked:
         self._settings = settings
         self._wanted = wanted
         self._registry = registry
+        roots = golden.header.roots if registry is not None else ()
+        self._places = {
+            RootName.parse(name).path: RootName.parse(path).path
+            for name, path in zip(roots, settings.roots, strict=False)
+        }
 
     async def sample(self) -> Sample:
         """The run, and what of it was not as it should be."""
@@ -151,20 +158,37 @@ class _Asked:
         async with await controller.conversation(history=header.history) as conversation:
             for record in self._golden.records:
                 if isinstance(record, UserRecord):
-                    outcome = await conversation.run(record.content, tool_choice=record.tool_choice)
+                    question = record.content
+                    for name, place in self._places.items():
+                        question = question.replace(name, place)
+                    outcome = await conversation.run(question, tool_choice=record.tool_choice)
                     if outcome.status == "paused":
                         break
             return store.path_of(conversation.session)
 
     def _differences(self, records: Sequence[Record]) -> list[Difference]:
         header = next(record for record in records if isinstance(record, Header))
-        outcomes = outcomes_of(header, [r for r in records if not isinstance(r, Header)])
+        run = [record for record in records if not isinstance(record, Header)]
+        outcomes = _with_names(outcomes_of(header, run), self._places)
         found: list[Difference] = []
         for number, wanted in enumerate(self._wanted):
             where = f"question {number + 1}" if len(self._wanted) > 1 else ""
             outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
             found += wanted.differences(outcome, where)
         return found
+
+
+def _with_names(value: Any, places: Mapping[str, str]) -> Any:
+    """A JSON value with the names of folders in the place of their paths."""
+    if isinstance(value, str):
+        for name, place in places.items():
+            value = value.replace(place, name)
+        return value
+    if isinstance(value, Mapping):
+        return {key: _with_names(item, places) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_names(item, places) for item in value]
+    return value
 
 
 class _Replayed:

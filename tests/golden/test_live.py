@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -177,3 +178,34 @@ def test_an_expectation_that_is_none_is_told_before_anything_is_asked() -> None:
     golden = replace(RAIN, golden=replace(RAIN.golden, expect=({"answr": "x"},)))
     with pytest.raises(UsageError, match="answr"):
         checked(golden)
+
+
+def test_a_folder_of_today_stands_in_the_place_of_the_recorded_one(tmp_path: Path) -> None:
+    def asked(folder: Path) -> str:
+        folder.mkdir()
+        (folder / "a.txt").write_text("tea")
+        return call("file_access", operation="read", path=f"{folder}/a.txt")
+
+    then, now = tmp_path / "then", tmp_path / "now"
+    scripts = asked(then), answer("Tea.")
+    store, registry = MemoryStore(), Registry.builtin([then])
+    policy = Policy(preset="readonly_files")
+    settings = replace(SETTINGS, roots=(str(then),))
+    controller = Controller(
+        ScriptedBackend(*scripts), registry, policy, settings=settings, store=store
+    )
+    outcome = controller.run_sync(f"What is in {then}/a.txt?")
+    session = Golden.of(tuple(store.open(outcome.session).transcript))
+    golden = make_golden(session, name="read", registry=registry)
+    assert "{root}/a.txt" in golden.records[0].content  # type: ignore[union-attr]
+    check = checked(
+        golden,
+        asked(now),
+        answer("Tea."),
+        tools="run",
+        registry=Registry.builtin([now]),
+        settings=replace(SETTINGS, roots=(str(now),)),
+    )
+    assert check.passed, check.samples
+    (question,) = (r["content"] for r in check.samples[0].records if r["type"] == "user")
+    assert question == f"What is in {now}/a.txt?"
