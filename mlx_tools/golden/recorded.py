@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mlx_tools.messages import ErrorInfo
@@ -50,8 +50,6 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
 
 def observed(session: Session, record: ObservationRecord, given: Given) -> ObservationRecord:
     """The record of the same call, had its tool given ``given``: cut and cleaned as today."""
-    from dataclasses import replace
-
     failed = isinstance(given, ErrorInfo)
     size = record.output_size_chars
     result = ToolResult(

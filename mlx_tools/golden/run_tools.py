@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 
@@ -47,8 +48,6 @@ async def _run(golden: Golden, registry: Registry) -> Mapping[str, Given]:
 
 def _started(golden: Golden) -> Sequence[CallRecord]:
     """The calls that were run, with the arguments that they ran with."""
-    from dataclasses import replace
-
     calls: dict[str, CallRecord] = {}
     started: dict[str, CallRecord] = {}
     for record in golden.records:

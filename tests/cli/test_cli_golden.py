@@ -154,6 +154,31 @@ def test_several_cells_are_asked_side_by_side(run: Run, kept: Path) -> None:
     assert cells == [("jsonl", 2, 2), ("markdown-json", 2, 2)]
 
 
+def test_several_models_are_asked_and_reported_side_by_side(run: Run, kept: Path) -> None:
+    with ScriptedServer(*SCRIPT, answer("I do not know.")) as server:
+        result = run(
+            *("golden", "run", "golden_transcripts", "--live", "--url", server.url),
+            *("--models", "one,two", "--strategy", "free", "--out", "r.jsonl", "--json"),
+        )
+        asked = [body["model"] for body in server.bodies]
+    assert [(line["model"], line["passed"]) for line in result.lines[:-1]] == [
+        ("one", True),
+        ("two", False),
+    ]
+    assert asked == ["one", "one", "two"]
+    assert run("golden", "report", "--results", "r.jsonl", "--out", "r.html").code == 0
+    page = Path("r.html").read_text("utf-8")
+    assert "one · jsonl · free" in page and "two · jsonl · free" in page
+    assert "I do not know." in page
+
+
+def test_transcripts_are_reported(run: Run, kept: Path) -> None:
+    assert run("golden", "report", "golden_transcripts", "--out", "r.html").code == 0
+    assert WHAT in Path("r.html").read_text("utf-8")
+    result = run("golden", "run", "golden_transcripts", "--report", "s.html")
+    assert result.code == 0 and "It is 391." in Path("s.html").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
