@@ -34,7 +34,7 @@ NO_WORDS: Final = 2.3
 """The coefficients of `relevance`."""
 
 _WORD: Final = re.compile(r"[^\W_]+")
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DIGITS: Final = re.compile(r"(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)")
 _SAYING_NOTHING: Final = (
     "a about all also am an and any are as at be been being between both but by can could did do"
@@ -58,7 +58,7 @@ def stems(text: str) -> list[str]:
     words = (
         part
         for run in _WORD.findall(plain)
-        for word in (_DIGITS.split(_HUMP.sub(" ", run)) if not run.isdigit() else (run,))
+        for word in (_DIGITS.split(HUMP.sub(" ", run)) if not run.isdigit() else (run,))
         for part in word.casefold().split()
     )
     return [_stem(word) for word in words if word not in _COMMON]
@@ -121,11 +121,11 @@ def tool_stems(spec: ToolSpec) -> Counter[str]:
     for stem in stems(spec.name):
         counts[stem] += NAME_WEIGHT
     counts.update(stems(spec.description))
-    counts.update(stems(" ".join(_schema_texts(spec.parameters))))
+    counts.update(stems(" ".join(schema_texts(spec.parameters))))
     return counts
 
 
-def _schema_texts(schema: Any) -> Iterable[str]:
+def schema_texts(schema: Any) -> Iterable[str]:
     """The names, descriptions and allowed words of a schema, up to a bound."""
     waiting: list[Any] = [schema]
     nodes = 0
@@ -150,33 +150,49 @@ def _schema_texts(schema: Any) -> Iterable[str]:
                 waiting.append(value)
 
 
-class Ranking:
-    """Ranks a catalog against requests. Made once for a catalog; pure."""
+class Bm25:
+    """Scores texts, each given as how often its stems stand in it. Pure.
 
-    def __init__(self, tools: Sequence[ToolSpec]) -> None:
-        self.tools = tuple(tools)
-        self._counts = [tool_stems(tool) for tool in tools]
-        lengths = [sum(counts.values()) for counts in self._counts]
-        mean = (sum(lengths) / len(lengths)) if lengths else 1.0
-        self._norms = [K1 * (1 - B + B * length / (mean or 1.0)) for length in lengths]
-        holding = Counter(stem for counts in self._counts for stem in counts)
-        total = len(self._counts)
+    ``lengths`` are how long the texts are, in any unit; without them, how many stems they have.
+    Stems that nobody asks for need not be counted where the lengths are given.
+    """
+
+    def __init__(
+        self, texts: Sequence[Mapping[str, int]], lengths: Sequence[float] | None = None
+    ) -> None:
+        self._texts = texts
+        sizes = [sum(text.values()) for text in texts] if lengths is None else lengths
+        mean = (sum(sizes) / len(sizes)) if sizes else 1.0
+        self._norms = [K1 * (1 - B + B * size / (mean or 1.0)) for size in sizes]
+        holding = Counter(stem for text in texts for stem in text)
+        total = len(texts)
         self._idf = {
             stem: math.log(1 + (total - held + 0.5) / (held + 0.5))
             for stem, held in holding.items()
         }
 
-    def scores(self, request: str) -> list[float]:
-        """How well each tool matches the request: 0 for no word in common, unbounded above."""
-        asked = set(stems(request))
+    def scores(self, asked: AbstractSet[str]) -> list[float]:
+        """How well each text matches these stems: 0 for none in common, unbounded above."""
         return [
             sum(
-                self._idf[stem] * counts[stem] * (K1 + 1) / (counts[stem] + norm)
+                self._idf[stem] * text[stem] * (K1 + 1) / (text[stem] + norm)
                 for stem in asked
-                if stem in counts
+                if stem in text
             )
-            for counts, norm in zip(self._counts, self._norms, strict=True)
+            for text, norm in zip(self._texts, self._norms, strict=True)
         ]
+
+
+class Ranking:
+    """Ranks a catalog against requests. Made once for a catalog; pure."""
+
+    def __init__(self, tools: Sequence[ToolSpec]) -> None:
+        self.tools = tuple(tools)
+        self._scorer = Bm25([tool_stems(tool) for tool in tools])
+
+    def scores(self, request: str) -> list[float]:
+        """How well each tool matches the request: 0 for no word in common, unbounded above."""
+        return self._scorer.scores(set(stems(request)))
 
     def ranked(self, request: str) -> list[ToolSpec]:
         """The tools, the best match first; equal ones in their own order."""

@@ -31,6 +31,11 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return _folder("data", environ)
 
 
+def knowledge_base_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's knowledge base."""
+    return data_dir(environ) / "knowledge-base.sqlite3"
+
+
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """What a program remembers between runs: transcripts, artifacts, logs, history."""
     return _folder("state", environ)
@@ -59,7 +64,7 @@ def private_dir(path: Path) -> Path:
     except OSError as error:
         raise UsageError(
             f"the folder {path} cannot be used: {error.strerror or error}",
-            hint="free the name or its permissions, or name another folder by MLX_TOOLS_*_DIR",
+            hint="make it a folder that you may write to, or name another by MLX_TOOLS_*_DIR",
         ) from error
     return path
 

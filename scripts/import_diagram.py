@@ -11,6 +11,7 @@ The imports are read from the source, those inside functions and under ``TYPE_CH
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,19 +23,21 @@ FACE: Final = "__init__"
 """The room of the public names: the package itself."""
 
 FLOORS: Final[tuple[tuple[str, ...], ...]] = (
-    ("errors",),
-    ("given", "messages", "plain", "spec", "states"),
+    ("errors", "lazy"),
+    ("given", "messages", "plain", "sources", "spec", "states"),
     ("lexical", "records"),
     ("counters", "policy", "prompt", "protocol"),
     ("due", "outcome", "past", "transcript"),
     ("turn",),
     ("events", "session", "written"),
     ("access_file", "approval", "at_once", "data", "foreign", "observation", "paths"),
+    ("kb",),
+    ("schedule",),
     ("artifacts", "models", "tools"),
     ("backends", "sessions", "store", "tally", "verdicts"),
     ("decoding", "router", "run_settings", "testing"),
-    ("asking", "completer", "outputs", "telemetry"),
-    ("nested",),
+    ("asking", "completer", "outputs", "telemetry", "telling"),
+    ("nested", "summarising"),
     ("driver",),
     ("conversation",),
     ("controller",),
@@ -70,6 +73,19 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called, empty where it has none."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
 def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
     """Line and absolute dotted name of everything a module imports, wherever in it that happens.
 
@@ -79,7 +95,7 @@ def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
     package = [PACKAGE, *([] if name == FACE else name.split("."))]
     if not is_package:
         package.pop()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -90,10 +106,9 @@ def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 yield node.lineno, f"{module}.{alias.name}"
         elif isinstance(node, ast.Call) and node.args:
-            function = ast.unparse(node.func).rpartition(".")[2]
             first = node.args[0]
             if (
-                function in {"import_module", "__import__"}
+                called(node) in {"import_module", "__import__"}
                 and isinstance(first, ast.Constant)
                 and isinstance(first.value, str)
             ):

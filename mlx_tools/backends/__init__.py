@@ -5,8 +5,9 @@ Each name is imported when it is first used: the values cost nothing, the server
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.backends.base import Backend as Backend
@@ -58,10 +59,4 @@ __all__ = [
     "look_at",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = names_of(__name__, _HOMES)

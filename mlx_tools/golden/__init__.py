@@ -6,8 +6,9 @@ this package, in every run on a machine that has mlx-tools.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.golden.difference import ROOMS as ROOMS
@@ -57,14 +58,4 @@ __all__ = [
     "write_golden",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = names_of(__name__, _HOMES)
