@@ -1,0 +1,80 @@
+"""PDF as text, by pypdf, in a process of its own with limits of time, memory and output.
+
+A PDF can be a bomb: streams that unpack without end, objects that hold themselves. What it does to
+the reader, it does to a process that is ended then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+SECONDS: Final = 60.0
+"""What one file may take."""
+
+MEMORY_BYTES: Final = 1_500_000_000
+MAX_CHARS: Final = 10_000_000
+MAX_PAGES: Final = 20_000
+PAGE_END: Final = "\n\n"
+
+_WORKER: Final = Path(__file__).with_name("pdf_worker.py")
+
+
+def pdf_reader() -> str:
+    """What reads a PDF here: ``pypdf`` and its version, or ``none``."""
+    return _version() or "none"
+
+
+@functools.cache
+def _version() -> str:
+    try:
+        return f"pypdf {metadata.version('pypdf')}"
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def read_pdf(data: bytes, seconds: float = SECONDS) -> tuple[str, list[str]]:
+    """The title, which may be empty, and the text of each page.
+
+    Raises ValueError, whose text says why, where pypdf is missing, and where it cannot read the
+    file, or not within the limits.
+    """
+    if not _version():
+        raise ValueError("reading it takes pypdf: pip install 'mlx-tools[pdf]'")
+    child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
+        [sys.executable, "-P", str(_WORKER), str(int(seconds) + 1), str(MEMORY_BYTES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ},
+    )
+    try:
+        output, _ = child.communicate(data, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"it could not be read within {seconds:g} s") from None
+    finally:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    return _answer(output)
+
+
+def _answer(output: bytes) -> tuple[str, list[str]]:
+    try:
+        answer = json.loads(output)
+        if "problem" in answer:
+            raise ValueError(f"pypdf cannot read it: {str(answer['problem'])[:200]}")
+        pages = [str(page) for page in answer["pages"]]
+        return str(answer["title"]), pages
+    except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
+        raise ValueError("pypdf cannot read it within the memory it is given") from None

@@ -1,0 +1,201 @@
+"""Which passages answer a question best: those of the files that are about it.
+
+A file's score is that of its passages, of all of its words, and of its names, each by BM25 over an
+index of its own. The weights were chosen on questions of which others were kept back:
+docs/knowledge-base.md.
+"""
+
+# ruff: noqa: S608 - what is put into a query here are names of tables, and numbers
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from mlx_tools.kb.database import DAMAGED, Database
+from mlx_tools.kb.query import FEW, query_of
+
+_PASSAGES: Final = 240
+_FILES: Final = 1_000
+"""The best passages and files that are looked at."""
+
+_MORE_OF_A_FILE: Final = 0.5
+"""How much of the score of a file's second passage counts for the file, of the third the square of
+it, and so on: a file that speaks of it in several places is about it."""
+
+_OF_PASSAGES: Final = "bm25(passage_words, 2, 1)"
+_OF_FILES: Final = (
+    ("file_words", "2 * bm25(file_words)"),
+    ("file_names", "0.8 * bm25(file_names, 1, 1, 0) + 0.4 * bm25(file_names, 0, 0, 1)"),
+)
+"""What a row of an index counts: heading and text of a passage; all words of a file; its title and
+path, and its headings."""
+
+_SMALL: Final = 2_000
+"""Passages of a knowledge base that is small enough to count what each word of a question does."""
+
+_FTS5_LEAST: Final = 1e-6
+"""The rarity that FTS5's bm25 takes for a word that half of the rows have, or more."""
+
+
+class Row(NamedTuple):
+    """A passage and its score, and the file it is of."""
+
+    passage: int
+    score: float
+    file: int
+    path: str
+
+
+_File = tuple[str, int]
+"""The path and the number of a file."""
+
+
+class Ranking:
+    """One question, asked of the indexes, in one corpus or, where that is None, in all."""
+
+    def __init__(self, database: Database, question: str, corpus: int | None) -> None:
+        self._database = database
+        self._corpus = () if corpus is None else (corpus,)
+        self.query = query_of(question, self._count)
+
+    def best(self, limit: int) -> list[tuple[Row, float]]:
+        """The best passage of each of the best files, with the file's score; then further ones, and
+        at last those of files that are copies of these."""
+        rows = self._passages()
+        of_file: dict[_File, list[Row]] = {}
+        for row in rows:
+            of_file.setdefault((row.path, row.file), []).append(row)
+        scores = {
+            file: sum(row.score * _MORE_OF_A_FILE**n for n, row in enumerate(found))
+            for file, found in of_file.items()
+        }
+        for file, score in self._files():
+            scores[file] = scores.get(file, 0.0) + score
+        order, copies = self._apart(sorted(scores, key=lambda file: (-scores[file], file)), limit)
+        best = {
+            file: of_file[file][0] if file in of_file else self._passage_of(*file)
+            for file in (*order, *copies)
+        }
+        shown = {row.passage for row in best.values()}
+        lowest = min((scores[file] for file in order), default=0.0)
+        further = [
+            row for row in rows if row.passage not in shown and (row.path, row.file) not in copies
+        ]
+        last = (*further, *(best[file] for file in copies))
+        return [
+            *((best[file], scores[file]) for file in order),
+            *((row, min(row.score, lowest)) for row in last),
+        ][:limit]
+
+    def _apart(self, ranked: Iterable[_File], limit: int) -> tuple[list[_File], list[_File]]:
+        """The first ``limit`` files that hold different things, and those passed on the way that
+        hold, byte by byte, what one of them does."""
+        first: dict[bytes, _File] = {}
+        copies: list[_File] = []
+        for path, file in ranked:
+            digest = next(self._ask("SELECT hash FROM file WHERE id=?", file))[0]
+            if len(first) == limit:
+                break
+            if digest in first:
+                copies.append((path, file))
+            else:
+                first[digest] = (path, file)
+        return list(first.values()), copies
+
+    def _passages(self) -> list[Row]:
+        """The passages that match best, the best first; equal ones in the order of their files."""
+        scores = self._scores("passage_words", _OF_PASSAGES, _PASSAGES)
+        query = (
+            "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
+            f"ON file.id = file WHERE passage.id IN ({_list(scores)}) {self._within}"
+        )
+        rows = self._ask(query, *self._corpus)
+        placed = sorted(rows, key=lambda row: (-scores[row[0]], row[2], row[3]))
+        return [Row(number, scores[number], file, path) for number, file, path, _ in placed]
+
+    def _files(self) -> Iterator[tuple[_File, float]]:
+        """The files that match best by their words, and by their names, each as path and number,
+        and their scores; a file may come twice."""
+        for table, formula in _OF_FILES:
+            scores = self._scores(table, formula, _FILES)
+            query = f"SELECT path, id FROM file WHERE id IN ({_list(scores)}) {self._within}"
+            for path, number in self._ask(query, *self._corpus):
+                yield (path, number), scores[number]
+
+    def _passage_of(self, path: str, file: int) -> Row:
+        """The best passage of a file of which none is among the best of all, or its first."""
+        first, last = next(self._ask("SELECT min(id), max(id) FROM passage WHERE file=?", file))
+        query = (
+            f"SELECT rowid FROM passage_words WHERE passage_words MATCH ? "
+            f"AND rowid BETWEEN {first} AND {last} ORDER BY {_OF_PASSAGES}, rowid LIMIT 1"
+        )
+        found = next(self._ask(query, self.query.expression), (first,))
+        return Row(found[0], 0.0, file, path)
+
+    # --- the indexes ---
+
+    def _scores(self, table: str, formula: str, most: int) -> dict[int, float]:
+        """The best rows of an index, by number, and their scores. Of a small knowledge base they
+        are all rows, of whichever corpus."""
+        query = "SELECT count(*), count(DISTINCT file) FROM (SELECT file FROM passage LIMIT ?)"
+        passages, files = next(self._ask(query, _SMALL + 1))
+        if passages <= _SMALL:
+            return self._scores_of_few(
+                table, formula, passages if table == "passage_words" else files
+            )
+        query = (
+            f"SELECT {table}.rowid, -({formula}) AS score {self._matching(table)} "
+            f"ORDER BY score DESC LIMIT {most}"
+        )
+        return dict(self._ask(query, self.query.expression, *self._corpus))
+
+    def _scores_of_few(self, table: str, formula: str, rows: int) -> dict[int, float]:
+        """To FTS5 a word that half of the rows have counts nothing. Of a handful of documents most
+        words are such, so that how rare they are is taken here as Lucene takes it."""
+        scores: dict[int, float] = {}
+        for clause in self.query.clauses:
+            query = f"SELECT rowid, -({formula}) FROM {table} WHERE {table} MATCH ?"
+            found = dict(self._ask(query, clause))
+            if len(found) > rows:
+                raise sqlite3.DatabaseError(DAMAGED)
+            odds = (rows - len(found) + 0.5) / (len(found) + 0.5)
+            rarity = math.log(1 + odds) / max(math.log(odds), _FTS5_LEAST)
+            for number, score in found.items():
+                scores[number] = scores.get(number, 0.0) + rarity * score
+        return scores
+
+    def _matching(self, table: str) -> str:
+        if not self._corpus:
+            return f"FROM {table} WHERE {table} MATCH ?"
+        file = f"{table}.rowid"
+        if table == "passage_words":
+            file = "(SELECT file FROM passage WHERE passage.id = passage_words.rowid)"
+        return (
+            f"FROM {table} CROSS JOIN file ON file.id = {file} WHERE {table} MATCH ? {self._within}"
+        )
+
+    @property
+    def _within(self) -> str:
+        """The condition of the corpus. SQLite takes an index on it for a good way to begin, and
+        then looks into the full-text index once for each file of the corpus: so tables are joined
+        in the order in which they stand (``CROSS JOIN``), and no index is used for this (``+``)."""
+        return "AND +corpus = ?" if self._corpus else ""
+
+    def _count(self, expression: str) -> int:
+        """How many files match, by their words or their names, up to `FEW`."""
+        most = 0
+        for table, _ in _OF_FILES:
+            query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {FEW})"
+            found: int = next(self._ask(query, expression, *self._corpus))[0]
+            most = max(most, found)
+        return most
+
+    def _ask(self, query: str, *values: object) -> Iterator[Any]:
+        return self._database.rows(query, *values)
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,20 @@
+"""A folder with a few files, and a knowledge base in which nothing is yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.kb import KnowledgeBase
+from tests.kb.shelf import written
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path / "docs")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> KnowledgeBase:
+    return KnowledgeBase(tmp_path / "kb.sqlite3")

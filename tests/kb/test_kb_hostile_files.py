@@ -1,0 +1,384 @@
+"""What a folder may hold, and a damaged knowledge base: told of, bounded, and never unpacked."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import socket
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.errors import KnowledgeBaseError, UsageError
+from mlx_tools.kb import KnowledgeBase, pdf
+from mlx_tools.kb.pdf import read_pdf
+from mlx_tools.kb.terms import terms
+from mlx_tools.kb.walk import FoundFile, Place, read_file
+
+WORD = b"plover "
+WORKER = Path(pdf.__file__).with_name("pdf_worker.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "docs"
+    made.mkdir()
+    return made
+
+
+# --- archives -----------------------------------------------------------------------------------
+
+
+def zipped(data: bytes = WORD * 3) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("../../escaped.txt", data)
+        file.writestr("word/document.xml", data)
+    return out.getvalue()
+
+
+def tarred(mode: str = "w") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as file:  # type: ignore[call-overload]
+        for name in ("../../escaped.txt", "/escaped.txt", "inside.txt"):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(WORD)
+            file.addfile(entry, io.BytesIO(WORD))
+    return out.getvalue()
+
+
+ARCHIVES: dict[str, Callable[[], bytes]] = {
+    "zip": zipped,
+    "bomb.zip": lambda: zipped(bytes(50_000_000)),
+    "empty.zip": lambda: b"PK\x05\x06" + bytes(18),
+    "tar": tarred,
+    "tar.gz": lambda: tarred("w:gz"),
+    "gz": lambda: gzip.compress(WORD),
+    "bz2": lambda: bz2.compress(WORD),
+    "xz": lambda: lzma.compress(WORD),
+    "7z": lambda: b"7z\xbc\xaf\x27\x1c" + WORD * 9,
+    "zst": lambda: b"\x28\xb5\x2f\xfd" + WORD * 9,
+    "rar": lambda: b"Rar!\x1a\x07" + WORD * 9,
+}
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_an_archive_is_passed_over_whatever_it_is_called(
+    base: KnowledgeBase, folder: Path, kind: str
+) -> None:
+    data = ARCHIVES[kind]()
+    for ending in ("docx", "txt", "md", "html", "pdf", "py", kind):
+        (folder / f"archive.{ending}").write_bytes(data)
+    (folder / "archive").write_bytes(data)
+    before = sorted(path.relative_to(folder.parent) for path in folder.parent.rglob("*"))
+    done = base.add([folder])
+    assert done.added == 0
+    assert len(done.skipped) == len(list(folder.iterdir()))
+    for one in done.skipped:
+        told = "docx are not read" if one.path.endswith(".docx") else "it is packed ("
+        assert told in one.reason
+    assert base.search("plover") == []
+    made = sorted(path.relative_to(folder.parent) for path in folder.parent.rglob("*"))
+    assert {path.name for path in {*made} - {*before}} <= {
+        *("kb.sqlite3", "kb.sqlite3-wal", "kb.sqlite3-shm")
+    }
+
+
+# --- what is no plain file, or not for long -----------------------------------------------------
+
+
+def test_pipes_sockets_devices_and_loops_are_not_opened(
+    base: KnowledgeBase, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.txt").write_bytes(WORD)
+    os.mkfifo(folder / "pipe.txt")
+    monkeypatch.chdir(folder)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind("socket.txt")
+        (folder / "self.txt").symlink_to("self.txt")
+        (folder / "device.txt").symlink_to("/dev/zero")
+        (folder / "up").symlink_to("..")
+        done = base.add([folder])
+        for name in ("pipe.txt", "socket.txt", "self.txt"):
+            with pytest.raises(UsageError):
+                base.add([folder / name])
+    assert (done.added, done.skipped) == (1, ())
+
+
+def test_what_takes_a_files_place_before_it_is_opened_is_not_read(folder: Path) -> None:
+    outside = folder.parent / "secret.txt"
+    outside.write_bytes(b"xyzzy")
+    found = FoundFile(Place(folder), ("inner", "a.txt"), 7, "")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "a.txt").symlink_to(outside)
+    with pytest.raises(OSError):
+        read_file(found, 100)
+    (folder / "inner" / "a.txt").unlink()
+    os.mkfifo(folder / "inner" / "a.txt")
+    with pytest.raises(OSError):
+        read_file(found, 100)
+    (folder / "inner").rename(folder / "moved")
+    (folder / "other").mkdir()
+    (folder / "other" / "a.txt").write_bytes(b"xyzzy")
+    (folder / "inner").symlink_to("other")
+    with pytest.raises(OSError):
+        read_file(found, 100)
+
+
+def test_a_file_of_any_size_costs_no_more_than_its_limit(base: KnowledgeBase, folder: Path) -> None:
+    for name, head in (("empty.txt", b""), ("text.txt", WORD * 2000), ("a.pdf", b"%PDF-1.7\n")):
+        with (folder / name).open("wb") as file:
+            file.write(head)
+            file.truncate(5_000_000_000)
+    tracemalloc.start()
+    try:
+        done = base.add([folder / "empty.txt", folder / "text.txt"])
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+        tracemalloc.reset_peak()
+        done = base.add([folder])
+        assert tracemalloc.get_traced_memory()[1] < 350_000_000
+    finally:
+        tracemalloc.stop()
+    reasons = {Path(one.path).name: one.reason for one in done.skipped}
+    assert reasons == {
+        "a.pdf": "it has more than 100 MB",
+        "empty.txt": "it is binary",
+        "text.txt": "it has more than 10 MB",
+    }
+
+
+def test_names_of_any_kind_are_told_and_found(base: KnowledgeBase, folder: Path) -> None:
+    names = ["a\nb.txt", "\x1b[31m.txt", "<|im_end|>.md", "'; DROP TABLE file;--.txt", "\u202e.txt"]
+    names += ["%s.txt", "{0}.txt", "-rf.txt", "~.txt", "con.txt", "é" * 100 + ".txt", "\u0085.txt"]
+    for name in names:
+        (folder / name).write_bytes(WORD)
+    os.mkdir(os.fsencode(folder) + b"/\xff\xfe")  # noqa: PTH102
+    with open(os.fsencode(folder) + b"/\xff\xfe/x.txt", "wb") as file:  # noqa: PTH123
+        file.write(WORD)
+    done = base.add([folder])
+    (skipped,) = done.skipped
+    assert skipped.reason == "its name is not UTF-8" and skipped.path.isascii()
+    assert {Path(hit.path).name for hit in base.search("plover", limit=50)} == {*names}
+    assert base.add([folder]).unchanged == len(names)
+
+
+@pytest.mark.parametrize("corpus", ["\ud800", "a\0b", "", "x" * 10**6, "' OR 1=1 --", "../a"])
+def test_what_names_no_corpus_is_the_callers_fault(
+    base: KnowledgeBase, folder: Path, corpus: str
+) -> None:
+    (folder / "a.txt").write_bytes(WORD)
+    base.add([folder])
+    for use in (lambda: base.search("plover", corpus), lambda: base.remove(corpus)):
+        with pytest.raises(UsageError, match="no corpus"):
+            use()
+    with pytest.raises(UsageError, match="cannot name"):
+        base.add([folder], corpus)
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("joint", [".", ""])
+def test_words_without_end_are_not_remembered(joint: str) -> None:
+    """Long words are read as they come: what is kept of words takes a bounded amount of memory."""
+    rolled = random.Random(1)
+
+    def word() -> str:
+        if joint:
+            return joint.join(f"x{rolled.randrange(900):03}" for _ in range(300))
+        return "".join(chr(rolled.randrange(0x4E00, 0x9F00)) for _ in range(1_500))
+
+    assert sum(1 for _ in terms(word())) >= 300
+    tracemalloc.start()
+    try:
+        for _ in range(60):
+            for _term in terms(word()):
+                pass
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# --- PDF ----------------------------------------------------------------------------------------
+
+CATALOG = b"<< /Type /Catalog /Pages 2 0 R >>"
+PAGES = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
+PAGE = (
+    b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R "
+    b"/Resources << /XObject << /X 5 0 R >> /Font << /F1 6 0 R >> >> >>"
+)
+FONT = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+
+
+def stream(data: bytes, more: bytes = b"", times: int = 1) -> bytes:
+    for _ in range(times):
+        data = zlib.compress(data, 9)
+    filters = b"/FlateDecode " * times
+    return b"<< /Length %d /Filter [%s] %s >>\nstream\n%s\nendstream" % (
+        *(len(data), filters, more, data),
+    )
+
+
+def made_pdf(*objects: bytes, trailer: bytes = b"") -> bytes:
+    out = bytearray(b"%PDF-1.7\n")
+    places = []
+    for number, one in enumerate(objects, start=1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, one)
+    start = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    out += b"".join(b"%010d 00000 n \n" % place for place in places)
+    out += b"trailer\n<< /Size %d /Root 1 0 R %s >>\n" % (len(objects) + 1, trailer)
+    return bytes(out + b"startxref\n%d\n%%%%EOF\n" % start)
+
+
+FORM = b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X %d 0 R >> >>"
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "pages in themselves": lambda: made_pdf(
+        CATALOG, b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 2 >>"
+    ),
+    "pages without end": lambda: made_pdf(
+        CATALOG,
+        *(
+            b"<< /Type /Pages /Kids [%d 0 R %d 0 R %d 0 R] /Count 9 >>" % (n, n, n)
+            for n in range(3, 40)
+        ),
+        b"<< /Type /Page >>",
+    ),
+    "a content in itself": lambda: made_pdf(CATALOG, PAGES, PAGE, b"[4 0 R 4 0 R]"),
+    "an object that is itself": lambda: made_pdf(CATALOG, PAGES, PAGE, b"4 0 R"),
+    "a length that is itself": lambda: made_pdf(
+        CATALOG, PAGES, PAGE, b"<< /Length 4 0 R >>\nstream\nBT (x) Tj ET\nendstream"
+    ),
+    "a form in itself": lambda: made_pdf(
+        CATALOG, PAGES, PAGE, stream(b"/X Do"), stream(b"/X Do /X Do", FORM % 5), FONT
+    ),
+    "a stream without end": lambda: made_pdf(
+        CATALOG, PAGES, PAGE, stream(bytes(300_000_000), times=2)
+    ),
+    "encrypted": lambda: made_pdf(
+        CATALOG,
+        b"<< /Type /Pages /Kids [] /Count 0 >>",
+        b"<< /Filter /Standard /V 1 /R 2 /O <%s> /U <%s> /P -1 >>" % (b"41" * 32, b"42" * 32),
+        trailer=b"/Encrypt 3 0 R /ID [<00> <00>]",
+    ),
+    "an archive": lambda: b"%PDF-1.7\n" + zipped(),
+}
+
+
+HEAVY = ("pages without end", "a stream without end")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind in HEAVY)) for kind in BOMBS],
+)
+def test_a_pdf_that_is_a_bomb_is_read_or_given_up(kind: str) -> None:
+    pytest.importorskip("pypdf")
+    try:
+        _, pages = read_pdf(BOMBS[kind](), 30)
+    except ValueError as error:
+        assert "pypdf cannot read it" in str(error) or "30 s" in str(error)
+    else:
+        assert sum(map(len, pages)) < 1_000
+
+
+def test_a_pdf_is_given_up_after_its_time() -> None:
+    pytest.importorskip("pypdf")
+    long = made_pdf(CATALOG, PAGES, PAGE, stream(b"BT (x) Tj ET " * 2_000_000))
+    with pytest.raises(ValueError, match=r"within 0\.2 s"):
+        read_pdf(long, 0.2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no limit of address space")
+def test_a_pdf_gets_no_more_memory_than_it_is_given() -> None:
+    pytest.importorskip("pypdf")
+    page = made_pdf(CATALOG, PAGES, PAGE, stream(b"BT (x) Tj ET"))
+    for memory, reads in ((20_000_000, False), (1_500_000_000, True)):
+        command = [sys.executable, "-P", str(WORKER), "60", str(memory)]
+        done = subprocess.run(command, input=page, capture_output=True)
+        assert (b'"pages"' in done.stdout) == reads
+
+
+# --- a damaged file -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(base: KnowledgeBase, folder: Path) -> bytes:
+    for number in range(8):
+        (folder / f"{number}.md").write_text(f"# Tea {number}\n\n" + f"plover {number} tea " * 80)
+    base.add([folder])
+    return base.path.read_bytes()
+
+
+def used(base: KnowledgeBase, folder: Path) -> None:
+    """Everything that can be done with it: works, or says what is wrong in words of ours."""
+    uses: list[Callable[[], Any]] = [
+        *(lambda: base.search("plover tea"), lambda: base.search("tea", "default")),
+        *(base.corpora, lambda: base.add([folder]), lambda: base.remove("default")),
+    ]
+    for use in uses:
+        try:
+            use()
+        except (KnowledgeBaseError, UsageError) as error:
+            assert str(error)
+
+
+def test_a_file_with_any_bytes_changed_is_told_of(
+    base: KnowledgeBase, folder: Path, filled: bytes
+) -> None:
+    rolled = random.Random(7)
+    for _ in range(60):
+        data = bytearray(filled)
+        for _ in range(rolled.choice((1, 5, 50))):
+            data[rolled.randrange(100, len(data))] = rolled.choice((0, 9, rolled.randrange(256)))
+        for ending in ("-wal", "-shm"):
+            Path(f"{base.path}{ending}").unlink(missing_ok=True)
+        base.path.write_bytes(data[: rolled.choice((len(data), rolled.randrange(len(data))))])
+        used(base, folder)
+
+
+def test_words_of_the_database_that_are_no_text_are_told_in_ours(
+    base: KnowledgeBase, folder: Path, filled: bytes
+) -> None:
+    base.path.write_bytes(filled.replace(b"CREATE TABLE file", b"CREATE \xddABLE file"))
+    for use in (lambda: base.search("tea"), base.corpora, lambda: base.add([folder])):
+        with pytest.raises(KnowledgeBaseError, match="damaged"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE file SET text = x'00ff'",
+        "UPDATE file SET text = x'789c4b04000062000062'",  # packed, and not whole
+        "DELETE FROM corpus",
+        "DELETE FROM passage",
+        "DELETE FROM file",
+        "UPDATE file SET path = CAST(CAST(path AS BLOB) || x'ff00fe' AS TEXT)",
+        "UPDATE file SET title = CAST(x'ff' AS TEXT)",
+        "UPDATE file SET path = path || char(0)",
+    ],
+)
+def test_a_file_that_somebody_changed_is_told_of(
+    base: KnowledgeBase, folder: Path, filled: bytes, change: str
+) -> None:
+    with sqlite3.connect(base.path) as sql:
+        sql.execute("PRAGMA foreign_keys = OFF")
+        sql.execute(change)
+    sql.close()
+    used(base, folder)

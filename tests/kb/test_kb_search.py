@@ -1,0 +1,271 @@
+"""What a search finds, in which order, what it shows, and what it asks of the indexes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import UsageError
+from mlx_tools.kb import Added, KnowledgeBase
+from mlx_tools.kb.base import MAX_LIMIT
+from mlx_tools.kb.database import Database
+from mlx_tools.kb.query import Matcher, Wanted
+from mlx_tools.kb.search import MAX_NAME_CHARS, search
+from mlx_tools.kb.snippet import snippet
+from tests.kb.shelf import paths, written
+
+
+def test_what_was_added_is_found(base: KnowledgeBase, folder: Path) -> None:
+    done = base.add([folder])
+    assert done == Added("default", 5, 0, 0, 0, ())
+    assert paths(base, "Where are the cups?") == ["page.html"]
+    assert paths(base, "how long must leaves stand")[0] == "tea.md"
+    assert paths(base, "heatWater")[0] == "kettle.py"
+    (hit,) = base.search("what does heat_water do", limit=1)
+    assert (hit.title, hit.heading, hit.line) == ("Drives the kettle.", "def heat_water", 1)
+    assert "def heat_water" in hit.snippet
+    assert base.search("zebra") == []
+
+
+def test_corpora_are_apart(base: KnowledgeBase, folder: Path) -> None:
+    base.add([folder / "milk"], "milk")
+    base.add([folder / "tea.md"], "tea")
+    assert [(one.name, one.files) for one in base.corpora()] == [("milk", 2), ("tea", 1)]
+    assert set(paths(base, "boil")) == {"tea.md", "warm.rst"}
+    assert paths(base, "boil", corpus="milk") == ["warm.rst"]
+    with pytest.raises(UsageError, match="milk, tea"):
+        base.search("boil", "coffee")
+    assert base.remove("milk") == 2
+    assert paths(base, "boil") == ["tea.md"]
+    with pytest.raises(UsageError, match="no corpus 'milk'"):
+        base.remove("milk")
+
+
+def test_scripts_without_spaces_are_found(base: KnowledgeBase, tmp_path: Path) -> None:
+    written(
+        tmp_path / "d",
+        {
+            "ja.txt": "東京都の図書館は月曜日に休みです。",
+            "zh.txt": "图书馆星期一不开门。",
+            "th.txt": "ห้องสมุดปิดวันจันทร์",
+            "de.txt": "Die Bücherei ist montags geschlossen.",
+            "hi.txt": "पुस्तकालय सोमवार को बंद रहता है।",
+        },
+    )
+    base.add([tmp_path / "d"])
+    for question, name in [
+        ("図書館はいつ休みですか", "ja.txt"),
+        ("图书馆", "zh.txt"),
+        ("门", "zh.txt"),
+        ("ห้องสมุด", "th.txt"),
+        ("bucherei", "de.txt"),
+        ("पुस्तकालय", "hi.txt"),
+    ]:
+        assert paths(base, question)[:1] == [name]
+
+
+def test_words_are_found_in_other_forms_than_they_were_asked_in(
+    base: KnowledgeBase, tmp_path: Path
+) -> None:
+    texts = {
+        "de.md": "Tonnen leert die Müllabfuhr, Papierkörbe nicht. Heckenschneidemaschinen ruhen.",
+        "key.md": "Der Schlüssel liegt bereit.",
+        "ru.md": "Книги выдаются в библиотеке на три недели.",
+        "ar.md": "المكتبة مغلقة يوم الاثنين",
+        "pl.md": "Łódź leży w Polsce.",
+        "num.md": "Costs are 12,450.50 in all. HTTP 429 means too many.",
+        "break.md": "This needs infor-\nmation of the rare kind.",
+        "code.py": "def refreshAccessToken(max_idle): ...",
+        **{f"{n}.md": f"Filler number{n} about nothing, too much and old." for n in range(9)},
+    }
+    base.add([written(tmp_path / "d", texts)])
+    for question, name in [
+        ("Heckenschneidemaschine", "de.md"),
+        ("Müll", "de.md"),
+        ("Papiertonnen", "de.md"),
+        ("schluessel", "key.md"),
+        ("SCHLÜSSEL", "key.md"),
+        ("книга", "ru.md"),
+        ("библиотекой", "ru.md"),
+        ("مكتبة", "ar.md"),
+        ("lodz", "pl.md"),
+        ("12450.50", "num.md"),
+        ("http429", "num.md"),
+        ("information", "break.md"),
+        ("refresh_access_token", "code.py"),
+        ("maxIdle", "code.py"),
+    ]:
+        assert paths(base, question)[:1] == [name], question
+    assert paths(base, "zebra") == []
+
+
+def test_what_is_quoted_comes_first(base: KnowledgeBase, tmp_path: Path) -> None:
+    texts = {
+        "a.md": "old snapshot, too; too old a snapshot. Snapshot, old, too, snapshot too.",
+        "b.md": "The snapshot too old error is about the undo space, which is not large enough.",
+    }
+    base.add([written(tmp_path / "d", texts)])
+    assert paths(base, '"snapshot too old"') == ["b.md", "a.md"]
+
+
+def test_a_file_is_found_by_what_it_is_about_however_large_it_is(
+    base: KnowledgeBase, tmp_path: Path
+) -> None:
+    """A title is one word of one file, not one of each passage."""
+    parts = [f"## Part {n}\n\n{'It goes on and on here. ' * 30}" for n in range(60)]
+    many = "\n\nThe kettle again.\n\n".join(parts)
+    few = "# Sugar\n\nThe kettle is mentioned here once, beside the sugar and the plover."
+    texts = {"kettle.md": f"# Kettle\n\n{many}\n\nDescale it every month.", "other.md": few}
+    texts |= {f"{n}.md": f"# {n}\n\nDescale the iron every month, number{n}." for n in range(6)}
+    base.add([written(tmp_path / "d", texts)])
+    (hit, *_) = base.search("how often do I descale the kettle")
+    assert Path(hit.path).name == "kettle.md"
+    assert "Descale it" in hit.snippet
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
+    folder = tmp_path_factory.mktemp("kb")
+    base = KnowledgeBase(folder / "kb.sqlite3")
+    base.add([written(folder / "docs")])
+    return base
+
+
+NASTY = [
+    '"',
+    "'",
+    "*",
+    "^",
+    "(",
+    ")",
+    "AND",
+    "OR",
+    "NOT",
+    "NEAR(",
+    "a:b",
+    "-x",
+    "{",
+    "\0",
+    "🙂",
+    "東",
+    "\ud800",
+]
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(NASTY) | st.text(max_size=12), max_size=12).map(" ".join))
+def test_any_text_is_a_question(shared: KnowledgeBase, question: str) -> None:
+    hits = shared.search(question)
+    assert len(hits) <= 5
+    assert all(hit.snippet.strip("…") in hit.text for hit in hits)
+
+
+@pytest.mark.parametrize(
+    "question", ["a" * 1_000_000, "x " * 300_000, '"' * 100_000, "東" * 100_000]
+)
+def test_a_long_question_is_bounded(shared: KnowledgeBase, question: str) -> None:
+    assert len(shared.search(question, limit=10**9)) <= MAX_LIMIT
+
+
+@given(st.text(max_size=2_000), st.integers(20, 500))
+def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
+    at, shown = snippet(text, Matcher([Wanted("tea")]), most)
+    assert len(shown) <= most
+    assert text[at:].startswith(shown.strip("…").rstrip())
+
+
+@pytest.mark.parametrize("between", ["\n", " ", ". "])
+def test_a_snippet_is_where_the_words_are(between: str) -> None:
+    words = [*("nothing here" for _ in range(60)), "green tea", *("or here" for _ in range(60))]
+    text = between.join(words)
+    at, shown = snippet(text, Matcher([Wanted("tea"), Wanted("gree", True)]), 100)
+    assert "green tea" in shown
+    assert 60 < len(shown) <= 100
+    assert shown.startswith("…") and shown.endswith("…")
+    assert text[at:].startswith(shown.strip("…"))
+
+
+def test_a_hit_says_in_which_line_its_snippet_begins(base: KnowledgeBase, tmp_path: Path) -> None:
+    lines = [f"Line {n} says nothing of use, and goes on for a while." for n in range(1, 41)]
+    lines[29] = "The plover nests in May."
+    page = "".join(f"<p>{line}\n" for line in lines)
+    notebook = {"cells": [{"cell_type": "markdown", "source": lines}]}
+    texts = {"a.txt": "\n".join(lines), "b.html": page, "c.ipynb": json.dumps(notebook)}
+    base.add([written(tmp_path / "d", texts)])
+    hits = {Path(hit.path).name: hit for hit in base.search("when do plovers nest")}
+    for name in ("a.txt", "b.html"):
+        hit = hits[name]
+        assert (hit.line or 99) <= 30 <= (hit.end_line or 0)
+        first = hit.snippet.strip("…").splitlines()[0]
+        assert first in lines[(hit.snippet_line or 0) - 1]
+        assert "plover" in hit.snippet
+    assert (hits["c.ipynb"].line, hits["c.ipynb"].snippet_line) == (None, None)
+
+
+FEW, MANY = 3, 2_100  # passages: fewer and more than a small knowledge base has
+
+
+class Planned(Database):
+    """Keeps how SQLite goes about each query."""
+
+    plans: list[str]
+
+    def rows(self, query: str, *values: object) -> Iterator[tuple[object, ...]]:
+        plan = list(super().rows(f"EXPLAIN QUERY PLAN {query}", *values))
+        self.plans += [str(step[3]) for step in plan]
+        return super().rows(query, *values)
+
+
+@pytest.mark.parametrize("sections", [FEW, MANY])
+def test_a_search_in_one_corpus_never_goes_through_its_files_one_by_one(
+    base: KnowledgeBase, tmp_path: Path, sections: int
+) -> None:
+    text = "".join(f"# Section {number}\n\n{'tea ' * 80}\n\n" for number in range(sections))
+    (tmp_path / "tea.md").write_text(text)
+    base.add([tmp_path / "tea.md"], "tea")
+    with Planned(base.path) as database:
+        database.plans = []
+        corpus = database.corpus("tea")
+        assert search(database, "tea and kettles", corpus, 5)
+        assert database.plans and not [step for step in database.plans if "corpus=?" in step]
+
+
+def test_copies_of_a_file_take_no_places_from_files_that_say_more(
+    base: KnowledgeBase, tmp_path: Path
+) -> None:
+    for number in range(8):
+        (tmp_path / f"copy{number}.md").write_text("# Wombats\n\nWombats dig burrows.\n")
+    (tmp_path / "other.md").write_text("# Animals\n\nMarsupials, among them wombats.\n")
+    base.add([tmp_path])
+    hits = base.search("wombats", limit=4)
+    names = [Path(hit.path).name for hit in hits]
+    assert names == ["copy0.md", "other.md", "copy1.md", "copy2.md"]
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    assert len(base.search("wombats", limit=50)) == 9
+
+
+def test_a_file_in_two_corpora_comes_first_once(base: KnowledgeBase, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Wombats\n\nWombats dig burrows.\n")
+    (tmp_path / "b.md").write_text("# Animals\n\nMarsupials, among them wombats.\n")
+    base.add([tmp_path], "one")
+    base.add([tmp_path / "a.md"], "two")
+    found = [Path(hit.path).name for hit in base.search("wombats burrows")]
+    assert found == ["a.md", "b.md", "a.md"]
+
+
+def test_a_passage_of_many_sections_is_named_after_those_that_are_shown(
+    base: KnowledgeBase, tmp_path: Path
+) -> None:
+    names = [f"number_{number}" for number in range(20)]
+    (tmp_path / "many.py").write_text("".join(f"def {name}(): ...\n" for name in names))
+    base.add([tmp_path])
+    (hit,) = base.search("number_13", limit=1, snippet_chars=60)
+    assert "def number_13" in hit.name and "def number_2;" not in hit.name
+    (hit,) = base.search("number_13", limit=1)
+    assert len(hit.name) <= MAX_NAME_CHARS < len(hit.heading)

@@ -1,0 +1,374 @@
+"""What files say: passages, words, HTML, PDF, encodings; nothing in a file can do harm."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.kb.chunks import MOST, OVERLAP, passages
+from mlx_tools.kb.documents import read_document
+from mlx_tools.kb.encodings import Unreadable, decoded
+from mlx_tools.kb.html import read_html
+from mlx_tools.kb.pdf import read_pdf
+from mlx_tools.kb.query import query_of
+from mlx_tools.kb.terms import asked, indexed, phrases, terms
+
+FORMS = ("markdown", "rst", "tex", "code", "text")
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("os.path.join", "os path join ospathjoin"),
+        ("read_file readFile", "read file readfile read file readfile"),
+        ("HTTPServer", "http server httpserver"),
+        ("utf-8", "utf 8 utf8"),
+        ("Ünïcode ＡＢＣ", "unicode abc"),
+        ("東京都", "東京 京都 都"),
+        ("हिन्दी", "हिन्दी"),
+        ('it\'s a "test" (NEAR) * ^ : -x', "it s a test near x"),
+        ("🙂 !", ""),
+    ],
+)
+def test_words(text: str, words: str) -> None:
+    assert indexed(text) == words
+
+
+def test_a_question_is_what_carries_meaning_in_it() -> None:
+    assert asked("How do I read a CSV file?") == ["read", "csv", "file"]
+    assert asked("to be or not to be") == ["to", "be", "or", "not"]
+    assert asked("東京") == ["東京"]
+    assert query_of("cat 猫", lambda expression: 9).expression == '"cat" OR "猫"*'
+    assert query_of("?", lambda expression: 9).wanted == ()
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ('what does "snapshot too old" mean', ["snapshot too old"]),
+        ("„Tee und Milch“ «чай и молоко»", ["tee und milch", "чаи и молоко"]),
+        ('an "x" in "东京 都"', []),
+        ('it"s "a', []),
+    ],
+)
+def test_what_is_quoted_is_looked_for_as_it_stands(question: str, found: list[str]) -> None:
+    assert phrases(question) == found
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=300))
+def test_a_word_holds_nothing_that_a_query_would_obey(text: str) -> None:
+    for term in terms(text):
+        assert term.split() == [term]
+        assert not set(term) & set("\"'()*:^+-\0")
+
+
+# --- passages -----------------------------------------------------------------------------------
+
+PIECES = [
+    "# a\n",
+    "## b\n",
+    "===\n",
+    "a\n",
+    "\n",
+    "```\n",
+    "def f():\n",
+    "    class g:\n",
+    "@x\n",
+    "w " * 90,
+]
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.sampled_from(PIECES) | st.text(max_size=60), max_size=120).map("".join),
+    st.sampled_from(FORMS),
+)
+def test_passages_hold_all_of_a_text_once_and_are_bounded(text: str, form: str) -> None:
+    found = passages(text, form)
+    at = 0
+    for one in found:
+        assert not text[at : one.start].strip()
+        assert 0 < one.end - one.start <= MOST + OVERLAP + 1
+        assert text.count("\n", 0, one.start) == one.line - 1
+        assert one.line <= one.end_line
+        at = max(at, one.end)
+    assert not text[at:].strip()
+    assert all(a.start < b.start and a.end < b.end for a, b in pairwise(found))
+
+
+def test_headings_stand_under_each_other() -> None:
+    body = "Words that say something. " * 15 + "\n\n"
+    markdown = f"# A\n\n{body}## B\n\n{body}```\n# no\n```\n# C\n\n{body}"
+    assert [p.heading for p in passages(markdown, "markdown")] == ["A", "A > B", "C"]
+    rst = f"===\n A\n===\n\n{body}B\n---\n\n{body}C\n---\n\n{body}"
+    assert [p.heading for p in passages(rst, "rst")] == ["A", "A > B", "A > C"]
+    code = "".join(
+        f"class {c}:\n    def f(self):\n{'        x = 1  # and more' * 15}\n" for c in "AB"
+    )
+    assert [p.heading for p in passages(code, "code")][-1].startswith("class B")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 2_000_000, "\n" * 1_000_000, "# x\n" * 200_000, "===\n" * 200_000, "a b " * 500_000],
+    ids=["one word", "blank", "headings", "rules", "one line"],
+)
+def test_a_hostile_text_is_cut(form: str, text: str) -> None:
+    """Each takes minutes where anything is quadratic."""
+    found = passages(text, form)
+    assert all(one.end - one.start <= MOST + OVERLAP + 1 for one in found)
+
+
+# --- HTML ---------------------------------------------------------------------------------------
+
+
+def test_a_page_is_its_title_and_its_text() -> None:
+    page = read_html(
+        "<!DOCTYPE html><html><head><title>Tea &amp; milk</title><style>p {}</style></head><body>"
+        "<nav><a href=/>Home</a></nav><h1>Tea<a href='#t'>¶</a></h1><p>Boil\nwater.</p>"
+        "<script>alert('<p>no</p>')</script><pre>a\n  b</pre><p>caf&#233; &lt;b&gt;</p>"
+        "<!-- hidden <p> --><table><tr><td>x<td>y</table><footer>(c)</footer></body></html>"
+    )
+    assert page.title == "Tea & milk"
+    assert page.text.split() == ["#", "Tea", "Boil", "water.", "a", "b", "café", "<b>", "x", "y"]
+    assert "a\n  b" in page.text
+
+
+def test_a_page_knows_where_in_its_source_each_line_stands() -> None:
+    source = "<html>\n<title>T</title>\n<h1>A</h1>\n<p>one\ntwo</p>\n\n\n<pre>\nx\n  y</pre><p>z"
+    page = read_html(source)
+    lines = source.split("\n")
+    said = {line: lines[n - 1] for line, n in zip(page.text.split("\n"), page.lines, strict=True)}
+    assert said["# A"] == "<h1>A</h1>"
+    assert said["one two"] == "<p>one"
+    assert (said["x"], said["  y"], said["z"]) == ("x", "  y</pre><p>z", "  y</pre><p>z")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<" * 500_000,
+        "<!--" * 300_000,
+        "<div>" * 300_000 + "deep",
+        "<script>" * 200_000,
+        "<nav>" * 200_000 + "x" + "</nav>" * 100_000,
+        "&#" + "1" * 500_000 + ";",
+        "&amp" * 300_000,
+        "<a href='" * 200_000,
+        '<p title="' + ">" * 500_000,
+        "</" * 500_000,
+        "<title>" * 200_000 + "İ" * 200_000,
+    ],
+    ids=lambda text: str(text)[:8],
+)
+def test_a_hostile_page_is_read(text: str) -> None:
+    """Each takes minutes where anything is quadratic."""
+    page = read_html(text)
+    assert len(page.text) <= len(text) + 10
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.sampled_from(["<p>", "</p>", "<!--", "-->", "<script>", "&lt;", "<nav>", "x "])
+        | st.text(max_size=9)
+    ).map("".join)
+)
+def test_any_text_can_be_a_page(text: str) -> None:
+    page = read_html(text)
+    assert len(page.text) <= 10 * len(text) + 10
+    assert "<script>" not in page.text or "&lt;" in text
+    assert len(page.lines) in (0, page.text.count("\n") + 1)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_what_is_no_text_is_said_to_be_none() -> None:
+    for data in (b"\x89PNG\r\n\x1a\n\0\0", bytes(range(256)) * 9, b"\x01\x02\x03\x04 \x05" * 50):
+        with pytest.raises(Unreadable, match="binary"):
+            read_document("a.txt", data)
+    with pytest.raises(Unreadable, match="private key"):
+        read_document("notes.txt", b"-----BEGIN OPENSSH " + b"PRIVATE KEY-----\nabc\n")
+
+
+def test_encodings() -> None:
+    assert decoded("ä\r\nb\rc".encode("utf-8-sig")) == "ä\nb\nc"
+    assert decoded("ä".encode("utf-16")) == "ä"
+    assert decoded("Tee für zwei".encode("utf-16-le")) == "Tee für zwei"
+    assert decoded("Tee für zwei".encode("utf-16-be")) == "Tee für zwei"
+    assert decoded("чай".encode("utf-32")) == "чай"
+    assert decoded("ä".encode("cp1252")) == "ä"
+    assert decoded(b"charset=punycode \xe4") == "charset=punycode ä"
+    assert decoded(b"<meta charset=koi8-r>" + "привет".encode("koi8-r")).endswith("привет")
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("документ о налогах", "cp1251"),
+        ("東京都の会議は金曜日です", "shift_jis"),
+        ("会议在星期五", "gb18030"),
+    ],
+)
+def test_an_encoding_that_is_not_known_is_not_taken_for_another(text: str, encoding: str) -> None:
+    with pytest.raises(Unreadable, match="encoding is not known"):
+        decoded(text.encode(encoding))
+
+
+def test_a_form_that_is_not_read_is_named() -> None:
+    with pytest.raises(Unreadable, match="docx are not read"):
+        read_document("Letter.DOCX", b"PK\3\4\0\0\0")
+
+
+def test_a_notebook_is_its_cells() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Rain\n", "In Bergen."]},
+        {
+            "cell_type": "code",
+            "source": "gauge()",
+            "outputs": [
+                {"text": ["12 mm\n"]},
+                {"data": {"image/png": "iVBOR" * 999, "text/plain": "<Figure>"}},
+            ],
+        },
+    ]
+    document = read_document("a.ipynb", json.dumps({"cells": cells}).encode())
+    assert document.title == "Rain"
+    assert document.text.split() == [
+        *(
+            "#",
+            "Rain",
+            "In",
+            "Bergen.",
+            "```",
+            "gauge()",
+            "```",
+            "```",
+            "12",
+            "mm",
+            "<Figure>",
+            "```",
+        )
+    ]
+    assert set(document.lines) == {0}
+    for data in ("[]", '{"cells": 1}', '{"cells": [1]}', "[" * 100_000, "not JSON"):
+        assert read_document("a.ipynb", data.encode()).text == data
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=400), st.sampled_from(["a.md", "a.html", "a.py", "a.rst", "a", "a.tex"]))
+def test_any_bytes_are_a_document_or_unreadable(data: bytes, name: str) -> None:
+    try:
+        document = read_document(name, data)
+    except Unreadable as error:
+        assert str(error)
+    else:
+        document.text.encode()
+
+
+def test_titles() -> None:
+    named = {
+        "a.md": ("# Tea\n\nBoil.", "Tea"),
+        "b.py": ('#!/usr/bin/python\n"""Makes tea.\n\nMore."""\n', "Makes tea."),
+        "c.rst": ("=====\n Tea\n=====\n", "Tea"),
+        "d.js": ("/* Makes tea. */\nx()", "Makes tea."),
+        "e.txt": ("x" * 500, "e.txt"),
+        "f.html": ("<h1>Tea</h1>", "Tea"),
+        "g.md": ("---\ntags: x\ntitle: 'Tea'\n---\n\n# Other\n", "Tea"),
+        "h.md": ("---\ntags: x\n# none\n---\n\n# Tea\n", "Tea"),
+    }
+    for name, (text, title) in named.items():
+        assert read_document(name, text.encode()).title == title
+
+
+# --- PDF ----------------------------------------------------------------------------------------
+
+
+def pdf(*pages: str, title: str = "", filters: int = 1, pad: int = 0) -> bytes:
+    """A PDF with these pages; ``filters`` times deflated, with ``pad`` blanks before the text."""
+    out, offsets = bytearray(b"%PDF-1.4\n"), []
+
+    def put(body: bytes) -> None:
+        offsets.append(len(out))
+        out.extend(b"%d 0 obj\n%s\nendobj\n" % (len(offsets), body))
+
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * n) for n in range(len(pages)))
+    put(b"<< /Type /Catalog /Pages 2 0 R >>")
+    put(b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages)))
+    put(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
+    for number, text in enumerate(pages):
+        put(
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
+            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number)
+        )
+        stream = b" " * pad + b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % text.encode("latin-1")
+        for _ in range(filters):
+            stream = zlib.compress(stream, 9)
+        names = b" ".join([b"/FlateDecode"] * filters)
+        put(b"<< /Length %d /Filter [%s] >>\nstream\n%s\nendstream" % (len(stream), names, stream))
+    put(b"<< /Title (%s) >>" % title.encode("latin-1"))
+    start = len(out)
+    out.extend(b"xref\n0 %d\n0000000000 65535 f \n" % (len(offsets) + 1))
+    for offset in offsets:
+        out.extend(b"%010d 00000 n \n" % offset)
+    size = len(offsets) + 1
+    out.extend(b"trailer\n<< /Size %d /Root 1 0 R /Info %d 0 R >>\n" % (size, size - 1))
+    out.extend(b"startxref\n%d\n%%%%EOF\n" % start)
+    return bytes(out)
+
+
+def test_a_pdf_is_its_pages() -> None:
+    pytest.importorskip("pypdf")
+    document = read_document("a.pdf", pdf("Boil the water.", "Add the leaves.", title="Tea"))
+    assert document.title == "Tea"
+    assert document.text.split("\n\n") == ["Boil the water.", "Add the leaves."]
+    assert document.pages == (0, len("Boil the water.") + 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"%PDF-1.4\n",
+        b"%PDF-1.4\n" + b"[" * 500_000,
+        b"%PDF-1.4\n1 0 obj\n" + b"<<" * 300_000,
+        pdf("x").replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]"),
+        pdf("x", "y").replace(b"/Parent 2 0 R", b"/Parent 4 0 R"),
+        pdf("x", filters=0),
+        pdf("x")[:300],
+    ],
+    ids=["empty", "deep", "deep dictionaries", "cycle", "parents", "unpacked", "cut off"],
+)
+def test_a_broken_pdf_costs_no_more_than_itself(data: bytes) -> None:
+    pytest.importorskip("pypdf")
+    try:
+        _, pages = read_pdf(data, 20)
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert sum(map(len, pages)) < 1_000
+
+
+@pytest.mark.slow
+def test_a_pdf_that_unpacks_to_much_is_read_or_given_up() -> None:
+    pytest.importorskip("pypdf")
+    bomb = pdf(*["x"] * 8, filters=2, pad=20_000_000)
+    try:
+        _, pages = read_pdf(bomb, 3)
+    except ValueError as error:
+        assert "3 s" in str(error) or "pypdf" in str(error)
+    else:
+        assert sum(map(len, pages)) < 1_000

@@ -1,0 +1,357 @@
+"""The knowledge base: incremental, and unbroken by whatever ends an add."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import KnowledgeBaseError, UsageError
+from mlx_tools.kb import KnowledgeBase
+from mlx_tools.kb.indexes import TABLES
+from tests.kb.shelf import TEXTS, paths, written
+
+KILLED = Path(__file__).with_name("killed_add.py")
+
+
+def contents(base: KnowledgeBase) -> tuple[list[Any], list[Any]]:
+    """All that a knowledge base holds, but for numbers and times; and what its index answers."""
+    sql = sqlite3.connect(base.path)
+    files = sql.execute(
+        "SELECT corpus.name, path, shown, size, hash, reader, problem, title, pages, text "
+        "FROM file JOIN corpus ON corpus.id = corpus ORDER BY 1, 2"
+    ).fetchall()
+    parts = sql.execute(
+        "SELECT path, start, stop, line, end_line, heading FROM passage "
+        "JOIN file ON file.id = file ORDER BY 1, 2"
+    ).fetchall()
+    for index in TABLES:
+        sql.execute(f"INSERT INTO {index}({index}) VALUES('integrity-check')")
+    sql.close()
+    found = [
+        (question, [(h.path, h.line, h.score) for h in base.search(question, limit=20)])
+        for question in ("milk boil", "heat water", "cups", "leaves three minutes", "kettle")
+    ]
+    return [*files, *parts], found
+
+
+# --- again --------------------------------------------------------------------------------------
+
+
+def test_adding_again_touches_only_what_changed(base: KnowledgeBase, folder: Path) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    base.add([folder])
+    rows = "SELECT id, path FROM file ORDER BY path"
+    with sqlite3.connect(base.path) as sql:
+        before = dict(sql.execute(rows).fetchall())
+    (folder / "tea.md").write_text("# Tea\n\nNow with lemon.\n")
+    (folder / "milk/cold.txt").unlink()
+    (folder / "new.txt").write_text("Sugar is out.\n")
+    os.utime(folder / "page.html", (2e9, 2e9))  # another time, and the same
+    done = base.add([folder])
+    assert (done.added, done.changed, done.unchanged, done.removed) == (1, 1, 3, 1)
+    with sqlite3.connect(base.path) as sql:
+        after = dict(sql.execute(rows).fetchall())
+    kept = {Path(path).name for number, path in before.items() if after.get(number) == path}
+    assert kept == {"warm.rst", "kettle.py", "page.html"}
+    assert paths(base, "lemon") == ["tea.md"]
+    assert paths(base, "fridge shelf") == []
+    assert base.add([folder]).unchanged == 5
+
+
+def test_a_change_within_the_same_instant_is_seen(base: KnowledgeBase, folder: Path) -> None:
+    path = folder / "tea.md"
+    base.add([folder])
+    seen = path.stat()
+    path.write_text(TEXTS["tea.md"].replace("water", "broth"))
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert path.stat().st_size == seen.st_size
+    assert base.add([folder]).changed == 1
+    assert paths(base, "broth") == ["tea.md"]
+
+
+def test_a_change_whose_time_was_set_back_is_seen(base: KnowledgeBase, folder: Path) -> None:
+    path = folder / "tea.md"
+    os.utime(path, (1e9, 1e9))
+    base.add([folder])
+    with sqlite3.connect(base.path) as sql:  # as if it had been long ago
+        sql.execute("UPDATE file SET settled=1")
+    path.write_text(TEXTS["tea.md"].replace("water", "broth"))
+    os.utime(path, (1e9, 1e9))
+    assert base.add([folder]).changed == 1
+    assert paths(base, "broth") == ["tea.md"]
+
+
+def test_what_has_the_same_stamp_is_not_read(base: KnowledgeBase, folder: Path) -> None:
+    base.add([folder])
+    with sqlite3.connect(base.path) as sql:  # whoever reads sees that this is not what was kept
+        sql.execute("UPDATE file SET settled=1, hash=x'00'")
+    assert base.add([folder]).unchanged == 5
+    os.utime(folder / "tea.md", (1e9, 1e9))
+    assert base.add([folder]).changed == 1
+
+
+def test_a_file_that_moves_is_found_where_it_is(base: KnowledgeBase, folder: Path) -> None:
+    base.add([folder])
+    (folder / "tea.md").rename(folder / "milk" / "brew.md")
+    (folder / "milk" / "twin.md").write_text(TEXTS["tea.md"])
+    done = base.add([folder])
+    assert (done.added, done.changed, done.unchanged, done.removed) == (2, 0, 4, 1)
+    found = paths(base, "leaves stand three minutes")
+    assert found[0] == "brew.md" and "twin.md" in found and "tea.md" not in found
+
+
+def test_a_file_that_holds_no_text_any_more_counts_as_removed(
+    base: KnowledgeBase, folder: Path
+) -> None:
+    base.add([folder])
+    (folder / "tea.md").write_bytes(b"\0\1\2")
+    done = base.add([folder])
+    assert (done.added, done.changed, done.unchanged, done.removed) == (0, 0, 4, 1)
+    assert [one.reason for one in done.skipped] == ["it is binary"]
+    (folder / "tea.md").write_text(TEXTS["tea.md"])
+    assert base.add([folder]).added == 1
+
+
+NAMES = ["a.md", "b/c.txt", "b/d.py", "e.html", "f.bin"]
+CONTENT = st.sampled_from(
+    ["# Milk\n\nboil", "heat water\n" * 200, "cups", "\0\0", "", "def kettle(): pass"]
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), CONTENT), min_size=1, max_size=4))
+def test_adding_step_by_step_comes_to_what_adding_once_does(steps: list[dict[str, str]]) -> None:
+    with TemporaryDirectory() as made:
+        folder = Path(made, "docs")
+        grown, fresh = KnowledgeBase(Path(made, "1")), KnowledgeBase(Path(made, "2"))
+        for step in steps:
+            for name in NAMES:
+                (folder / name).unlink(missing_ok=True)
+            folder.mkdir(exist_ok=True)
+            written(folder, step)
+            grown.add([folder])
+        fresh.add([folder])
+        assert contents(grown) == contents(fresh)
+
+
+# --- what is passed over ------------------------------------------------------------------------
+
+
+def test_hidden_files_links_and_binaries_are_passed_over(base: KnowledgeBase, folder: Path) -> None:
+    outside = folder.parent / "outside"
+    written(outside, {"secret.txt": "the secret word is plover"})
+    (folder / "link.txt").symlink_to(outside / "secret.txt")
+    (folder / "links").symlink_to(outside, target_is_directory=True)
+    (folder / "loop").symlink_to(folder, target_is_directory=True)
+    written(folder, {".git/config": "plover", ".env": "plover", "__pycache__/x.py": "plover"})
+    (folder / "image.png").write_bytes(b"\x89PNG\0plover")
+    os.mkfifo(folder / "pipe")
+    done = base.add([folder])
+    assert done.added == 5
+    assert [(Path(one.path).name, one.reason) for one in done.skipped] == [
+        ("image.png", "it is binary")
+    ]
+    assert base.search("plover") == []
+    assert base.add([folder]).unchanged == 5
+
+
+def test_what_a_program_made_for_itself_is_passed_over(base: KnowledgeBase, folder: Path) -> None:
+    written(
+        folder,
+        {"env/pyvenv.cfg": "", "env/lib/x.py": "plover", "t/CACHEDIR.TAG": "", "t/y.md": "plover"},
+    )
+    assert base.add([folder]).added == 5
+    assert base.add([folder / "env"]).added == 2  # it was named
+    assert paths(base, "plover") == ["x.py"]
+
+
+def test_a_link_that_a_person_names_is_followed(base: KnowledgeBase, folder: Path) -> None:
+    (folder.parent / "there").symlink_to(folder)
+    assert base.add([folder.parent / "there"]).added == 5
+    assert base.add([folder]).unchanged == 5
+
+
+def test_a_folder_that_cannot_be_looked_at_loses_nothing(
+    base: KnowledgeBase, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base.add([folder])
+    real, milk = os.scandir, (folder / "milk").stat().st_ino
+
+    def closed(path: Any) -> Any:
+        if os.stat(path).st_ino == milk:  # noqa: PTH116 - an open folder
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    done = base.add([folder])
+    assert (done.removed, done.unchanged) == (0, 3)
+    assert "Permission denied" in done.skipped[0].reason
+    assert "cold.txt" in paths(base, "milk fridge")
+
+
+@pytest.mark.parametrize("given", [["/nowhere/at/all"], ["/dev/null"], [], ["\0"], [""]])
+def test_what_cannot_be_added_is_the_callers_fault(base: KnowledgeBase, given: list[str]) -> None:
+    with pytest.raises(UsageError):
+        base.add(given)
+    assert not base.path.exists()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "ü", "-a", "a" * 65, "a\n"])
+def test_a_corpus_has_a_plain_name(base: KnowledgeBase, folder: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name"):
+        base.add([folder], name)
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+def test_a_corpus_that_is_removed_leaves_the_others_as_they_were(
+    base: KnowledgeBase, folder: Path
+) -> None:
+    base.add([folder / "milk"], "milk")
+    before, told = contents(base), []
+    base.add([folder], "all")
+    assert base.remove("all", on_progress=lambda *done: told.append(done[:2])) == 5
+    assert contents(base) == before and told == [(5, 5)]
+
+
+def test_the_only_corpus_is_removed_at_once(base: KnowledgeBase, folder: Path) -> None:
+    base.add([folder])
+    told: list[object] = []
+    assert base.remove("default", on_progress=lambda *done: told.append(done)) == 5
+    assert (base.corpora(), paths(base, "milk"), contents(base)[0], told) == ([], [], [], [])
+    assert base.add([folder]).added == 5 and paths(base, "heatWater")[0] == "kettle.py"
+
+
+def test_the_file_is_its_owners_alone(base: KnowledgeBase, folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        base.add([folder])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(base.path.stat().st_mode) == 0o600
+
+
+def test_nothing_is_made_by_looking(base: KnowledgeBase) -> None:
+    assert base.search("x") == []
+    assert base.corpora() == []
+    assert not base.path.exists()
+
+
+@pytest.mark.parametrize(
+    "data", [b"this is no database, not at all " * 99, b"SQLite format 3\0" * 500]
+)
+def test_a_damaged_file_is_told_of(base: KnowledgeBase, folder: Path, data: bytes) -> None:
+    base.path.write_bytes(data)
+    for use in (lambda: base.add([folder]), lambda: base.search("x"), base.corpora):
+        with pytest.raises(KnowledgeBaseError, match="knowledge base"):
+            use()
+    assert base.path.read_bytes() == data
+
+
+def test_the_file_of_another_program_is_left_alone(base: KnowledgeBase, folder: Path) -> None:
+    with sqlite3.connect(base.path) as sql:
+        sql.execute("CREATE TABLE other(x)")
+    with pytest.raises(KnowledgeBaseError, match="no knowledge base"):
+        base.add([folder])
+
+
+def test_the_file_of_a_newer_program_is_left_alone(base: KnowledgeBase, folder: Path) -> None:
+    base.add([folder])
+    with sqlite3.connect(base.path) as sql:
+        sql.execute("PRAGMA user_version=99")
+    with pytest.raises(KnowledgeBaseError, match="format 99"):
+        base.search("milk")
+
+
+def test_a_full_disk_is_told_of_and_what_was_finished_is_kept(
+    base: KnowledgeBase, folder: Path, tmp_path: Path
+) -> None:
+    base.add([folder])
+    before = contents(base)
+    words = " ".join(f"word{n}" for n in range(60_000))
+    big = written(tmp_path / "big", {f"{n}.txt": f"{n} {words}" for n in range(5)})
+    with pytest.raises(KnowledgeBaseError, match=r"full.*what was finished is kept"):
+        KnowledgeBase(base.path, max_bytes=base.path.stat().st_size + 50_000).add([big])
+    assert contents(base) == before
+    assert base.add([big]).added == 5
+
+
+def test_a_file_that_may_not_grow_is_told_of(base: KnowledgeBase, folder: Path) -> None:
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from mlx_tools.errors import KnowledgeBaseError\n"
+        "from mlx_tools.kb import KnowledgeBase\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
+        "try: KnowledgeBase(Path(sys.argv[1])).add(sys.argv[2:])\n"
+        "except KnowledgeBaseError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(base.path), str(folder)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "full" in run.stdout, run.stderr
+    assert base.add([folder]).added == 5
+
+
+def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) -> None:
+    """What a search has found may be gone before it is shown."""
+    docs = written(tmp_path / "many", {f"{n}.md": "milk\n" * 50 for n in range(40)})
+    base.add([docs])
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def look() -> None:
+        try:
+            while not over.is_set():
+                assert base.search("milk", limit=30)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(6):
+        written(docs, {f"{n}.md": f"milk {turn}\n" * 50 for n in range(40)})
+        base.add([docs])
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+MORE_KILLS = [1, 2, 9, 12, 20, 27, 35, 52, 61, 75, 90, 110]
+
+
+@pytest.mark.parametrize(
+    "count",
+    [0, 5, 14, 44, 150, 500, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE_KILLS)],
+)
+def test_whoever_is_killed_loses_nothing_that_was_finished(
+    base: KnowledgeBase, tmp_path: Path, count: int
+) -> None:
+    docs = written(
+        tmp_path / "docs", {**TEXTS, **{f"{n}.md": f"# {n}\n\nmilk {n}" for n in range(9)}}
+    )
+    fresh = KnowledgeBase(tmp_path / "fresh")
+    fresh.add([docs])
+    command = [sys.executable, str(KILLED), str(base.path), str(docs), str(count)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert run.returncode == (-9 if count < 200 else 0), run.stderr
+    kept = len(base.search("milk boil heat cups leaves", limit=99))
+    done = base.add([docs])
+    assert done.added + done.unchanged == 14
+    assert done.unchanged >= kept
+    assert contents(base) == contents(fresh)
