@@ -1,0 +1,259 @@
+"""Cron expressions of five fields: what they mean, and when they are due next.
+
+What is taken is what cron on Debian takes: numbers, names, ranges, lists and steps; its rules for
+the two kinds of days and for changed clocks hold (crontab(5), cron(8)). What other programs have
+beyond that, such as seconds, ``L``, ``?`` and ``#``, is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from mlx_tools.errors import UsageError
+
+SHORTHANDS: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+MAX_CHARS: Final = 500
+
+_MONTHS: Final = (
+    "",
+    *("january", "february", "march", "april", "may", "june", "july", "august"),
+    *("september", "october", "november", "december"),
+)
+_WEEK: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_PART: Final = re.compile(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d{1,2}))?", re.ASCII)
+
+_YEARS: Final = 50
+"""How far ahead is looked: a 29th of February that has to be a Sunday may be forty years away."""
+
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field's name, its numbers, and the names that its numbers from 0 on have."""
+
+    name: str
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+
+    def in_numbers(self, text: str) -> str:
+        """The field with numbers for names. Raises ValueError for what is no such field."""
+        return ",".join(map(self._part_in_numbers, text.split(",")))
+
+    def means(self, text: str) -> frozenset[int]:
+        """The numbers that a field of numbers means."""
+        return frozenset(number for part in text.split(",") for number in self._range(part))
+
+    def _part_in_numbers(self, part: str) -> str:
+        read = _PART.fullmatch(part)
+        if read is None:
+            raise ValueError(part)
+        star, first, last, step = read.groups()
+        span = star or self._number(first)
+        if last is not None:
+            around = self.name == _WEEKDAY and span != "0"  # fri-sun
+            high = self._number(last)
+            span = f"{span}-{'7' if around and high == '0' else high}"
+        plain = f"{span}/{int(step)}" if step else span
+        if not self._range(plain):
+            raise ValueError(part)
+        return plain
+
+    def _number(self, text: str) -> str:
+        if text.isdigit() and len(text) <= 2:
+            return str(int(text))
+        for number, name in enumerate(self.names):
+            if name and text in (name, name[:3]):
+                return str(number)
+        raise ValueError(text)
+
+    def _range(self, part: str) -> range:
+        """The numbers of a part; none where they are not all numbers of the field, or the range
+        goes down. A number with steps goes on to the field's end."""
+        span, _, step = part.partition("/")
+        low, dash, high = span.partition("-")
+        first = self.least if span == "*" else int(low)
+        last = int(high) if dash else self.most if span == "*" or step else first
+        if step == "0" or not self.least <= first <= last <= self.most:
+            return range(0)
+        return range(first, last + 1, int(step or 1))
+
+
+_WEEKDAY: Final = "day of the week"
+_FIELDS: Final = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of the month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field(_WEEKDAY, 0, 7, _WEEK),
+)
+_FIELD_NAMES: Final = ", ".join(field.name for field in _FIELDS)
+
+
+def looks_like_cron(text: str) -> bool:
+    """Whether somebody meant a cron expression, be it one that is wrong."""
+    fields = text.split()
+    first = bool(fields) and set(fields[0]) <= set("0123456789*/,-")
+    return text.startswith("@") or (first and (len(fields) in (5, 6) or "*" in fields))
+
+
+def checked(text: str) -> str:
+    """The expression in five fields of numbers. Raises `UsageError` that names the field."""
+    text = " ".join(text.split()).casefold()
+    if text.startswith("@"):
+        if text not in SHORTHANDS:
+            raise UsageError(f"{text[:50]} is no time", hint=f"one of {', '.join(SHORTHANDS)}")
+        return SHORTHANDS[text]
+    fields = text.split(" ")
+    if len(fields) != len(_FIELDS) or len(text) > MAX_CHARS:
+        raise UsageError(
+            f"a cron expression has 5 fields, and {text[:100]!r} has {len(fields)}",
+            hint=f"{_FIELD_NAMES}; 30 8 * * mon-fri is every weekday at 8:30",
+        )
+    for number, field in enumerate(_FIELDS):
+        try:
+            fields[number] = field.in_numbers(fields[number])
+        except ValueError:
+            raise UsageError(
+                f"{fields[number][:50]!r} is no {field.name} of a cron expression",
+                hint="numbers, names (mon, jan), ranges 1-5, lists 1,15 and steps */10",
+            ) from None
+    text = " ".join(fields)
+    if next(_read(text).dates(date(2000, 1, 1)), None) is None:
+        raise UsageError(f"there is no day that {text!r} means", hint="is there such a date?")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Cron:
+    """An expression, read. ``by_face``: hour or minute begins with ``*``; ``both``: one of the two
+    fields for days does, so that both have to fit."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    by_face: bool
+    both: bool
+
+    def dates(self, first: date) -> Iterator[date]:
+        """The dates from ``first`` on that fit, for fifty years."""
+        day, last = first, first.year + _YEARS
+        while day.year <= last:
+            if day.month not in self.months:
+                day = day.replace(day=28) + timedelta(days=4)
+                day = day.replace(day=1)
+                continue
+            fits = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
+            if all(fits) if self.both else any(fits):
+                yield day
+            day += _DAY
+
+    def first_on(self, day: date, zone: ZoneInfo, after: datetime) -> datetime | None:
+        """The first time after ``after`` at which the expression is due on a date, in UTC."""
+        found: datetime | None = None
+        for hour in self.hours:
+            earliest, latest = _bounds(datetime.combine(day, clock_time(hour), zone))
+            if latest <= after or (found is not None and earliest >= found):
+                continue
+            for minute in self.minutes:
+                for time in self._due(datetime.combine(day, clock_time(hour, minute), zone)):
+                    if time > after and (found is None or time < found):
+                        found = time
+        return found
+
+    def _due(self, local: datetime) -> Iterable[datetime]:
+        """When the expression is due for a local time that fits it."""
+        return _shown(local) if self.by_face else (first_shown(local),)
+
+
+@functools.lru_cache(maxsize=256)
+def _read(text: str) -> _Cron:
+    fields = text.split(" ")
+    minutes, hours, days, months, week = map(_Field.means, _FIELDS, fields)
+    return _Cron(
+        minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)),
+        days=days,
+        months=months,
+        weekdays=frozenset(number % 7 for number in week),
+        by_face=fields[0].startswith("*") or fields[1].startswith("*"),
+        both=fields[2].startswith("*") or fields[4].startswith("*"),
+    )
+
+
+def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """The first time after ``after`` at which the expression is due, in UTC; None where there is
+    none any more.
+
+    ``expression`` is one that `checked` gave. Where hour and minute are named, a time that a
+    changed clock leaves out is due right after the gap, and one that it shows twice is due the
+    first time. Where one of them begins with ``*`` the clock's face counts, as often as it shows
+    the time.
+    """
+    cron, found, until = _read(expression), None, date.max
+    try:
+        # from the day before: a clock that is set back at midnight shows the end of a day again
+        for day in cron.dates(after.astimezone(zone).date() - _DAY):
+            if day > until:
+                break
+            first = cron.first_on(day, zone, after)
+            if first is not None:
+                found = first if found is None else min(found, first)
+                until = min(until, day + _DAY)
+    except (OverflowError, ValueError):  # the end of the calendar
+        return found
+    return found
+
+
+def first_shown(local: datetime) -> datetime:
+    """When a time of a zone that is named in full is due, in UTC: the first time that the clock
+    shows it, or right after the gap that leaves it out."""
+    shown = _shown(local)
+    return shown[0] if shown else _after_gap(local)
+
+
+def _bounds(hour: datetime) -> tuple[datetime, datetime]:
+    """Two times, in UTC, between which the clock shows all that it shows of a local hour."""
+    ends = (hour, hour.replace(minute=59))
+    times = [end.replace(fold=fold).astimezone(UTC) for end in ends for fold in (0, 1)]
+    return min(times), max(times)
+
+
+def _shown(local: datetime) -> tuple[datetime, ...]:
+    """When the clock shows a time of its zone, in UTC: once, twice or never."""
+    times = (local.replace(fold=fold).astimezone(UTC) for fold in (0, 1))
+    wanted = local.replace(tzinfo=None)
+    shown = (t for t in times if t.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == wanted)
+    return tuple(dict.fromkeys(shown))
+
+
+def _after_gap(local: datetime) -> datetime:
+    """When a gap ends that leaves out this local time, in UTC."""
+    early = local.replace(fold=1).astimezone(UTC)  # by the clock after the gap, so before it
+    late = local.replace(fold=0).astimezone(UTC)
+    offset = late.astimezone(local.tzinfo).utcoffset()
+    while late - early > timedelta(seconds=1):
+        middle = early + timedelta(seconds=(late - early).total_seconds() // 2)
+        if middle.astimezone(local.tzinfo).utcoffset() == offset:
+            late = middle
+        else:
+            early = middle
+    return late

@@ -1,0 +1,494 @@
+"""Jobs in SQLite: private, sealed, each time claimed once, whatever the clock does."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import sqlite3
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.errors import ScheduleError, UsageError
+from mlx_tools.policy import Policy
+from mlx_tools.schedule import Job, JobStore, When, parse_when
+from mlx_tools.schedule.store import KEPT_RUNS, MAX_ATTEMPTS, MAX_JOBS
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+HOURLY = When("UTC", cron="0 * * * *")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self, now: datetime = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def passes(self, **time: float) -> datetime:
+        self.now += timedelta(**time)
+        return self.now
+
+
+def a_job(**changes: Any) -> Job:
+    given_: dict[str, Any] = {"task": "Count.", "said": "hourly", "when": HOURLY}
+    return Job(**{**given_, "policy": Policy(allow=["clock"]).to_json(), **changes})
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> JobStore:
+    return JobStore(tmp_path / "state" / "schedule.sqlite", b"secret", clock)
+
+
+def change(store: JobStore, statement: str, *values: Any) -> None:
+    with sqlite3.connect(store.path) as db:
+        db.execute(statement, values)
+    db.close()
+
+
+# --- keeping ------------------------------------------------------------------------------------
+
+
+def test_what_was_added_is_listed_as_it_was(store: JobStore, clock: Clock) -> None:
+    job = store.add(
+        a_job(roots=("/a:rw",), options={"model.name": "m"}, require_tools=("clock",), by="s")
+    )
+    (listed,) = store.listing()
+    assert listed.job == job and listed.state == "scheduled" and listed.runs == ()
+    assert listed.next_due == NOON + timedelta(hours=1)
+    assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+    assert json.loads(json.dumps(listed.to_json()))["next_due"] == "2026-03-04T13:00:00+00:00"
+
+
+def test_the_file_is_its_owners_alone_and_is_made_with_the_first_job(store: JobStore) -> None:
+    assert store.listing() == [] and store.next_try(NOON) is None and not store.path.exists()
+    assert store.claim(NOON, "r") is None and not store.path.exists()
+    before = os.umask(0)
+    try:
+        store.add(a_job())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+    store.path.chmod(0o644)
+    store.listing()
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id_and_removed_once(store: JobStore) -> None:
+    job = store.add(a_job())
+    assert store.find(job.id) == store.find(job.id[:3]) == job.id
+    for wrong in ("", "x", f"{job.id}0", "%", "'; DROP TABLE jobs; --"):
+        with pytest.raises(UsageError):
+            store.find(wrong)
+    store.remove(job.id)
+    with pytest.raises(UsageError, match="no job"):
+        store.remove(job.id)
+    assert store.listing() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"task": " "},
+        {"task": "x" * 10_001},
+        {"task": "\ud800"},
+        {"missed": "perhaps"},
+        {"policy": {"allow": "all"}},
+        {"policy": {"surprise": 1}},
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        a_job(**wrong)
+
+
+def test_a_time_that_is_past_is_refused(store: JobStore) -> None:
+    with pytest.raises(UsageError, match="past"):
+        store.add(a_job(when=When("UTC", at=NOON)))
+
+
+def test_there_are_only_so_many_jobs(store: JobStore) -> None:
+    store.add(a_job())
+    change(
+        store,
+        "WITH RECURSIVE n(i) AS (SELECT 2 UNION SELECT i + 1 FROM n WHERE i < ?) INSERT INTO jobs "
+        "SELECT 'copy' || i, definition, seal, next_due, try_at, attempt, planned_at FROM jobs, n",
+        MAX_JOBS,
+    )
+    with pytest.raises(UsageError, match=f"{MAX_JOBS} jobs"):
+        store.add(a_job())
+
+
+def test_a_job_that_is_done_is_forgotten_after_a_month(store: JobStore, clock: Clock) -> None:
+    once = store.add(a_job(when=When("UTC", at=NOON + timedelta(minutes=1))))
+    clock.passes(minutes=1)
+    claimed = store.claim(clock(), "r")
+    assert claimed is not None and claimed[0] == once
+    store.settle(claimed[1], "answered")
+    assert [one.state for one in store.listing()] == ["done"] and store.next_try(clock()) is None
+    clock.passes(days=29)
+    store.add(a_job())
+    assert len(store.listing()) == 2
+    clock.passes(days=2)
+    store.add(a_job())
+    assert once.id not in [one.id for one in store.listing()]
+
+
+# --- seals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda value: {**value, "policy": Policy(allow=["*"]).to_json()},
+        lambda value: {**value, "task": "Delete everything."},
+        lambda value: {**value, "roots": ["/:rw"]},
+        lambda value: {**value, "options": {"backend.url": "http://192.0.2.1"}},
+        lambda value: {**value, "when": {"zone": "UTC", "cron": "* * * * *", "at": None}},
+        lambda value: {},
+        lambda value: [],
+    ],
+)
+def test_a_job_that_was_changed_in_the_file_never_runs(
+    store: JobStore, clock: Clock, edit: Any
+) -> None:
+    job = store.add(a_job())
+    text = json.dumps(edit(job.to_json()), sort_keys=True, separators=(",", ":"))
+    change(store, "UPDATE jobs SET definition = ?", text)
+    clock.passes(hours=2)
+    assert store.claim(clock(), "r") is None
+    (listed,) = store.listing()
+    assert (listed.state, listed.job) == ("damaged", None)
+    store.remove(job.id)
+
+
+def test_a_job_cannot_take_anothers_place_nor_come_with_another_key(
+    store: JobStore, clock: Clock
+) -> None:
+    job = store.add(a_job())
+    change(store, "UPDATE jobs SET id = 'ffffffff'")
+    assert [one.state for one in store.listing()] == ["damaged"]
+    change(store, "UPDATE jobs SET id = ?", job.id)
+    assert [one.state for one in store.listing()] == ["scheduled"]
+    other = JobStore(store.path, b"other", clock)
+    assert [one.state for one in other.listing()] == ["damaged"]
+
+
+def sealed(store: JobStore, definition: dict[str, Any]) -> None:
+    """Puts a definition in the place of all others, as whoever has the key would."""
+    text = json.dumps(definition)
+    seal = hmac.new(b"secret", b"job:" + text.encode(), hashlib.sha256).hexdigest()
+    change(store, "UPDATE jobs SET definition = ?, seal = ?", text, seal)
+
+
+def test_a_job_of_an_earlier_version_that_said_less_is_believed(store: JobStore) -> None:
+    job = store.add(a_job())
+    said = job.to_json()
+    sealed(store, {key: said[key] for key in ("id", "task", "said", "when", "policy")})
+    (listed,) = store.listing()
+    assert listed.job is not None and listed.job.policy == job.policy
+    assert (listed.job.missed, listed.job.roots) == ("run", ())
+
+
+@pytest.mark.parametrize("edit", [{"policy": {"preset": "gone"}}, {"power": 1}, {"when": None}])
+def test_a_job_that_means_nothing_today_never_runs(
+    store: JobStore, clock: Clock, edit: dict[str, Any]
+) -> None:
+    sealed(store, store.add(a_job()).to_json())
+    assert store.listing()[0].state == "scheduled"
+    sealed(store, {**store.listing()[0].job.to_json(), **edit})  # type: ignore[union-attr]
+    assert store.listing()[0].state == "damaged"
+    assert store.claim(clock.passes(hours=2), "r") is None
+    assert store.next_try(clock()) is None  # nobody waits for it
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"), [("lock", "another process"), ("damage", "move it away")]
+)
+def test_an_error_of_the_store_says_what_helps(store: JobStore, trouble: str, said: str) -> None:
+    store.add(a_job())
+    other = sqlite3.connect(store.path, isolation_level=None)
+    if trouble == "lock":
+        other.execute("BEGIN EXCLUSIVE")
+    else:
+        store.path.write_bytes(store.path.read_bytes()[:100] + b"x" * 9000)
+    patient = JobStore(store.path, b"secret", wait=0.05)
+    with pytest.raises(ScheduleError, match="cannot be used") as caught:
+        patient.add(a_job())
+    other.close()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100, b"SQLite format 3\0" * 50])
+def test_a_file_that_is_no_schedule_is_a_clear_error(store: JobStore, content: bytes) -> None:
+    store.path.parent.mkdir(parents=True)
+    store.path.write_bytes(content)
+    if not content:
+        assert store.listing() == []
+        return
+    for use in (store.listing, lambda: store.next_try(NOON), lambda: store.add(a_job())):
+        with pytest.raises(ScheduleError, match="cannot be used"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE jobs SET next_due = 1000000000000000000, try_at = 0",
+        "UPDATE jobs SET next_due = -99999999999, try_at = 0",
+        "UPDATE jobs SET next_due = 'soon', try_at = 'soon'",
+        "UPDATE jobs SET next_due = x'00ff', try_at = 0",
+        "UPDATE jobs SET attempt = 'many', try_at = 0",
+        "DROP TABLE runs",
+        "ALTER TABLE jobs DROP COLUMN planned_at",
+        "ALTER TABLE jobs DROP COLUMN definition",
+        "ALTER TABLE runs DROP COLUMN started",
+        "ALTER TABLE jobs ADD COLUMN more",
+        "UPDATE jobs SET id = x'00ff'",
+        "UPDATE jobs SET id = 7",
+        "UPDATE jobs SET seal = x'ff', try_at = 0",
+        "UPDATE jobs SET definition = CAST(x'ff' AS TEXT)",
+        "UPDATE jobs SET definition = 7",
+    ],
+)
+def test_values_that_cannot_be_are_a_clear_error(store: JobStore, clock: Clock, edit: str) -> None:
+    store.add(a_job())
+    change(store, edit)
+    clock.passes(hours=2)
+    uses = (store.listing, lambda: store.next_try(NOON), lambda: store.claim(clock(), "r"))
+    for use in (*uses, store.open_runs, lambda: store.find("a"), lambda: store.remove("a")):
+        try:
+            use()
+        except ScheduleError as error:
+            assert "cannot be used" in str(error)
+        except UsageError as error:
+            assert "no job" in str(error)
+
+
+def test_a_schedule_of_a_later_version_is_left_alone(store: JobStore) -> None:
+    store.add(a_job())
+    change(store, "PRAGMA user_version = 99")
+    with pytest.raises(ScheduleError, match="version 99"):
+        store.listing()
+
+
+def test_what_is_no_file_is_not_opened(store: JobStore) -> None:
+    store.path.parent.mkdir(parents=True)
+    os.mkfifo(store.path)
+    with pytest.raises(ScheduleError):
+        store.listing()
+    store.path.unlink()
+    store.path.symlink_to("/etc/hosts")
+    with pytest.raises(ScheduleError):
+        store.listing()
+
+
+# --- policy -------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_under_its_policy_narrowed_by_what_has_changed_since() -> None:
+    own, then = Policy(allow=["clock", "notes_create"]), Policy(allow=["*"])
+    job = a_job(policy=own.to_json(), standing=then.to_json())
+    assert job.policy_today(then) == own
+    now = job.policy_today(Policy(allow=["*"], deny=["notes_create"], dry_run=True))
+    assert [part.allow for part in now.parts] == [own.allow, ("*",)] and now.parts[1].dry_run
+    assert a_job(policy=own.to_json()).policy_today(own) == own
+    assert len(a_job(policy=own.to_json()).policy_today(then).parts) == 2
+
+
+# --- claiming -----------------------------------------------------------------------------------
+
+
+def test_two_runners_never_take_the_same_time(store: JobStore, clock: Clock) -> None:
+    jobs = [store.add(a_job()) for _ in range(6)]
+    clock.passes(hours=1)
+    taken: list[str] = []
+    start = threading.Barrier(4)
+
+    def runner(name: str) -> None:
+        start.wait()
+        while (claimed := store.claim(clock(), name)) is not None:
+            taken.append(claimed[1].job)
+
+    threads = [threading.Thread(target=runner, args=(f"r{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == sorted(job.id for job in jobs)
+
+
+def test_a_time_that_was_missed_is_made_up_for_once(store: JobStore, clock: Clock) -> None:
+    store.add(a_job())
+    clock.passes(hours=9, minutes=30)
+    claimed = store.claim(clock(), "r")
+    assert claimed is not None and claimed[1].due == NOON + timedelta(hours=1)
+    store.settle(claimed[1], "answered")
+    assert store.claim(clock(), "r") is None
+    assert store.next_try(clock()) == NOON + timedelta(hours=10)
+
+
+def test_what_was_missed_does_not_shift_the_days_of_an_interval(
+    store: JobStore, clock: Clock
+) -> None:
+    when = parse_when("every 2 days at 13:00", "UTC", NOON)  # the 4th, the 6th, the 8th
+    job = store.add(a_job(said="every 2 days at 13:00", when=when))
+    assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+    clock.passes(days=3)
+    claimed = store.claim(clock(), "r")
+    assert claimed is not None and claimed[1].due == NOON + timedelta(hours=1)
+    store.settle(claimed[1], "answered")
+    assert store.claim(clock(), "r") is None
+    (listed,) = store.listing()
+    assert listed.next_due == NOON + timedelta(days=4, hours=1)
+    assert listed.to_json()["interval"] == {"days": 2, "start": "2026-03-04", "time": "13:00"}
+    clock.passes(days=-2)  # set back: planned anew, and the 4th is not run again
+    assert store.claim(clock(), "r") is None
+    assert store.listing()[0].next_due == NOON + timedelta(days=2, hours=1)
+
+
+def test_an_interval_is_nothing_that_a_version_without_them_could_take_for_daily(
+    store: JobStore,
+) -> None:
+    when = parse_when("every 2 days at 13:00", "UTC", NOON)
+    assert not {"cron", "at"} & set(a_job(when=when).to_json()["when"])
+
+
+def test_a_time_that_was_missed_is_left_out_where_that_is_wanted(
+    store: JobStore, clock: Clock
+) -> None:
+    store.add(a_job(missed="skip"))
+    late = clock.passes(hours=1, minutes=14)
+    claimed = store.claim(late, "r")
+    assert claimed is not None and claimed[1].status == "running"
+    store.settle(claimed[1], "answered")
+    claimed = store.claim(clock.passes(hours=5), "r")
+    assert claimed is not None and claimed[1].status == "skipped"
+    assert store.claim(clock(), "r") is None
+    assert store.next_try(clock()) == NOON + timedelta(hours=7)
+
+
+@pytest.mark.parametrize("status", ["running", "paused", "in_doubt"])
+def test_a_job_does_not_run_again_before_its_last_run_is_over(
+    store: JobStore, clock: Clock, status: Any
+) -> None:
+    store.add(a_job())
+    claimed = store.claim(clock.passes(hours=1), "r")
+    assert claimed is not None
+    store.settle(claimed[1], status)
+    assert store.claim(clock.passes(hours=3), "r") is None
+    assert [one.state for one in store.listing()] == [status]
+    store.settle(claimed[1], "answered")
+    assert store.claim(clock(), "r") is None  # the times in between were left out
+    again = store.claim(clock.passes(hours=1), "r")
+    assert again is not None and again[1].due == clock()
+
+
+def test_a_clock_that_is_set_back_runs_no_time_twice_and_stops_nothing(
+    store: JobStore, clock: Clock
+) -> None:
+    store.add(a_job())
+    dues = []
+    for minutes in (60, 5, -20, 0, 25, 5, -60 * 24 * 400, 60, 60):
+        while (claimed := store.claim(clock.passes(minutes=minutes), "r")) is not None:
+            store.settle(claimed[1], "answered")
+            dues.append(claimed[1].due)
+            minutes = 0
+    assert len(dues) == len(set(dues)) and len(dues) == 3
+
+
+def test_a_clock_that_jumped_years_ahead_and_back_leaves_the_job_at_work(
+    store: JobStore, clock: Clock
+) -> None:
+    store.add(a_job())
+    wrong = store.claim(NOON.replace(year=2099), "r")
+    assert wrong is not None
+    store.settle(wrong[1], "answered")
+    assert store.claim(clock.passes(minutes=1), "r") is None
+    assert store.next_try(clock()) == NOON + timedelta(hours=1)
+    right = store.claim(clock.passes(hours=1), "r")
+    assert right is None or right[1].due != wrong[1].due
+    assert store.claim(clock.passes(hours=1), "r") is not None
+
+
+EASY = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@EASY
+@given(st.lists(st.integers(-90, 200), max_size=12))
+def test_no_time_is_claimed_twice_however_the_clock_moves(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int]
+) -> None:
+    clock = Clock()
+    store = JobStore(tmp_path_factory.mktemp("s") / "schedule.sqlite", b"k", clock)
+    store.add(a_job())
+    dues = []
+    for step in steps:
+        now = clock.passes(minutes=step)
+        for _ in range(3):
+            claimed = store.claim(now, "r")
+            if claimed is None:
+                break
+            assert claimed[1].due <= now
+            store.settle(claimed[1], "answered")
+            dues.append(claimed[1].due)
+    assert len(dues) == len(set(dues))
+    due = store.next_try(NOON - timedelta(days=2))
+    assert due is not None and due <= max(clock(), NOON) + timedelta(days=2)
+
+
+# --- trying again -------------------------------------------------------------------------------
+
+
+def test_a_run_is_tried_again_a_few_times_and_then_given_up(store: JobStore, clock: Clock) -> None:
+    store.add(a_job(when=When("UTC", at=NOON + timedelta(hours=1))))
+    clock.passes(hours=1)
+    attempts = []
+    while (claimed := store.claim(clock(), "r")) is not None:
+        attempts.append(claimed[1].attempt)
+        assert claimed[1].due == NOON + timedelta(hours=1)
+        store.settle(claimed[1], "failed", "no server")
+        again = store.try_again(claimed[1])
+        assert again is (len(attempts) < MAX_ATTEMPTS)
+        assert store.claim(clock(), "r") is None
+        clock.passes(minutes=5)
+    assert attempts == [1, 2, 3] and [one.state for one in store.listing()] == ["done"]
+
+
+def test_a_run_is_not_tried_again_where_its_job_runs_before_anyway(
+    store: JobStore, clock: Clock
+) -> None:
+    store.add(a_job(when=When("UTC", cron="* * * * *")))
+    claimed = store.claim(clock.passes(minutes=1), "r")
+    assert claimed is not None
+    store.settle(claimed[1], "failed")
+    assert not store.try_again(claimed[1])
+
+
+def test_the_latest_runs_are_kept(store: JobStore, clock: Clock) -> None:
+    store.add(a_job(when=When("UTC", cron="* * * * *")))
+    for _ in range(KEPT_RUNS + 5):
+        claimed = store.claim(clock.passes(minutes=1), "r")
+        assert claimed is not None
+        store.settle(claimed[1], "answered")
+    (listed,) = store.listing()
+    assert len(listed.runs) == KEPT_RUNS
+    assert listed.runs[0].started == clock()

@@ -1,0 +1,364 @@
+"""What runs when, and what is known of a run that a crash broke off."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
+from mlx_tools.policy import Policy
+from mlx_tools.schedule import Ended, Job, JobStore, Listed, RunEnd, Runner, Seen, When, settle
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+ANSWERED = RunEnd(status="answered", answer="Done.")
+
+
+class World:
+    """A clock, the sessions that there are, and a model that does what it is told."""
+
+    def __init__(self, path: Path) -> None:
+        self.now = NOON
+        self.store = JobStore(path, b"secret", lambda: self.now)
+        self.sessions: dict[str, Seen] = {}
+        self.ran: list[str] = []
+        self.acts: Callable[[Job, Callable[[str], None]], RunEnd] = self.answers
+
+    def answers(self, job: Job, began: Callable[[str], None]) -> RunEnd:
+        began(f"s{len(self.ran)}")
+        return ANSWERED
+
+    async def start(self, job: Job, began: Callable[[str], None]) -> RunEnd:
+        self.ran.append(job.task)
+        return self.acts(job, began)
+
+    def look(self, session: str) -> Seen:
+        return self.sessions.get(session, Seen(state="missing"))
+
+    def add(self, **changes: Any) -> Job:
+        made: dict[str, Any] = {"task": "Count.", "said": "hourly"}
+        made |= {"when": When("UTC", cron="0 * * * *"), "policy": Policy().to_json()}
+        return self.store.add(Job(**{**made, **changes}))
+
+    def later(self, **passed: float) -> list[Ended]:
+        """What a runner does when so much time has passed."""
+        self.now += timedelta(**passed)
+        with Runner(self.store, self.start, self.look, now=lambda: self.now) as runner:
+            return anyio.run(runner.run_due)
+
+    def one(self) -> Listed:
+        settle(self.store, self.look)
+        (listed,) = self.store.listing()
+        return listed
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "schedule.sqlite")
+
+
+def test_what_is_due_runs_once_and_what_is_not_does_not(world: World) -> None:
+    world.add(task="hourly")
+    world.add(task="daily", when=When("UTC", cron="0 0 * * *"))
+    world.add(task="once", when=When("UTC", at=NOON + timedelta(minutes=30)))
+    assert world.later(minutes=29) == [] and world.ran == []
+    assert [ended.run.status for ended in world.later(minutes=1)] == ["answered"]
+    world.later(minutes=30)
+    assert world.ran == ["once", "hourly"] and world.later() == []
+    world.later(hours=12)
+    assert sorted(world.ran[2:]) == ["daily", "hourly"]
+
+
+def test_the_session_is_known_before_anything_happens_in_it(world: World) -> None:
+    world.add()
+
+    def acts(job: Job, began: Callable[[str], None]) -> RunEnd:
+        assert world.store.open_runs()[0].session == ""
+        began("s-1")
+        assert world.store.open_runs()[0].session == "s-1"
+        return ANSWERED
+
+    world.acts = acts
+    (ended,) = world.later(hours=1)
+    assert ended.run.session == "s-1" and world.store.open_runs() == []
+
+
+def test_a_paused_run_holds_its_job_until_a_person_has_gone_on(world: World) -> None:
+    world.add()
+
+    def pauses(job: Job, began: Callable[[str], None]) -> RunEnd:
+        began("s-1")
+        world.sessions["s-1"] = Seen(state="paused")
+        return RunEnd(status="paused", exit_code=4)
+
+    world.acts = pauses
+    (ended,) = world.later(hours=1)
+    assert ended.exit_code == 4 and world.one().state == "paused"
+    assert world.later(hours=5) == [] and world.one().state == "paused"
+    world.sessions["s-1"] = Seen(state="running")
+    assert world.one().state == "paused"
+    world.sessions["s-1"] = Seen(state="answered")
+    assert world.one().state == "scheduled"
+    world.acts = world.answers
+    assert len(world.later(hours=1)) == 1
+
+
+def test_a_session_that_waited_and_was_removed_lets_its_job_go_on(world: World) -> None:
+    world.add()
+    world.acts = lambda job, began: (began("gone"), RunEnd(status="paused"))[1]
+    world.later(hours=1)
+    assert world.one().state == "scheduled" and world.one().runs[0].status == "abandoned"
+
+
+@pytest.mark.parametrize("error", [BackendUnreachable("no server"), UsageError("no folder")])
+def test_a_run_that_cannot_be_begun_is_tried_again(world: World, error: MlxToolsError) -> None:
+    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
+
+    def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
+        raise error
+
+    world.acts = fails
+    (ended,) = world.later(hours=1)
+    assert ended.run.status == "failed" and ended.exit_code == error.exit_code
+    assert world.later() == []
+    world.acts = world.answers
+    (ended,) = world.later(minutes=5)
+    assert ended.run.status == "answered" and ended.run.attempt == 2
+    assert world.one().state == "done"
+
+
+def test_a_run_that_failed_after_it_may_have_changed_something_is_in_doubt(world: World) -> None:
+    world.add()
+
+    def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
+        began("s-1")
+        world.sessions["s-1"] = Seen(state="interrupted", changed=True)
+        raise BackendUnreachable("gone")
+
+    world.acts = fails
+    (ended,) = world.later(hours=1)
+    assert ended.run.status == "in_doubt"
+    assert world.later(hours=9) == [] and len(world.ran) == 1
+    world.sessions["s-1"] = Seen(state="stopped", reason="denied")
+    assert world.one().state == "scheduled" and world.one().runs[0].status == "stopped"
+
+
+def test_a_fault_in_one_job_ends_its_run_and_no_other(world: World) -> None:
+    world.add(task="bad")
+    world.add(task="good")
+
+    def breaks(job: Job, began: Callable[[str], None]) -> RunEnd:
+        if job.task == "bad":
+            raise RuntimeError("a fault of ours")
+        return ANSWERED
+
+    world.acts = breaks
+    ended = {one.job.task: one for one in world.later(hours=1)}
+    assert ended["good"].run.status == "answered" and ended["good"].fault is None
+    assert ended["bad"].run.status == "failed" and isinstance(ended["bad"].fault, RuntimeError)
+    assert (
+        ended["bad"].run.reason == "RuntimeError: a fault of ours" and ended["bad"].exit_code == 1
+    )
+    world.acts = world.answers
+    assert [one.run.attempt for one in world.later(minutes=5)] == [2]
+
+
+def test_a_fault_after_something_may_have_changed_leaves_it_in_doubt(world: World) -> None:
+    world.add()
+
+    def breaks(job: Job, began: Callable[[str], None]) -> RunEnd:
+        began("s-1")
+        world.sessions["s-1"] = Seen(state="interrupted", changed=True)
+        raise ValueError
+
+    world.acts = breaks
+    assert [one.run.status for one in world.later(hours=1)] == ["in_doubt"]
+    assert world.later(hours=3) == [] and len(world.ran) == 1
+
+
+@pytest.mark.parametrize(
+    "when",
+    [When("UTC", cron="0 * * * *"), When("UTC", at=NOON + timedelta(hours=1))],
+    ids=["cron", "once"],
+)
+def test_another_attempt_does_not_wait_for_a_year_that_a_wrong_clock_showed(
+    world: World, when: When
+) -> None:
+    world.add(when=when)
+
+    def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
+        raise BackendUnreachable("no server")
+
+    world.acts = fails
+    assert len(world.later(days=1000)) == 1
+    world.acts = world.answers
+    world.now = NOON + timedelta(minutes=1)
+    assert world.later() == []
+    assert len(world.later(hours=1)) + len(world.later(hours=1)) == 1
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "again"),
+    [
+        (None, "interrupted", True),  # before there was a session
+        (Seen(state="empty", changed=False), "interrupted", True),
+        (Seen(state="interrupted", changed=False), "interrupted", True),
+        (Seen(state="interrupted", changed=True), "in_doubt", False),
+        (Seen(state="damaged"), "in_doubt", False),
+        (Seen(state="missing"), "in_doubt", False),
+        (Seen(state="answered"), "answered", False),
+        (Seen(state="stopped", reason="iteration_limit"), "stopped", False),
+        (Seen(state="stopped", reason="interrupted", changed=True), "stopped", False),
+        (Seen(state="stopped", reason="interrupted", changed=False), "interrupted", True),
+        (Seen(state="paused"), "paused", False),
+    ],
+)
+def test_what_broke_off_is_run_again_only_where_it_changed_nothing(
+    world: World, seen: Seen | None, status: str, again: bool
+) -> None:
+    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
+
+    def breaks_off(job: Job, began: Callable[[str], None]) -> RunEnd:
+        if seen is not None:
+            began("s-1")
+            world.sessions["s-1"] = seen
+            if seen.state == "missing":
+                del world.sessions["s-1"]
+        raise Killed
+
+    world.acts = breaks_off
+    with pytest.raises(Killed):
+        world.later(hours=1)
+    (listed,) = world.store.listing()
+    assert listed.runs[0].status == status
+    world.acts = world.answers
+    assert len(world.later()) == int(again) and len(world.ran) == 1 + int(again)
+
+
+def test_what_keeps_breaking_off_is_given_up(world: World) -> None:
+    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
+
+    def breaks_off(job: Job, began: Callable[[str], None]) -> RunEnd:
+        raise Killed
+
+    world.acts = breaks_off
+    for passed in (1, 0, 0):
+        with pytest.raises(Killed):
+            world.later(hours=passed)
+    assert world.later(hours=1) == [] and len(world.ran) == 3
+
+
+def test_a_missed_time_is_told_where_it_is_left_out(world: World) -> None:
+    world.add(missed="skip")
+    (ended,) = world.later(hours=3, minutes=30)
+    assert ended.run.status == "skipped" and world.ran == [] and ended.run.missed
+
+
+def test_times_that_were_missed_are_made_up_for_once_and_the_run_says_so(world: World) -> None:
+    world.add()
+    (ended,) = world.later(days=4)
+    assert ended.run.missed and ended.run.due == NOON + timedelta(hours=1)
+    assert world.later() == []
+    (ended,) = world.later(hours=1)
+    assert not ended.run.missed and len(world.ran) == 2
+
+
+def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
+    told: list[Ended] = []
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.now += timedelta(seconds=seconds)
+        if len(slept) == 3:
+            world.add(when=When("UTC", cron="* * * * *"))
+        if len(told) == 3:
+            raise Killed
+
+    async def main() -> None:
+        runner = Runner(world.store, world.start, world.look, now=lambda: world.now, sleep=sleep)
+        with runner:
+            await runner.run_forever(told.append)
+
+    with pytest.raises(Killed):
+        anyio.run(main)
+    dues = [ended.run.due for ended in told]
+    assert dues == [NOON + timedelta(minutes=n) for n in (2, 3, 4)]
+    assert all(0.5 <= seconds <= 30 for seconds in slept)
+
+
+def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:
+    world.add()
+    with sqlite3.connect(world.store.path) as db:
+        db.execute("UPDATE jobs SET seal = 'x'")
+    db.close()
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.now += timedelta(hours=1)
+        if len(slept) == 4:
+            raise Killed
+
+    async def main() -> None:
+        runner = Runner(world.store, world.start, world.look, now=lambda: world.now, sleep=sleep)
+        with runner:
+            await runner.run_forever(lambda ended: None)
+
+    with pytest.raises(Killed):
+        anyio.run(main)
+    assert slept == [30.0] * 4 and world.ran == []
+
+
+CHILD = """
+import sys, time, anyio
+from datetime import UTC, datetime
+from pathlib import Path
+from mlx_tools.schedule import JobStore, Runner, Seen
+
+now = datetime.fromisoformat(sys.argv[2])
+store = JobStore(sys.argv[1], b"secret", lambda: now)
+
+async def start(job, began):
+    began("s-1")
+    print("began", flush=True)
+    await anyio.sleep(600)
+
+with Runner(store, start, lambda session: Seen(state="interrupted"), now=lambda: now) as runner:
+    anyio.run(runner.run_due)
+"""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_run_of_a_process_that_was_killed_is_found_by_the_next(
+    world: World, changed: bool
+) -> None:
+    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
+    world.now += timedelta(hours=1)
+    arguments = [sys.executable, "-c", CHILD, str(world.store.path), world.now.isoformat()]
+    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"began\n"
+        assert world.one().state == "running" and world.later() == []  # it is alive
+        child.send_signal(signal.SIGKILL)
+        child.wait(10)
+    finally:
+        child.kill()
+        child.communicate()
+    world.sessions["s-1"] = Seen(state="interrupted", changed=changed)
+    ended = world.later()
+    assert len(ended) == (0 if changed else 1)
+    assert world.one().state == ("in_doubt" if changed else "done")
+    assert list(world.store.owners.iterdir()) == []
