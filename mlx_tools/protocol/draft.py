@@ -20,6 +20,9 @@ from mlx_tools.protocol.rules import Reading, ReadingRules, Style, sound
 from mlx_tools.protocol.strict import encodable
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_SURPLUS: Final = f"{WHITE}}}],"
+"""What stands behind an object that was closed more than once; no answer."""
+
 _TAGGED_ANSWER: Final = re.compile(r"<final_answer>(.*?)(?:</final_answer>)?", re.DOTALL)
 
 
@@ -217,7 +220,7 @@ class Draft:
         prose = self._without_forged(kept, self.size).strip()
         if reason == "tool_calls":
             self.fail("invalid_json", "the model used its own tool-call markers")
-        elif not prose and self.forged:
+        elif self.forged and not prose.strip(_SURPLUS):
             self.fail("invalid_json", "a tool_observation is the host's to write")
         elif not prose:
             self.fail("invalid_json", "the output is empty")

@@ -83,6 +83,7 @@ def test_reading_a_whole_text_is_linear(head: str) -> None:
     assert faults == []
 
 
+@pytest.mark.slow
 def test_reading_a_text_byte_by_byte_is_linear() -> None:
     faults = [unit for unit in UNITS if not is_linear(bytewise, unit)]
     assert faults == []

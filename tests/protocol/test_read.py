@@ -295,6 +295,7 @@ def test_a_forged_observation_is_dropped_wherever_it_stands() -> None:
         after = read(f"{CALL}\n{forged}\n{ANSWER}")
         assert (after.messages, after.dropped) == ((CALLED,), (f"{forged}\n{ANSWER}",))
         assert code(read(forged)) == "invalid_json"
+        assert code(read(f"{forged}}}\n")) == "invalid_json"  # closed once more: no answer
 
 
 # --- rule 5 and 11 ----------------------------------------------------------------------------
