@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.spec import ToolSpec
@@ -189,6 +191,44 @@ def test_a_schema_may_refer_to_itself() -> None:
     assert not grammar.matches(line({"a": {"v": 1, "kids": [{"kids": []}]}}))
 
 
+TREE = {
+    "type": "object",
+    "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "specs", [BUILTIN, (*BUILTIN, ToolSpec("grow", parameters={**TREE, "$defs": {"tree": TREE}}))]
+)
+def test_a_reader_that_makes_one_token_of_all_that_is_regular_takes_the_same_lines(
+    specs: tuple[ToolSpec, ...],
+) -> None:
+    """llguidance's lexer takes the longest token there may be, and does not go back: so no line may
+    begin both as a token and as a part of a longer one, as calls beside an answer would."""
+    tokenizer = LLTokenizer("byte")
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(gbnf_to_lark(whole_gbnf(specs))))
+    assert not matcher.is_error(), matcher.get_error()
+    lines = {
+        '{"type":"final_answer","content":"It is 391. \\"é\\""}': True,
+        line({"expression": "17 * 23"}, "calculator"): True,
+        line({"operation": "read", "path": "a"}, "file_access"): True,
+        line({}, "clock"): True,
+        line({"below": [{"below": []}, {}]}, "grow"): len(specs) > len(BUILTIN),
+        line({"expression": 1}, "calculator"): False,
+        line({}, "nothing"): False,
+    }
+    for text, fits in lines.items():
+        matcher.reset()
+        tokens = tokenizer.tokenize_bytes(text.encode())
+        taken = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        assert taken == fits, text
+
+
+def test_what_all_lines_begin_with_stands_once() -> None:
+    grammar = whole_gbnf([ToolSpec(f"tool_{number}") for number in range(300)])
+    assert grammar.count('"\\"tool_call\\""') == grammar.count('"\\"type\\""') == 1
+
+
 def test_a_tool_that_nothing_fits_is_refused_by_name() -> None:
     endless = {"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}
     for schema in (False, {"enum": []}, {"type": "integer", "minimum": 2, "maximum": 1}, endless):
@@ -266,6 +306,7 @@ def larger(schemas: Any) -> Any:
 SCHEMAS: Any = st.recursive(SCALARS, larger, max_leaves=6)
 
 
+@pytest.mark.slow
 @given(SCHEMAS, st.integers(0, 2**32))
 @settings(max_examples=120, deadline=None)
 def test_whatever_it_makes_fits_the_schema_of_the_line(schema: Any, seed: int) -> None:

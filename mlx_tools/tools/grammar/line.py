@@ -23,6 +23,7 @@ from mlx_tools.tools.grammar.nodes import (
     Rules,
     Text,
     alt,
+    factored,
     repeat,
     seq,
     tokens,
@@ -77,9 +78,9 @@ def line_grammar(
         if rules.bodies[rule.name] == NOTHING:
             raise ToolDefinitionError(f"{name}: no arguments fit its schema")
     if calls:
-        one = rules.add("call", alt(calls))
+        one = seq(lines.head, rules.add("call", alt(calls)), lines.tail)
         options.append(seq(one, repeat(seq(Text("\n"), one), 0, max_calls - 1)))
-    left = cut(rules, alt(options), prefix)
+    left = cut(rules, factored(options), prefix)
     if left == NOTHING:
         raise UsageError(f"no call or answer begins with {prefix!r:.200}")
     rules.bodies[root.name] = left
@@ -99,7 +100,8 @@ def _chosen(tools: Mapping[str, ToolSpec], tool_choice: str) -> Mapping[str, Too
 
 
 class _Lines:
-    """The lines of one style. ``left`` is what their grammar leaves to validation."""
+    """The lines of one style. All calls begin with ``head`` and end with ``tail``; ``left`` is what
+    their grammar leaves to validation."""
 
     def __init__(self, rules: Rules, style: Style, max_chars: int) -> None:
         self.left: dict[str, None] = {}
@@ -108,11 +110,14 @@ class _Lines:
         self._max_chars = max_chars
         self._empty = write_call("", {"": 0}, style=style)
         self._at = self._empty.index(":0}") + 1
+        before, _, after = write_call("", {}, style=style).rpartition("{}")
+        self._before, _, _ = before.partition('""')
+        self.head, self.tail = tokens(self._before), tokens(after)
 
     def call(self, name: str, spec: ToolSpec) -> Ref:
-        """The rule of a call of one tool."""
+        """The rule of a call of one tool, from its name to the end of its arguments."""
         rule = self._rules.add(f"call-{rule_name(name)}".strip("-"), NOTHING)
-        before, _, after = write_call(name, {}, style=self._style).rpartition("{}")
+        before, _, _ = write_call(name, {}, style=self._style).rpartition("{}")
         try:
             schemas = Schemas(spec.parameters)
             values = Values(self._rules, schemas, rule.name, self._spelled, self._max_chars)
@@ -121,7 +126,8 @@ class _Lines:
             raise ToolDefinitionError(f"{name}: {error.message}", hint=error.hint) from None
         except RecursionError:
             raise ToolDefinitionError(f"{name}: its schema nests too deeply") from None
-        self._rules.bodies[rule.name] = seq(tokens(before), arguments, tokens(after))
+        named = tokens(before.removeprefix(self._before))
+        self._rules.bodies[rule.name] = seq(named, arguments)
         self.left |= {f"{name}: {keyword}": None for keyword in schemas.left}
         return rule
 

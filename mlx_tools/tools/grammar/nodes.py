@@ -98,6 +98,19 @@ def alt(options: Iterable[Node]) -> Node:
     return found[0] if len(found) == 1 else Alt(found)
 
 
+def factored(options: Iterable[Node]) -> Node:
+    """One of the options; what several of them begin with stands once, before what they go on
+    with: a reader then follows one option, not all of them."""
+    rests: dict[Node, list[Node]] = {}
+    for option in dict.fromkeys(options):
+        first, *more = option.parts if isinstance(option, Seq) and option.parts else (option,)
+        rests.setdefault(first, []).append(seq(*more))
+    return alt(
+        seq(first, factored(after) if len(after) > 1 else after[0])
+        for first, after in rests.items()
+    )
+
+
 def repeat(part: Node, least: int, most: int | None) -> Node:
     """The part so many times."""
     if most is not None and most < least:
