@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ToolDefinitionError
@@ -27,6 +28,29 @@ MUTATING: Final[Effects] = frozenset(("write", "execute"))
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 """Names are ASCII: a look-alike in another script is another name, and is refused."""
 
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {"queryKnowledgeBase": "query_knowledge_base", "scheduleAgentTask": "schedule_task"}
+)
+"""Other names that are accepted wherever a tool is named, each with the tool's own."""
+
+
+def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
+    """The tool's own name where ``name`` is another one of it, else ``name``."""
+    return aliases.get(name, name)
+
+
+def tool_named(name: str, known: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
+    """Which of the ``known`` names is meant; ``name`` as it is where none is. A tool that bears the
+    very name comes first."""
+    own = own_name(name, aliases)
+    return own if name not in known and own in known else name
+
+
+def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
+    """All names of the tool that bears this one: its own first."""
+    own = own_name(name, aliases)
+    return (own, *(alias for alias, tool in aliases.items() if tool == own))
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
@@ -39,6 +63,8 @@ class ToolSpec:
     ``never``; a call that can change things is never retried, whatever stands here.
     ``plugin`` names where the tool comes from, for policy and listings. ``private``: what it
     answers may be what only the user should see, such as their files (`Policy.network_after_read`).
+    ``cache`` False says that the same call may be answered otherwise a moment later, though nothing
+    has changed here: what it answered is never used again.
     """
 
     name: str
@@ -52,6 +78,7 @@ class ToolSpec:
     needs_approval: bool = False
     plugin: str = ""
     private: bool = False
+    cache: bool = True
 
     def __post_init__(self) -> None:
         if not TOOL_NAME.fullmatch(self.name):
@@ -99,6 +126,7 @@ class ToolSpec:
             "retry": self.retry if self.retry != "never" else None,
             "needs_approval": self.needs_approval,
             "private": self.private,
+            "uncached": not self.cache,
         }
         return out | {key: value for key, value in declared.items() if value}
 
@@ -127,6 +155,7 @@ class ToolSpec:
                 needs_approval=value.get("needs_approval", False),
                 plugin=value["plugin"],
                 private=value.get("private", False),
+                cache=not value.get("uncached", False),
             )
         except (KeyError, TypeError) as error:
             raise ToolDefinitionError(f"this is no tool's description: {error}") from None

@@ -5,7 +5,8 @@
     plugin:weather        every tool of the plugin ``weather``
     plugin:weather/get_*  of that plugin, the tools that match
 
-A pattern never gains a ``*`` that nobody wrote, and upper and lower case differ.
+Another name of a tool (`mlx_tools.spec.ALIASES`) means the tool. A pattern never gains a ``*`` that
+nobody wrote, and upper and lower case differ.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.spec import TOOL_NAME, ToolSpec
+from mlx_tools.spec import TOOL_NAME, ToolSpec, names_of, own_name
 
 PLUGIN: Final = "plugin:"
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
@@ -56,9 +57,22 @@ def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
 def matches(pattern: str, spec: ToolSpec) -> bool:
     """Whether a checked pattern means this tool."""
     if not pattern.startswith(PLUGIN):
-        return _same(pattern, spec.name)
+        return _means(pattern, spec.name)
     plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
-    return bool(spec.plugin) and _same(plugin, spec.plugin) and (not name or _same(name, spec.name))
+    of_it = bool(spec.plugin) and _same(plugin, spec.plugin)
+    return of_it and (not name or _means(name, spec.name))
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Whether an exact name means the tool that another one names."""
+    return own_name(pattern) == own_name(name)
+
+
+def _means(pattern: str, name: str) -> bool:
+    """Whether a pattern means the tool of this name, by any of its names."""
+    if not is_glob(pattern):
+        return covers(pattern, name)
+    return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})
 
 
 def _same(pattern: str, text: str) -> bool:

@@ -20,6 +20,7 @@ from mlx_tools.protocol.lexis import NO_OBJECT
 from mlx_tools.protocol.repair import repaired
 from mlx_tools.protocol.scan import ObjectScanner
 from mlx_tools.protocol.strict import Unreadable
+from mlx_tools.spec import ALIASES
 
 _VARIANTS: Final = 8
 """So many times its own length is read of an observation: what its strings and escapes hold."""
@@ -36,9 +37,15 @@ def loose_name(name: str) -> str:
     return _SEPARATORS.sub("", name).lower()
 
 
+_OWN: Final[Mapping[str, str]] = {
+    loose_name(alias): loose_name(tool) for alias, tool in ALIASES.items()
+}
+
+
 def echo_key(name: str, arguments: Mapping[str, Any]) -> str:
     """What a call and its echo have in common."""
-    return canonical(loose_name(name), arguments)
+    loose = loose_name(name)
+    return canonical(_OWN.get(loose, loose), arguments)
 
 
 @lru_cache(maxsize=128)

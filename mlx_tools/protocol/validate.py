@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ToolDefinitionError
@@ -18,7 +18,7 @@ from mlx_tools.protocol.echo import calls_in, echo_key, loose_name
 from mlx_tools.protocol.faults import MOST_CHARS, described, path_text
 from mlx_tools.protocol.rules import Reading
 from mlx_tools.protocol.schema import TooMuch, bounded, faults, plainly_fits, validator_for
-from mlx_tools.spec import TOOL_NAME, ToolSpec
+from mlx_tools.spec import ALIASES, TOOL_NAME, ToolSpec, own_name
 
 _MOST_FAULTS: Final = 40
 _SHOWN_NAME: Final = 80
@@ -44,7 +44,7 @@ def judge(
     tools: Mapping[str, ToolSpec],
     observations: Sequence[str] = (),
     tool_choice: str = "auto",
-    aliases: Mapping[str, str] | None = None,
+    aliases: Mapping[str, str] = ALIASES,
 ) -> tuple[JudgedCall, ...]:
     """The calls of ``reading``, each judged alone, in order.
 
@@ -52,7 +52,7 @@ def judge(
     been planted, ``aliases`` other names that are accepted for a tool.
     """
     return tuple(
-        _judged(message, reading.clean, tools, observations, tool_choice, aliases or {})
+        _judged(message, reading.clean, tools, observations, tool_choice, aliases)
         for message in reading.messages
         if isinstance(message, ToolCall)
     )
@@ -68,7 +68,8 @@ def _judged(
 ) -> JudgedCall:
     spec, repairs = resolve(call.name, tools, aliases)
     if spec is None:
-        return JudgedCall(call=call, error=_unknown(call.name, tools))
+        named = replace(call, name=own_name(call.name, aliases))
+        return JudgedCall(call=named, error=_unknown(call.name, tools))
     written = call
     arguments, coercions, error = validate_arguments(spec, call.arguments)
     repairs = (*call.repairs, *repairs, *coercions)
@@ -108,7 +109,7 @@ def _chosen(
 
 
 def resolve(
-    name: str, tools: Mapping[str, ToolSpec], aliases: Mapping[str, str] | None = None
+    name: str, tools: Mapping[str, ToolSpec], aliases: Mapping[str, str] = ALIASES
 ) -> tuple[ToolSpec | None, tuple[str, ...]]:
     """The tool that ``name`` means, and ``("tool_name",)`` where it is not written exactly so.
 
@@ -117,8 +118,7 @@ def resolve(
     """
     if name in tools:
         return tools[name], ()
-    aliases = aliases or {}
-    if (alias := aliases.get(name)) in tools and alias is not None:
+    if (alias := own_name(name, aliases)) in tools:
         return tools[alias], ()
     if not TOOL_NAME.fullmatch(name):  # a look-alike in another script is another name
         return None, ()
