@@ -1,0 +1,130 @@
+"""Pages are read by a process that cannot take this one along."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.tools import ToolError
+from mlx_tools.tools.web.body import Body
+from mlx_tools.tools.web.fetch import Page
+from mlx_tools.tools.web.media import Media
+from mlx_tools.tools.web.page import told_of
+from mlx_tools.tools.web.urls import read_url
+from mlx_tools.tools.web.worker import Bounds, Ended, ask_script
+
+SLOW = "<" * 5_000_000
+"""Takes the reader minutes: what does not end it hangs."""
+
+ROOM = Bounds(seconds=600, cpu_seconds=3600, memory_mb=1000)
+
+
+def asked(html: str, bounds: Bounds = ROOM, script: str = "page_script") -> dict[str, Any]:
+    question = {"html": html, "url": "https://example.org/", "most": 100_000}
+    return asyncio.run(ask_script(script, "justhtml", question, bounds))
+
+
+def no_child_is_left() -> bool:
+    listed = subprocess.run(["ps", "-A", "-o", "ppid=,args="], capture_output=True, text=True)
+    rows = (line.split(None, 1) for line in listed.stdout.splitlines())
+    return not any(int(row[0]) == os.getpid() and "page_script" in row[-1] for row in rows)
+
+
+def test_a_page_is_read_and_the_process_is_gone() -> None:
+    assert asked("<title>T</title>x") == {"title": "T", "text": "x", "cut": False}
+    assert no_child_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(seconds=0.5, cpu_seconds=3600, memory_mb=1000),
+        Bounds(seconds=600, cpu_seconds=1, memory_mb=1000),
+        Bounds(seconds=30, cpu_seconds=20, memory_mb=60),
+        Bounds(seconds=30, cpu_seconds=20, memory_mb=1000, most=10),
+    ],
+    ids=["time", "processor", "memory", "output"],
+)
+def test_a_process_that_goes_beyond_its_bounds_is_ended(bounds: Bounds) -> None:
+    page = SLOW if bounds.most > 10 and bounds.memory_mb > 60 else "<p>x" * 100_000
+    with pytest.raises(Ended) as caught:
+        asked(page, bounds)
+    assert caught.value.beyond
+    assert no_child_is_left()
+
+
+def test_a_process_nobody_waits_for_is_ended() -> None:
+    async def run() -> None:
+        task = asyncio.ensure_future(
+            ask_script("page_script", "justhtml", {"html": SLOW, "url": "", "most": 1}, ROOM)
+        )
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert no_child_is_left()
+
+
+def test_a_process_that_breaks_is_told_from_one_that_is_ended() -> None:
+    with pytest.raises(Ended) as caught:
+        asked("x", script="no_such_script")
+    assert not caught.value.beyond
+
+
+def test_what_a_page_is_made_of_cannot_be_more_than_the_answer_may_be() -> None:
+    found = asked("<p>" + "😀\x01" * 60_000)
+    assert found["cut"] and len(found["text"]) == 100_000
+
+
+def test_the_environment_does_not_reach_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nonexistent")
+    monkeypatch.setenv("PYTHONSTARTUP", "/nonexistent")
+    assert asked("x")["text"] == "x"
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
+def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that is named there would be asked by a library that looks for it."""
+    for name in ("HTTPS_PROXY", "ALL_PROXY", "DDGS_PROXY", "NETRC", "SECRET"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    def seen() -> set[bytes]:
+        found: set[bytes] = set()
+        for child in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, IndexError):
+                parent = (child / "stat").read_bytes().rpartition(b")")[2].split()[1]
+                if int(parent) == os.getpid() and b"alone.py" in (child / "cmdline").read_bytes():
+                    found |= set((child / "environ").read_bytes().strip(b"\0").split(b"\0"))
+        return {one.partition(b"=")[0] for one in found}
+
+    async def main() -> set[bytes]:
+        question = {"html": SLOW, "url": "https://example.org/", "most": 100}
+        asking = asyncio.create_task(ask_script("page_script", "justhtml", question, ROOM))
+        while not (names := seen()):
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        return names
+
+    assert asyncio.run(main()) == {b"PATH", b"LC_ALL"}
+
+
+def test_a_missing_package_is_said() -> None:
+    with pytest.raises(ToolError, match="no_such_package is not installed"):
+        asyncio.run(ask_script("page_script", "no_such_package", {}, ROOM))
+
+
+def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:
+    page = Page(read_url("https://example.org/"), Media("", "html", ""), Body(SLOW.encode(), False))
+    with pytest.raises(ToolError, match="too much time or memory: https://example"):
+        asyncio.run(told_of(page, 0.5))
