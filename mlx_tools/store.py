@@ -234,7 +234,7 @@ class TranscriptStore:
             return path.read_bytes()
         except OSError as error:
             raise TranscriptError(
-                f"the key of approvals, {path}, cannot be read: {error.strerror}"
+                f"the key of approvals, {path}, cannot be read or made: {error.strerror}"
             ) from None
 
 

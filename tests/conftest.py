@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ settings.load_profile("any machine")  # no test is a measurement of time
 
 ENVIRON = dict(os.environ)
 """As the tests were started with; a test that sets variables of its own does not reach it."""
+
+os.environ["MLX_TOOLS_DATA_DIR"] = str(Path(tempfile.gettempdir(), f"mlx-tools-none-{os.getpid()}"))
+"""What the person who runs the tests keeps is no part of them."""
 
 for heard in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     # `nohup` and a shell's `&` have them ignored, and what the tests start would inherit that.

@@ -95,6 +95,10 @@ def dead(address: str) -> BackendDead:
     )
 
 
+_NAMES_MORE = re.compile("error|model", re.IGNORECASE)
+"""What no server says that has no such page."""
+
+
 def refused(status: int, body: bytes, address: str, *, location: str = "") -> MlxToolsError:
     """The error for an answer that is no completion: ``status`` and the body's first bytes."""
     said = words_of(body)
@@ -106,8 +110,10 @@ def refused(status: int, body: bytes, address: str, *, location: str = "") -> Ml
         hint = f"redirects are not followed; name the address itself: {clean(location)}"
     elif status in (401, 403):
         hint = "the server wants a key, or refuses this one"
-    elif status in (404, 405) and "error" not in said.lower() and len(said) < 20:
+    elif status in (404, 405) and len(said) < 20 and not _NAMES_MORE.search(said):
         hint = "it may be no completions server: /v1/completions is not offered there"
+    elif status == 404:
+        hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):
         hint = "the server is busy or still loading its model; ask again in a while"
     return BackendRefused(message, hint=hint)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
 from mlx_tools.backends.grammar_wire import HINT as GRAMMAR_HINT
+from mlx_tools.backends.limits import MORE_TIME_HINT
 from mlx_tools.backends.wire import check_request, without_surrogates
 from mlx_tools.errors import BackendBroken, BackendTimeout, MlxToolsError, UsageError
 
@@ -47,7 +48,7 @@ class FunctionBackend:
         if scope.cancelled_caught:
             raise BackendTimeout(
                 f"the completion function did not return within {request.timeout:g} s",
-                hint="allow more time with --timeout",
+                hint=MORE_TIME_HINT,
             )
         if not isinstance(text, str):
             raise BackendBroken(f"the completion function returned {type(text).__name__}, not str")

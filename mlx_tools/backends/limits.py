@@ -12,6 +12,12 @@ from mlx_tools.errors import BackendTimeout
 LOG_HINT: Final = "see the server's log; ask again"
 
 
+MORE_TIME_HINT: Final = (
+    "allow more time: limits.completion_timeout_ms for one completion, --timeout for all; "
+    "or fewer tokens: --max-tokens"
+)
+
+
 @contextmanager
 def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
     """Bounds what is asked of a server before the first completion: what it is, what it serves.
@@ -71,6 +77,6 @@ class Limits:
         if bound >= left:
             raise BackendTimeout(
                 f"{self._name} did not complete within {self._whole:g} s",
-                hint="allow more time with --timeout, or fewer tokens",
+                hint=MORE_TIME_HINT,
             )
         raise BackendTimeout(f"{self._name} was silent for {bound:g} s", hint=self._hint)

@@ -100,6 +100,7 @@ def test_a_server_that_cannot_list_is_found_by_how_it_refuses(environ: dict[str,
         assert server.bodies == [{"max_tokens": 0}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("health", "complete"),
     [

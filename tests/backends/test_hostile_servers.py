@@ -147,6 +147,13 @@ def test_an_error_of_the_servers_is_told_in_one_clean_line(
     assert error.message.isprintable()
 
 
+def test_a_server_that_does_not_know_the_model_is_told_with_what_helps() -> None:
+    error = raised_by(answers(404, {"error": "No model named x"}))
+    assert "--model" in (error.hint or "")
+    unknown = raised_by(answers(404, b"Not Found", "text/plain"))
+    assert "no completions server" in (unknown.hint or "")
+
+
 def test_an_error_page_without_end_is_not_read_to_its_end() -> None:
     def complete(request: Connection) -> None:
         request.send(b"HTTP/1.0 500 X\r\nContent-Type: text/html\r\n\r\n")

@@ -87,6 +87,7 @@ def whole(engine: Engine, prompt: str, **options: Any) -> tuple[str, Chunk]:
 # --- what it writes ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_writes_what_a_stock_server_writes(real_model: Path, real_server: str) -> None:
     backend = LocalBackend(real_model)
     for prompt in (PROMPT, "Größe: 3,5 m. 東京は"):
@@ -100,6 +101,7 @@ def test_it_writes_what_a_stock_server_writes(real_model: Path, real_server: str
     asyncio.run(backend.aclose())
 
 
+@pytest.mark.slow
 def test_it_ends_at_its_limit_or_at_an_end_token(local: LocalBackend) -> None:
     ends = set()
     for number in range(30):
@@ -114,6 +116,7 @@ def test_it_ends_at_its_limit_or_at_an_end_token(local: LocalBackend) -> None:
     assert ends == {"stop", "length"}
 
 
+@pytest.mark.slow
 def test_chance_follows_the_seed(local: LocalBackend) -> None:
     hot = {"temperature": 30.0, "max_tokens": 12}
     texts = {ask(local, "1 2 3", seed=seed, **hot)[0] for seed in range(6)}
@@ -150,6 +153,7 @@ def test_a_prompt_is_read_from_where_it_differs(local: LocalBackend) -> None:
         assert last.usage.cached_tokens == cached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tiny", "sliding"])
 def test_what_it_keeps_changes_nothing(kind: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)
@@ -191,6 +195,7 @@ def test_a_closed_completion_stops_and_what_was_read_is_kept(tiny: Path) -> None
 # --- grammars ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["quick", "slow"])
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
 def test_whatever_the_model_likes_the_call_is_valid(
@@ -210,6 +215,7 @@ def test_whatever_the_model_likes_the_call_is_valid(
         assert all(call.error is None for call in judge(reading, NESTED, tool_choice=choice))
 
 
+@pytest.mark.slow
 def test_fast_forward_takes_what_must_follow_in_one_pass(quick: Engine, slow: Engine) -> None:
     grammar = grammar_for(NESTED, tool_choice="required", max_chars=30)
     passes = []

@@ -128,6 +128,7 @@ FATAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FATAL)
 def test_what_kills_the_server_is_recognised_and_our_own_is_started_again(
     own: ServerBackend, name: str
@@ -145,6 +146,7 @@ def test_what_kills_the_server_is_recognised_and_our_own_is_started_again(
     assert any("started again" in note for note in own.notes)
 
 
+@pytest.mark.slow
 def test_a_completion_continued_with_its_own_text_is_answered(
     own: ServerBackend, tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_completion_continued_with_its_own_text_is_answered(
     assert CACHED_WHOLE in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_completion_continued_after_its_end_token_is_answered(real_server: str) -> None:
     backend = CompletionsBackend(real_server)
     prompt = "<|im_start|>user\nAnswer with one word: hello.<|im_end|>\n<|im_start|>assistant\n"
@@ -170,6 +173,7 @@ def test_a_completion_continued_after_its_end_token_is_answered(real_server: str
     assert asyncio.run(backend.health(30)).ok
 
 
+@pytest.mark.slow
 def test_an_entry_that_cannot_be_shortened_is_pushed_out_of_the_cache(
     real_model: Path, tmp_path: Path
 ) -> None:
@@ -188,6 +192,7 @@ def test_an_entry_that_cannot_be_shortened_is_pushed_out_of_the_cache(
         asyncio.run(server.aclose())
 
 
+@pytest.mark.slow
 def test_likelihoods_after_a_completions_own_text_are_told(
     own: ServerBackend, tmp_path: Path
 ) -> None:
@@ -267,6 +272,7 @@ async def guided_turns(server: ServerBackend, rounds: int, limits: Limits) -> in
     return turns
 
 
+@pytest.mark.slow
 def test_no_guided_turn_kills_the_server(own: ServerBackend) -> None:
     limits = Limits(max_iterations=1, max_tokens=30)
     assert asyncio.run(guided_turns(own, 1, limits)) >= len(QUESTIONS)
@@ -339,6 +345,7 @@ class Walk:
             await asyncio.gather(*(self.step() for _ in range(self.random.choice([1, 1, 2, 3]))))
 
 
+@pytest.mark.slow
 def test_no_walk_of_requests_kills_the_server_or_stays_unanswered(
     own: ServerBackend, tmp_path: Path
 ) -> None:
@@ -369,6 +376,7 @@ def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) 
     assert again.cached_tokens >= again.prompt_tokens - 1
 
 
+@pytest.mark.slow
 def test_text_that_is_not_edited_is_not_called_so(real_server: str) -> None:
     backend = CompletionsBackend(real_server)
     for prompt in ('{"a": [1, ', "日本語 😀 "):
@@ -404,6 +412,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_server_that_reads_a_long_prompt_is_gone_when_its_parent_is_killed(
     real_model: Path, tmp_path: Path
 ) -> None:

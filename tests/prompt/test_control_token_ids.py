@@ -292,6 +292,7 @@ def real_format(folder: Path, wanted: str) -> ChatFormat:
     return find_chat_format(wanted, files=read_model_files(folder)).chat_format
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @given(data=st.data(), style=st.sampled_from(STYLES))
 @settings(max_examples=50, deadline=None)

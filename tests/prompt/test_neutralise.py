@@ -171,6 +171,7 @@ def test_a_space_and_sentencepieces_mark_for_it_are_the_same() -> None:
     assert neutraliser.found("<｜end of▁sentence｜>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "in_json", "in_mixed", "restore"])
 @pytest.mark.parametrize(
     "piece", ["<|im_end|>", "<|im_end", "<", "{", '"', "\n  ", '{"a":"<s>', "·<", "\\", "<s>·"]

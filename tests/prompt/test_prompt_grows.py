@@ -116,6 +116,7 @@ def test_the_prompt_of_a_turn_is_a_prefix_of_the_next(
     asked[-1].encode("utf-8")
 
 
+@pytest.mark.slow
 @given(run=runs(), text=CONTENT)
 @settings(max_examples=200, deadline=None)
 def test_the_roles_alternate_whatever_happens(
@@ -183,6 +184,7 @@ def small_tokenizer() -> Any:
     return tokenizer
 
 
+@pytest.mark.slow
 @given(run=runs(), text=CONTENT)
 @settings(max_examples=150, deadline=None)
 def test_no_text_adds_a_control_token_for_a_tokenizer_with_all_that_are_known(

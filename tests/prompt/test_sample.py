@@ -165,6 +165,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(schema=SCHEMAS)
 @settings(max_examples=300, deadline=None)
 def test_what_is_made_up_always_fits(schema: Any) -> None:

@@ -47,6 +47,7 @@ def test_templates_are_rendered_as_transformers_renders_them(
     assert render(template) == (text if text is not None else "user:hi;assistant:yo;")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template",
     [

@@ -213,6 +213,7 @@ def with_the_right_to_write(root: Path, words: list[str]) -> int:
     return ran.code
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.__name__)
 def test_no_trap_is_sprung(repository: Path, trap: Callable[[Path], None]) -> None:

@@ -35,6 +35,7 @@ def test_there_are_more_than_a_thousand_different_paths(tmp_path: Path) -> None:
     assert len(hostile_paths(tmp_path / "data")) > 1500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("mode", ["rw", "ro"])
 def test_no_path_touches_anything_outside_its_root(place: Path, operation: str, mode: str) -> None:
