@@ -16,8 +16,9 @@ Each name is imported when it is first used, so that importing the package costs
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.approval import AlwaysApprove as AlwaysApprove
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from mlx_tools.policy import Policy as Policy
     from mlx_tools.prompt import ChatFormat as ChatFormat
     from mlx_tools.run_settings import RunSettings as RunSettings
+    from mlx_tools.sources import Source as Source
+    from mlx_tools.sources import Sources as Sources
     from mlx_tools.spec import ToolSpec as ToolSpec
     from mlx_tools.store import TranscriptStore as TranscriptStore
     from mlx_tools.tools import Registry as Registry
@@ -72,6 +75,8 @@ _HOMES: Final = {
     "Registry": "tools",
     "RunSettings": "run_settings",
     "ServerBackend": "backends",
+    "Source": "sources",
+    "Sources": "sources",
     "Stopped": "outcome",
     "Tool": "tools",
     "ToolSpec": "spec",
@@ -102,6 +107,8 @@ __all__ = [
     "Registry",
     "RunSettings",
     "ServerBackend",
+    "Source",
+    "Sources",
     "Stopped",
     "Tool",
     "ToolSpec",
@@ -111,14 +118,4 @@ __all__ = [
     "tool",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = names_of(__name__, _HOMES)

@@ -335,7 +335,9 @@ class Asking:
         if call.name not in self._session.specs:
             return Preview("", "")
         tool = self._registry.get(call.name)
-        return await anyio.to_thread.run_sync(preview_of, tool, call.arguments)
+        return await anyio.to_thread.run_sync(
+            preview_of, tool, call.arguments, self._session.policy
+        )
 
     def _in_time(self, since: str, until: str) -> bool:
         """Whether it is neither too late nor, by a clock that was set back, too early."""

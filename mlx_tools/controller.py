@@ -45,7 +45,7 @@ from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.store import MemoryStore, SessionFiles
-from mlx_tools.tools import Registry, Tool
+from mlx_tools.tools import Reads, Registry, Tool
 from mlx_tools.transcript import FORMAT_VERSION
 from mlx_tools.verdicts import Decided
 
@@ -288,9 +288,11 @@ class Controller:
             spent=spent,
             now=self._now,
             nested=nested,
+            reads=Reads(self.settings.cache),
         )
 
     def _check_tools(self) -> None:
+        self.settings = self.settings.naming(self.registry.named)
         choice = self.settings.tool_choice
         wanted = list(self.settings.require_tools)
         if choice not in ("auto", "none", "required"):
@@ -382,6 +384,7 @@ class Controller:
             persona=settings.persona,
             catalog_budget=settings.catalog_budget,
             require_tools=settings.require_tools,
+            long_observations=settings.long_observations,
         )
 
 

@@ -17,6 +17,7 @@ from mlx_tools.outcome import Outcome, outcome_of
 from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.records import Header
+from mlx_tools.spec import tool_named
 from mlx_tools.states import State
 from mlx_tools.telemetry import observed
 
@@ -98,8 +99,10 @@ class Conversation:
     async def _answer(self, question: str, tool_choice: str | None, emit: Emit) -> Outcome:
         if not isinstance(question, str) or not question.strip():
             raise UsageError("the question is no text, or empty")
-        self._check_choice(tool_choice)
         driver = self._driver
+        if tool_choice is not None:
+            tool_choice = tool_named(tool_choice, driver.session.specs)
+        self._check_choice(tool_choice)
         if driver.session.state is State.EMPTY and self._begin is not None:
             driver.open(self._begin(question, tool_choice))
         with observed(driver.files.transcript, emit) as tell:

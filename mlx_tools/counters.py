@@ -15,6 +15,7 @@ from mlx_tools.records import (
     ObservationRecord,
     Record,
     RepairRecord,
+    SummaryRecord,
     UserRecord,
 )
 
@@ -25,7 +26,8 @@ class ToolCounters:
 
     ``picked`` counts the calls that were read. Of these ``ran`` were started: ``ok`` ended with an
     output, ``failed`` with an error, and nobody knows the end of the others. ``refused`` ended with
-    an error and never ran: invalid, denied, or the like. ``repaired`` were read only after a
+    an error and never ran: invalid, denied, or the like. One that was answered out of the cache is
+    ``ok`` and did not run. ``repaired`` were read only after a
     repair. ``errors`` counts both kinds by code, ``repairs`` by name. ``duration_ms`` is the time
     that the calls took which ran to an end.
     """
@@ -52,10 +54,11 @@ class ToolCounters:
 class Counters:
     """What happened in one run, or in many.
 
-    ``questions`` were put, answered with so many ``completions``, for which the model was asked in
-    so many ``requests``. ``corrections`` are the lines that could not be read, and other hints that
-    the model was given, by code. ``repairs`` are those of calls and answers alike. ``tools`` has
-    each tool that was picked, by name; a name that no tool has is one that the model made up.
+    ``questions`` were put, answered with so many ``completions``; for these, and for summaries, the
+    model was asked in so many ``requests``. ``corrections`` are the lines that could not be read,
+    and other hints that the model was given, by code. ``repairs`` are those of calls and answers
+    alike. ``tools`` has each tool that was picked, by name; a name that no tool has is one that the
+    model made up.
     """
 
     questions: int = 0
@@ -88,6 +91,8 @@ def count(records: Iterable[Record]) -> Counters:
             case CompletionRecord():
                 numbers["completions"] += 1
                 numbers["requests"] += record.requests
+            case SummaryRecord():
+                numbers["requests"] += record.requests
             case CorrectionRecord():
                 corrections[record.error.code] += 1
             case RepairRecord():
@@ -112,6 +117,7 @@ def count(records: Iterable[Record]) -> Counters:
 
 def _of_call(end: ObservationRecord | None, ran: bool, repairs: Mapping[str, int]) -> ToolCounters:
     error = end.error if end is not None else None
+    ran = ran and not (end is not None and end.cached)
     return ToolCounters(
         picked=1,
         ran=int(ran),

@@ -34,23 +34,23 @@ from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import header_seal
 from mlx_tools.records import (
     CallRecord,
-    CorrectionRecord,
     DecisionRecord,
     ExecutionRecord,
     Header,
     ObservationRecord,
     Record,
-    RepairRecord,
     ResumedRecord,
     StoppedRecord,
 )
 from mlx_tools.session import Session
 from mlx_tools.states import State
 from mlx_tools.store import SessionFiles
-from mlx_tools.tools import Progress, Registry, execute
+from mlx_tools.summarising import Summariser
+from mlx_tools.telling import events_of, tool_ended
+from mlx_tools.tools import Progress, Reads, Registry, ToolResult, execute
 from mlx_tools.transcript import to_json
 
-_PREVIEW_CHARS: Final = 200
+_SUMMARISING: Final = "its output is long: the model summarises it"
 
 
 def utc_now() -> datetime:
@@ -78,12 +78,14 @@ class Driver:
         spent: float = 0.0,
         now: Callable[[], datetime] = utc_now,
         nested: Callable[..., NestedRuns] | None = None,
+        reads: Reads | None = None,
     ) -> None:
         self.session = session
         self.files = files
         self.outputs = Outputs(session, files.artifacts, str(Path.home()))
         self._completer = Completer(backend, session)
-        self._registry = registry
+        self._summariser = Summariser(backend, session)
+        self._registry, self._reads = registry, reads or Reads()
         self._secret = secret
         ask: dict[str, Any] = {"append": self._append, "now": now, "use": files.used.take}
         self._asking = Asking(session, registry, approver=approver, secret=secret, **ask)
@@ -119,6 +121,7 @@ class Driver:
         """
         self._emit = emit
         self.outputs.begin()
+        self._reads.begin()
         self._append(self.session.asking(question, tool_choice, self._now()))
         await self._drive()
 
@@ -247,48 +250,8 @@ class Driver:
         """Appends what follows from a completion, and tells of it."""
         for record in records:
             self._append(record)
-            match record:
-                case CallRecord():
-                    repairs = tuple(
-                        r.name
-                        for r in records
-                        if isinstance(r, RepairRecord) and r.call == record.call
-                    )
-                    self._emit(
-                        events.CallRead(
-                            call=record.call,
-                            name=record.name,
-                            arguments=record.arguments,
-                            repairs=repairs,
-                        )
-                    )
-                case DecisionRecord():
-                    self._emit(
-                        events.CallDecided(
-                            call=record.call,
-                            name=self.session.current.call(record.call).name,
-                            decision=record.decision,
-                            rule=record.rule,
-                            reason=record.reason,
-                        )
-                    )
-                case ObservationRecord():
-                    self._tell_end(record)
-                case CorrectionRecord():
-                    self._emit(events.FormatBroken(turn=record.turn, error=record.error))
-
-    def _tell_end(self, record: ObservationRecord) -> None:
-        shown = record.error.message if record.error is not None else record.content or ""
-        self._emit(
-            events.ToolEnded(
-                call=record.call,
-                name=record.name,
-                error=record.error,
-                preview=shown[:_PREVIEW_CHARS],
-                duration_ms=record.duration_ms,
-                output_size_chars=record.output_size_chars,
-            )
-        )
+            for event in events_of(record, records, self.session):
+                self._emit(event)
 
     # --- completions ---
 
@@ -349,7 +312,8 @@ class Driver:
         limits = self.session.limits
         if self._nested is not None:
             self._nested.begin(call.call)
-        result = await execute(
+        result = await self._reads.call(
+            execute,
             tool,
             call.arguments,
             timeout=limits.tool_timeout,
@@ -359,10 +323,13 @@ class Driver:
             ask=partial(self._nested.ask, call) if self._nested is not None else None,
             clean=self.outputs.clean,
             shown_chars=limits.max_observation_chars,
+            session=self.session.header.session,
             on_progress=lambda progress: self._tell_progress(call, progress),
         )
         if self._nested is not None and self._nested.waits(call.call):
             return  # whatever it returned: it is made again once a person has decided
+        if not mutates:  # what a call has changed must be written down at once
+            await self._summarise(call, result)
         shown = self.outputs.take(call, result)
         record = ObservationRecord(
             call=call.call,
@@ -373,12 +340,30 @@ class Driver:
             duration_ms=result.duration_ms,
             output_size_chars=result.output_size_chars,
             artifact=shown.artifact,
+            sources=shown.sources,
             nested=self._nested.spent(call.call) if self._nested is not None else 0,
+            cached=result.cached,
         )
         self._append(record)
-        self._tell_end(record)
+        self._emit(tool_ended(record))
         if shown.problem is not None:
             raise shown.problem
+
+    async def _summarise(self, call: CallRecord, result: ToolResult) -> None:
+        """Has the model summarise an output that is too long to be shown, where that is wanted."""
+        if self.session.header.long_observations != "summary":
+            return
+        text = self.outputs.too_long(call, result)
+        if text is None:
+            return
+
+        def tell(fraction: float) -> None:
+            self._tell_progress(call, Progress(_SUMMARISING, fraction))
+
+        began = monotonic()
+        record = await self._summariser.summarise(call, text, tell)
+        duration_ms = round((monotonic() - began) * 1000)
+        self._append(replace(record, duration_ms=duration_ms, at=self._now()))
 
     def _tell_progress(self, call: CallRecord, progress: Progress) -> None:
         self._emit(

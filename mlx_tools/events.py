@@ -128,7 +128,8 @@ class ToolProgress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnded(Event):
-    """A call has its observation. ``preview`` is the beginning of what the model is shown."""
+    """A call has its observation. ``preview`` is the beginning of what the model is shown;
+    ``cached``: nothing ran, it is what the same call was answered before."""
 
     call: str
     name: str
@@ -136,6 +137,7 @@ class ToolEnded(Event):
     preview: str
     duration_ms: int | None
     output_size_chars: int | None
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

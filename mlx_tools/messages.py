@@ -15,6 +15,9 @@ Style = Literal["jsonl", "markdown-json", "xml"]
 """How protocol lines are written: `mlx_tools.protocol.styles`."""
 
 Strategy = Literal["free", "guided", "grammar"]
+
+LongObservations = Literal["cut", "summary"]
+"""What a model is shown of an output that is too long: head and tail, or a summary between them."""
 """How a completion came about: written freely, guided hole by hole, or masked by a grammar."""
 
 FinishReason = Literal["stop", "length", "tool_calls"]

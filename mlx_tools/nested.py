@@ -24,6 +24,7 @@ from mlx_tools.outcome import Answered, Outcome, Paused, PendingCall, Stopped
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.records import CallRecord, NestedRecord, Record
 from mlx_tools.session import Session
+from mlx_tools.sources import spelled_out
 from mlx_tools.tools import ToolContext, ToolError
 
 MAX_DEPTH: Final = 2
@@ -142,7 +143,7 @@ class NestedRuns:
                 raise ToolError(f"the model could not be asked: {error}") from None
             self._spent[call.call, number] = outcome.turns
         if isinstance(outcome, Answered):
-            return outcome.answer
+            return spelled_out(outcome.answer, outcome.sources)
         if isinstance(outcome, Paused):
             name = _prefix(call.call, number)
             self._paused[call.call] = tuple(

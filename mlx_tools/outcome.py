@@ -22,8 +22,10 @@ from mlx_tools.records import (
     Record,
     RepairRecord,
     StoppedRecord,
+    SummaryRecord,
     UserRecord,
 )
+from mlx_tools.sources import GivenSource, cited, given_in
 
 CallStatus = Literal["ok", "error", "denied", "pending", "in_doubt", "dry_run"]
 
@@ -40,7 +42,8 @@ class CallReport:
 
     ``output`` is the whole output, where this process still has it: it is left out of everything
     that is printed or written (``repr`` too), unless asked for. ``artifact`` is the id of the
-    artifact that it was kept as.
+    artifact that it was kept as. ``cached``: nothing ran, it is what the same call was answered
+    before.
     """
 
     id: str
@@ -54,10 +57,11 @@ class CallReport:
     artifact: str | None = None
     error_code: str | None = None
     error_preview: str | None = None
+    cached: bool = False
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
         """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``
-        only where there is one."""
+        and ``cached`` only where there is one, and where it is."""
         out: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
@@ -72,6 +76,8 @@ class CallReport:
             out["output"] = self.output
         if self.artifact is not None:
             out["artifact"] = self.artifact
+        if self.cached:
+            out["cached"] = True
         return out | {"error_code": self.error_code, "error_preview": self.error_preview}
 
 
@@ -126,7 +132,7 @@ class Outcome:
             "transcript": self.transcript,
             "turns": self.turns,
             "calls": [call.to_json(include_outputs=include_outputs) for call in self.calls],
-            "sources": list(getattr(self, "sources", ())),
+            "sources": [source.to_json() for source in getattr(self, "sources", ())],
             "pending": [call.to_json() for call in getattr(self, "pending", ())],
             "usage": {"requests": self.requests} | asdict(self.usage),
             "repairs": dict(self.repairs),
@@ -137,11 +143,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered(Outcome):
-    """The model gave its final answer."""
+    """The model gave its final answer. ``sources`` are those that it cites, by number."""
 
     status: ClassVar[str] = "answered"
     answer: str
-    sources: tuple[Any, ...] = ()
+    sources: tuple[GivenSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,13 +194,14 @@ def outcome_of(
     start = max(i for i, r in enumerate(records) if isinstance(r, UserRecord))
     run = records[start:]
     completions = [r for r in run if isinstance(r, CompletionRecord)]
+    asked = [r for r in run if isinstance(r, CompletionRecord | SummaryRecord)]
     common: dict[str, Any] = {
         "session": header.session,
         "transcript": transcript,
         "turns": len(completions),
         "calls": _calls(run, outputs or {}, artifacts or {}),
-        "requests": sum(r.requests for r in completions),
-        "usage": total_usage([r.usage for r in completions]),
+        "requests": sum(r.requests for r in asked),
+        "usage": total_usage([r.usage for r in asked]),
         "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
         "model": header.model,
         "strategy": _strategy(completions, header),
@@ -202,7 +209,7 @@ def outcome_of(
     }
     match run[-1]:
         case AnswerRecord() as last:
-            return Answered(answer=last.content, sources=last.sources, **common)
+            return Answered(answer=last.content, sources=_cited(last, records), **common)
         case PauseRecord() as last:
             return Paused(pending=pending_calls(run, last), **common)
         case StoppedRecord() as last:
@@ -210,6 +217,12 @@ def outcome_of(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
     raise errors.TranscriptError("the run has not come to rest")
+
+
+def _cited(answer: AnswerRecord, records: Sequence[Record]) -> tuple[GivenSource, ...]:
+    """The sources that the answer cites, whichever question of the session they were found for."""
+    kept = (row for r in records if isinstance(r, ObservationRecord) for row in r.sources)
+    return cited(answer.content, answer.sources, {one.n: one for one in given_in(kept)})
 
 
 def _strategy(completions: Sequence[CompletionRecord], header: Header) -> str:
@@ -249,6 +262,7 @@ def _calls(
                 artifact=(end.artifact if end is not None else None) or artifacts.get(call.call),
                 error_code=error.code if error is not None else repeated.get(call.call),
                 error_preview=_preview(error, call.call in repeated),
+                cached=end is not None and end.cached,
             )
         )
     return tuple(reports)

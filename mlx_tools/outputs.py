@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlx_tools.artifacts import ArtifactStore
 from mlx_tools.errors import TranscriptError
@@ -14,6 +14,7 @@ from mlx_tools.policy import permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.records import CallRecord
 from mlx_tools.session import Session
+from mlx_tools.sources import Laid, Sources, lay_out
 from mlx_tools.tools import Registry, ToolResult
 from mlx_tools.tools.builtin.read_artifact import why_off
 from mlx_tools.tools.builtin.rooted import RootName
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 class Shown:
     """What an observation is written with.
 
-    ``problem`` is why the whole could not be kept. The call has run, and that must be written down
-    before anybody is told of it.
+    ``sources`` are those that the content shows, as a record keeps them. ``problem`` is why the
+    whole could not be kept. The call has run, and that must be written down before anybody is told
+    of it.
     """
 
     content: str | None
     error: ErrorInfo | None = None
     artifact: str | None = None
     problem: TranscriptError | None = None
+    sources: tuple[Mapping[str, Any], ...] = ()
 
 
 class Outputs:
@@ -73,6 +76,8 @@ class Outputs:
             self._failed = True
             earlier = (c for c in self.whole if c not in self._pages)
             return Shown(None, error, problem=self._keep(*earlier))
+        if result.sources is not None:
+            return self._found(call, result.sources.cleaned(self.clean))
         content = self._told(call, self.clean(result.content))
         limit = self._session.limits.max_observation_chars
         self.whole[call.call] = content
@@ -82,7 +87,40 @@ class Outputs:
         elif len(content) > limit or self._wants_all:
             problem = self._keep(call.call)
         artifact = self.artifacts.get(call.call)
-        return Shown(self._shown(content, limit, artifact), None, artifact, problem)
+        notice = self._with_summary(call, self._cut_notice(artifact, limit, len(content)))
+        return Shown(shorten(content, limit, notice), None, artifact, problem)
+
+    def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
+        """What `take` will have to cut, where a summary can say what is left out: text that did not
+        come out of an artifact page by page, and no sources, which are ranked."""
+        if result.content is None or result.sources is not None:
+            return None
+        if is_reader(self._session.specs.get(call.name)):
+            return None
+        content = self._told(call, self.clean(result.content))
+        return content if len(content) > self._session.limits.max_observation_chars else None
+
+    def _found(self, call: CallRecord, sources: Sources) -> Shown:
+        """Sources, numbered on from those that the session was given before."""
+        words, limit = self._session.words, self._session.limits.max_observation_chars
+        first = self._session.past.sources + 1
+        cite = words.cite_notice(first) if sources.found else ""
+        after = "\n".join(part for part in (sources.note, cite) if part)
+        laid = lay_out(sources, first)
+        told = self._told(call, "")
+        self.whole[call.call] = told + _joined(laid.text, after)
+        if len(self.whole[call.call]) <= limit:
+            problem = self._keep(call.call) if self._wants_all else None
+            content = self.whole[call.call]
+        else:
+            problem = self._keep(call.call)
+            after = after if len(after) <= limit // 2 else ""
+            room = max(limit - len(told) - len(after) - bool(after), 1)
+            notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
+            laid, content = _fitted(sources, first, room, notice)
+            content = (told + _joined(content, after))[:limit]
+        given = tuple(one.to_json() for one in laid.given)
+        return Shown(content, None, self.artifacts.get(call.call), problem, given)
 
     def clean(self, text: str) -> str:
         """The text without what the policy takes out."""
@@ -130,17 +168,29 @@ class Outputs:
                 self.artifacts[call] = key
         return None
 
-    def _shown(self, content: str, limit: int, artifact: str | None) -> str:
-        """The output, or head and tail of it, and where there is room how to read the rest."""
+    def _with_summary(
+        self, call: CallRecord, notice: Callable[[int, int], str]
+    ) -> Callable[[int, int], str]:
+        """The notice, and behind it the summary that the model wrote of the output, if it did."""
+        record = self._session.current.summary(call.call)
+        if record is None or not record.parts:
+            return notice
+        told = self._session.words.summary_notice(
+            [(part["offset"], self.clean(part["summary"])) for part in record.parts]
+        )
+        return lambda omitted, offset: notice(omitted, offset) + told
+
+    def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Callable[[int, int], str]:
+        """What stands where something of ``size`` characters was cut, by how much and where."""
         words = self._session.words
         if artifact is not None and self._can_read:
 
             def readable(omitted: int, offset: int) -> str:
                 return words.readable_cut_notice(omitted, offset, name=READER, key=artifact)
 
-            if 2 * len(readable(len(content), len(content))) <= limit:
-                return shorten(content, limit, readable)
-        return shorten(content, limit, lambda omitted, _: words.cut_notice(omitted))
+            if 2 * len(readable(size, size)) <= limit:
+                return readable
+        return lambda omitted, _: words.cut_notice(omitted)
 
     @property
     def _can_read(self) -> bool:
@@ -148,6 +198,23 @@ class Outputs:
         spec = self._session.specs.get(READER)
         usable = is_reader(spec) and READER not in self._session.disabled
         return usable and spec is not None and permitted(self._session.policy, spec)
+
+
+def _fitted(
+    sources: Sources, first: int, room: int, notice: Callable[[int, int], str]
+) -> tuple[Laid, str]:
+    """As much of the sources as there is room for, and the notice where there is room for it."""
+    whole = lay_out(sources, first)
+    longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
+    if len(whole.text) <= room or 3 * len(longest) > room:
+        laid = lay_out(sources, first, room)
+        return laid, laid.text
+    laid = lay_out(sources, first, room - len(longest))
+    return laid, laid.text + notice(laid.omitted, laid.cut_at or 0).rstrip("\n")
+
+
+def _joined(text: str, after: str) -> str:
+    return "\n".join(part for part in (text, after) if part)
 
 
 def switched_off(registry: Registry, store: ArtifactStore | None) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from mlx_tools.records import (
     ObservationRecord,
     Record,
 )
+from mlx_tools.sources import given_in
 from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
 
 _RAN: Final = ("tool_error", "timeout")
@@ -65,18 +66,22 @@ class Past:
     """What has happened in a session that decides about its later calls, over all its questions.
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
-    answered, ``at`` is when the last completion came.
+    answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source
+    that was given.
     """
 
     def __init__(self) -> None:
         self.made = Tally()
         self.private_read = False
+        self.sources = 0
         self._consents: dict[str, ApprovalRecord] = {}
         self.at = ""
         self._names: dict[str, str] = {}
 
     def note(self, record: Record, specs: Mapping[str, ToolSpec]) -> None:
         """Takes in any record of the session."""
+        if isinstance(record, ObservationRecord):
+            self.sources = max(self.sources, *(one.n for one in given_in(record.sources)), 0)
         match record:
             case CompletionRecord():
                 self.at = record.at

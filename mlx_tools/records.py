@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, Style, Usage
+from mlx_tools.messages import (
+    ErrorInfo,
+    FinishReason,
+    LongObservations,
+    Strategy,
+    Style,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +32,9 @@ class Header:
     ``require_tools`` are what ``system`` and ``examples`` were made of. ``standing`` is what was
     configured at the time besides what this session was allowed, empty where that is ``policy``
     itself. ``parent`` names the session and the call that this one runs within, where it does.
-    ``seal`` shows whoever has the store's secret that nobody changed the header since.
+    ``long_observations`` says what the model is shown of an output that is too long: a ``cut`` one,
+    or a ``summary`` too. ``seal`` shows whoever has the store's secret that nobody changed the
+    header since.
     """
 
     type: ClassVar[str] = "header"
@@ -60,6 +69,7 @@ class Header:
     catalog_budget: int | None = None
     history: tuple[Mapping[str, str], ...] = ()
     require_tools: tuple[str, ...] = ()
+    long_observations: LongObservations = "cut"
     seal: str = ""
 
 
@@ -265,11 +275,32 @@ class NestedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRecord:
+    """What the model wrote of an output that is too long to be shown; its observation follows.
+
+    ``parts`` are those of the output that it read, in order: each with its ``offset`` in characters
+    and its ``summary``. ``problem`` is why there are fewer than there could be. ``usage`` adds up
+    all ``requests``.
+    """
+
+    type: ClassVar[str] = "summary"
+    call: str
+    parts: tuple[Mapping[str, Any], ...] = ()
+    problem: str = ""
+    requests: int = 0
+    usage: Usage = Usage()  # noqa: RUF009  # frozen, so all may share it
+    duration_ms: int | None = None
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationRecord:
     """How a call ended. ``content`` is what the model sees; the whole stands in ``artifact``, and
     in ``whole`` where a golden transcript keeps it.
 
     ``nested`` is how many completions runs within the call took: they count against the run's.
+    ``cached``: nothing ran, it is what the same call was answered before. ``sources`` are those
+    that the content shows, each with ``n``, ``title`` and ``location``.
     """
 
     type: ClassVar[str] = "tool_observation"
@@ -282,6 +313,8 @@ class ObservationRecord:
     output_size_chars: int | None = None
     artifact: str | None = None
     nested: int = 0
+    cached: bool = False
+    sources: tuple[Mapping[str, Any], ...] = ()
     whole: str | None = None
 
 
@@ -301,7 +334,7 @@ class CorrectionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRecord:
-    """The final answer."""
+    """The final answer. ``sources`` is what the model named as such, whatever that is."""
 
     type: ClassVar[str] = "final_answer"
     turn: int
@@ -339,6 +372,7 @@ Record = (
     | ResumedRecord
     | ExecutionRecord
     | NestedRecord
+    | SummaryRecord
     | ObservationRecord
     | CorrectionRecord
     | AnswerRecord

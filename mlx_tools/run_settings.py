@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, get_args
 
 from mlx_tools import given
+from mlx_tools.messages import LongObservations
 from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat
+from mlx_tools.tools.reads import SCOPES, CacheScope
 from mlx_tools.verdicts import STRATEGIES, STYLES, FoundVerdict, StrategyChoice, StyleChoice
+
+_LONG: Final[tuple[str, ...]] = get_args(LongObservations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +28,10 @@ class RunSettings:
     ``reasoning`` is ``off``, ``auto`` or a budget in tokens. ``catalog_budget`` is how many tokens
     the tools may take in the prompt; past it a shortlist is shown. ``tool_choice`` is ``auto``,
     ``none``, ``required`` or a tool's name. A run whose policy lacks one of ``require_tools`` fails
-    before the model is asked anything.
+    before the model is asked anything. ``cache`` says how long what a call that only reads was
+    answered serves the same call again: for one ``run``, for the ``session``, or not at all
+    (``off``). ``long_observations`` says what is shown of an output that is too long: head and tail
+    (``cut``), or between them a ``summary`` that the model is asked for, of what only reads.
 
     Raises `UsageError`, naming the setting, for a value that cannot be.
     """
@@ -43,9 +50,18 @@ class RunSettings:
     require_tools: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int | None = None
+    cache: CacheScope = "run"
+    long_observations: LongObservations = "cut"
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] = ()
+
+    def naming(self, named: Callable[[str], str]) -> RunSettings:
+        """The same with the tools named as ``named`` has it, which takes other names for them."""
+        choice, wanted = named(self.tool_choice), tuple(map(named, self.require_tools))
+        if (choice, wanted) == (self.tool_choice, self.require_tools):
+            return self
+        return replace(self, tool_choice=choice, require_tools=wanted)
 
     def __post_init__(self) -> None:
         budget = _whole(self.reasoning) and int(self.reasoning) > 0
@@ -58,6 +74,8 @@ class RunSettings:
             ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
             ("catalog_budget", _from_zero(self.catalog_budget), "tokens, a whole number from 0"),
             ("temperature", _temperature(self.temperature), "a number from 0"),
+            ("cache", self.cache in SCOPES, ", ".join(SCOPES)),
+            ("long_observations", self.long_observations in _LONG, ", ".join(_LONG)),
             ("seed", self.seed is None or _whole(self.seed), "a whole number, or None"),
             ("chat_format", _is(self.chat_format, ChatFormat), "a ChatFormat, or None"),
             ("persona", _is(self.persona, str), "a text, or None"),

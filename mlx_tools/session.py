@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mlx_tools.due import Ask, Complete, Due, Execute, Rest, Thought, Write
+from mlx_tools.due import Ask, Complete, Due, Execute, Observed, Rest, Thought, Write
 from mlx_tools.errors import ErrorCode, TranscriptError
 from mlx_tools.messages import ErrorInfo, Strategy, ToolCall
 from mlx_tools.past import History, Past
@@ -160,6 +160,7 @@ class Session:
         self.asked_again = False
         self.question = record.content
         self.answered: list[ToolCall] = []
+        self.observed: list[Observed] = []
         self.history = History()
         self.state = State.COMPLETING
 
@@ -208,11 +209,14 @@ class Session:
                 self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
             search = self.told.observe(record)
             self.history.observe(record, search=search and record.name != self.tool_choice)
+            made = self.current.call(record.call)
+            call = ToolCall(made.name, made.arguments)
             if record.error is None and not search:
-                call = self.current.call(record.call)
-                self.answered.append(ToolCall(call.name, call.arguments))
+                self.answered.append(call)
             # A tool's error is an observation too, and its words may be somebody else's.
             said = record.content if record.error is None else record.error.message
+            if said and not search:
+                self.observed.append(Observed(said, record.error is not None, call))
             if said and calls_in(said):
                 self.observations.append(said)
         self._settle()
@@ -285,6 +289,7 @@ class Session:
             tools=self.told.tools,
             question=self.question,
             answered=tuple(self.answered),
+            observed=tuple(self.observed),
         )
 
     @property
@@ -340,6 +345,11 @@ class Session:
         """The record of a question, with the tools that it brings (`Told.offer`)."""
         tools = self.told.offer(content, tool_choice or self.header.tool_choice)
         return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools)
+
+    @property
+    def neutraliser(self) -> Neutraliser:
+        """What breaks control tokens in text that goes into a prompt."""
+        return self._neutraliser
 
     def neutralise(self, text: str) -> str:
         """``text`` with its control tokens broken, for use in a prompt."""

@@ -29,7 +29,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     ),
     State.CALLING: frozenset(
         {"decision", "paused", "edited", "approval", "execution_started", "nested_run"}
-        | {"tool_observation", "resumed", "stopped"}
+        | {"summary", "tool_observation", "resumed", "stopped"}
     ),
     State.PAUSED: frozenset({"edited", "approval", "tool_observation", "resumed", "stopped"}),
     State.STOPPED: frozenset({"user"}),

@@ -24,6 +24,7 @@ from mlx_tools.records import (
     PauseRecord,
     Record,
     StoppedRecord,
+    SummaryRecord,
 )
 
 Emit = Callable[[events.Event], None]
@@ -121,7 +122,8 @@ class _Spans:
             if span is not None:
                 self._close(span, code or "interrupted")
         run = self._records[self._start :]
-        usage = total_usage([r.usage for r in run if isinstance(r, CompletionRecord)])
+        asked = (r for r in run if isinstance(r, CompletionRecord | SummaryRecord))
+        usage = total_usage([r.usage for r in asked])
         self._run.set_attributes(_usage(usage) | {"mlx_tools.outcome": _outcome(last)})
         self._close(self._run, code)
 

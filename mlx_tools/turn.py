@@ -40,6 +40,7 @@ from mlx_tools.records import (
     Record,
     RepairRecord,
     StoppedRecord,
+    SummaryRecord,
 )
 from mlx_tools.spec import ToolSpec
 
@@ -48,7 +49,7 @@ _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 _OF_A_CALL: Final = (
     *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
-    *(ApprovalRecord, EditRecord),
+    *(SummaryRecord, ApprovalRecord, EditRecord),
 )
 
 
@@ -81,6 +82,7 @@ class Turn:
         self._approvals: dict[str, ApprovalRecord] = {}
         self._edited: set[str] = set()
         self._nested: dict[tuple[str, int], str] = {}
+        self._summaries: dict[str, SummaryRecord] = {}
         self._started: set[str] = set()
         self._in_doubt: set[str] = set()
         self.open_calls: dict[str, CallRecord] = {}
@@ -147,6 +149,8 @@ class Turn:
                     self._in_doubt.add(record.call)
             case NestedRecord():
                 self._nested[record.call, record.run] = record.session
+            case SummaryRecord():
+                self._summaries[record.call] = record
             case ObservationRecord():
                 del self.open_calls[record.call]
 
@@ -170,6 +174,10 @@ class Turn:
     def nested(self, key: str, run: int) -> str | None:
         """The session in which this call asked the model for the time number ``run``."""
         return self._nested.get((key, run))
+
+    def summary(self, key: str) -> SummaryRecord | None:
+        """What the model wrote of this call's output, where that is too long to be shown."""
+        return self._summaries.get(key)
 
     def was_edited(self, key: str) -> bool:
         """Whether a person gave this call other arguments."""

@@ -63,7 +63,8 @@ def _code(value: Any) -> str:
         return f"`{str(value).lower()}`"
     if isinstance(value, dict) and not value:
         return "`{}`"
-    return "`[]`" if value == () else f"`{value!r}`".replace("'", '"')
+    shown = list(value) if isinstance(value, tuple) else value
+    return f"`{shown!r}`".replace("'", '"')
 
 
 def main(arguments: list[str]) -> int:

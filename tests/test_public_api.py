@@ -36,6 +36,8 @@ PUBLIC = [
     "Registry",
     "RunSettings",
     "ServerBackend",
+    "Source",
+    "Sources",
     "Stopped",
     "Tool",
     "ToolSpec",

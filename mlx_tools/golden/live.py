@@ -76,6 +76,7 @@ async def check_live(
         project_context=header.project_context,
         tool_choice=header.tool_choice,
         require_tools=header.require_tools,
+        long_observations=header.long_observations,
         catalog_budget=settings.catalog_budget
         if header.catalog_budget is None
         else header.catalog_budget,

@@ -23,6 +23,7 @@ from mlx_tools.records import (
     ObservationRecord,
     PauseRecord,
     Record,
+    SummaryRecord,
 )
 from mlx_tools.transcript import from_json, to_json
 
@@ -66,7 +67,7 @@ def _without_marks(record: Record) -> Record:
         case Header():
             kind = {k: v for k, v in record.backend.items() if k == "kind"}
             return replace(record, seal="", backend=kind)
-        case CompletionRecord() | ObservationRecord():
+        case CompletionRecord() | SummaryRecord() | ObservationRecord():
             return replace(record, duration_ms=None)
         case PauseRecord():
             digests = tuple(f"{{digest {call}}}" for call in record.calls)

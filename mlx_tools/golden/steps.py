@@ -257,6 +257,17 @@ def _nested(r: _Json) -> Iterator[Step]:
     yield Step("host", _of("Runs", r), "asks the model", [f"time {as_text(r.get('run'))}"])
 
 
+def _summary(r: _Json) -> Iterator[Step]:
+    notes = [as_text(r["problem"])] if r.get("problem") else []
+    step = Step("model", _of("Summary", r), "of a long output", notes)
+    parts = r.get("parts")
+    told = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    if told:
+        lines = (f"[from {as_text(p.get('offset'))}] {as_text(p.get('summary'))}" for p in told)
+        step.blocks.append(folded("\n".join(lines)))
+    yield step
+
+
 def _observation(r: _Json) -> Iterator[Step]:
     error = r.get("error")
     notes = _took(r)
@@ -316,6 +327,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Json], Iterable[Step]]]] = {
     "resumed": _resumed,
     "execution_started": _started,
     "nested_run": _nested,
+    "summary": _summary,
     "tool_observation": _observation,
     "correction": _correction,
     "final_answer": _answer,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final, Protocol
 
 from mlx_tools.spec import MUTATING, Effects, ToolSpec
@@ -75,7 +78,8 @@ def facts_of(
     placeholder = False
     look = _ours() if finder is None else finder
     if "network" in possible:
-        secrets = {one.kind for text in _texts(arguments) for one in look.find_secrets(text)}
+        texts = (one for text in _texts(arguments) for one in (text, *_undisguised(text)))
+        secrets = {one.kind for text in texts for one in look.find_secrets(text)}
     if not MUTATING.isdisjoint(possible):
         placeholder = any(map(look.holds_placeholder, _texts(arguments)))
     return Facts(
@@ -106,6 +110,40 @@ def _texts(arguments: Mapping[str, Any]) -> Iterator[str]:
             case list() | tuple() as items:
                 left += items
     yield _compact(dict(arguments))
+
+
+_GAP: Final = re.compile(r"(?:[\s+]|%(?:20|0[0-9ad]))+", re.IGNORECASE)
+"""What divides words, in a URL too."""
+
+_JOINED: Final = (2, 3, 4)
+"""Pieces that a secret may have been divided into."""
+
+_SHORT_PIECE: Final = 8
+"""Characters of pieces of which there may be any number."""
+
+_SHORTEST: Final = 16
+"""Characters of the shortest secret that is looked for so."""
+
+_MOST_JOINED: Final = 10_000
+"""Characters of a text that is looked at so; a URL and a query have less."""
+
+
+def _undisguised(text: str) -> Iterator[str]:
+    """What a text says to whoever reads wide letters as plain ones, leaves out what cannot be seen,
+    and puts together again what was divided by blanks; nothing where that is the text itself."""
+    plain = "".join(
+        char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
+    )
+    if plain != text:
+        yield plain
+    pieces = [piece for piece in _GAP.split(plain) if piece] if len(plain) <= _MOST_JOINED else []
+    joined = [
+        "".join(pieces[at : at + size]) for size in _JOINED for at in range(len(pieces) - size + 1)
+    ]
+    for short, run in groupby(pieces, key=lambda piece: len(piece) <= _SHORT_PIECE):
+        joined += ["".join(run)] if short else []
+    if found := [one for one in joined if len(one) >= _SHORTEST]:
+        yield "\n\n".join(found)
 
 
 def _flat(items: Iterable[tuple[str, Any]]) -> Iterator[Any]:

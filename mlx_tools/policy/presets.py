@@ -56,12 +56,18 @@ _FILES: Effects = frozenset(("read", "write"))
 
 PRESETS: Final[Mapping[str, Preset]] = _frozen(
     Preset("readonly_basic", ("calculator", "clock", "file_access", "read_artifact"), _READ),
-    Preset("readonly_files", ("file_access", "read_artifact"), _READ),
+    Preset("readonly_files", ("file_access", "format_xml", "read_artifact"), _READ),
+    Preset(
+        "readonly_knowledge",
+        ("query_knowledge_base", "list_corpora", "calculator", "clock", "read_artifact"),
+        _READ,
+    ),
     Preset(
         "workspace",
-        ("calculator", "clock", "file_access", "create_file", "read_artifact"),
+        ("calculator", "clock", "file_access", "create_file", "format_xml", "read_artifact"),
         _FILES,
     ),
+    Preset("notes", ("clock", "notes_create", "notes_search", "read_artifact"), _FILES),
 )
 
 DEFAULT_PRESET: Final = "readonly_basic"

@@ -16,7 +16,8 @@ from typing import Any, Final, get_args
 from mlx_tools.errors import ConfigError, ErrorCode
 
 STYLES: Final = ("jsonl", "markdown-json", "xml")
-RESPONSE_MODES: Final = ("answer-first", "rag-first")
+LOOK_UP_MODE: Final = "rag-first"
+RESPONSE_MODES: Final = ("answer-first", LOOK_UP_MODE)
 
 PERSONA: Final = "persona.txt"
 MODE: Final = "mode-{}.txt"
@@ -67,6 +68,16 @@ class ExampleWords:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryWords:
+    """How a summary of a long output is asked for, and how it is shown."""
+
+    system: str
+    request: str
+    notice: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
 class PromptWords:
     """All texts, checked. Made by `parse_words`."""
 
@@ -85,6 +96,8 @@ class PromptWords:
     cut: str
     edited: str
     cut_readable: str
+    cite: str
+    summary: SummaryWords
     errors: Mapping[str, str]
     examples: ExampleWords
     corrections: Mapping[str, str] = field(default_factory=dict)
@@ -110,6 +123,22 @@ class PromptWords:
     def cut_notice(self, omitted: int) -> str:
         """What stands where ``omitted`` characters of an observation were left out."""
         return fill(self.cut, {"omitted": str(omitted)})
+
+    def cite_notice(self, number: int) -> str:
+        """What stands after sources, of which ``number`` is the first one's."""
+        return fill(self.cite, {"number": str(number)})
+
+    def summary_request(self, question: str, *, name: str, text: str) -> str:
+        """What the model is asked, for a summary of ``text``, of what the tool ``name`` gave."""
+        return fill(self.summary.request, {"question": question, "name": name, "text": text})
+
+    def summary_notice(self, parts: Sequence[tuple[int, str]]) -> str:
+        """A summary as it is shown: of each part, where it begins and what it says."""
+        lines = (
+            fill(self.summary.part, {"offset": str(offset), "summary": said})
+            for offset, said in parts
+        )
+        return self.summary.notice + "".join(lines)
 
     def edited_notice(self, arguments: Mapping[str, Any]) -> str:
         """What stands before the output of a call that a person gave these arguments."""
@@ -143,6 +172,7 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
     messages = _Table.parse(MESSAGES, texts)
     catalog = messages.table("catalog")
     turns = messages.table("turns")
+    summary = messages.table("summary")
     return PromptWords(
         persona=_whole(PERSONA, texts),
         response_modes=_by_name(RESPONSE_MODES, MODE, texts),
@@ -159,6 +189,13 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         cut=turns.text("cut", required=("omitted",)),
         edited=turns.text("edited", required=("arguments",)),
         cut_readable=turns.text("cut_readable", required=("omitted", "name", "id", "offset")),
+        cite=turns.text("cite", required=("number",)),
+        summary=SummaryWords(
+            system=summary.text("system"),
+            request=summary.text("request", required=("question", "name", "text")),
+            notice=summary.text("notice"),
+            part=summary.text("part", required=("offset", "summary")),
+        ),
         errors=messages.table("errors").texts(CODES, allowed=_NAMES),
         corrections=messages.table("corrections").texts(CODES, complete=False),
         examples=_examples(_Table.parse(EXAMPLES, texts)),

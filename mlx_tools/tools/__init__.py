@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from mlx_tools.tools.context import Progress, ToolContext
+from mlx_tools.tools.declaration import EffectsBy
 from mlx_tools.tools.executor import ToolResult, execute
+from mlx_tools.tools.folder.tool import load_tool
+from mlx_tools.tools.reads import Reads
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, ToolError, preview_of, tool
+from mlx_tools.tools.tool import Callee, Preview, Tool, ToolError, preview_of, tool
 
 __all__ = [
     "Callee",
@@ -14,12 +17,14 @@ __all__ = [
     "InvalidArguments",
     "Preview",
     "Progress",
+    "Reads",
     "Registry",
     "Tool",
     "ToolContext",
     "ToolError",
     "ToolResult",
     "execute",
+    "load_tool",
     "preview_of",
     "tool",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent import futures
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from math import isnan
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -56,7 +57,8 @@ class ToolContext:
     that shows or does more on behalf of its caller holds itself to it. Without one it allows
     nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
     no preview: a tool that finds another state must change nothing. ``artifacts`` are those of the
-    session that made the call, None outside of one. ``shown_chars`` is how many characters of the
+    session that made the call, None outside of one. ``session`` is its id, empty where there is
+    none. ``shown_chars`` is how many characters of the
     output the model will see, None for all.
     """
 
@@ -71,6 +73,7 @@ class ToolContext:
         "artifacts",
         "expected",
         "policy",
+        "session",
         "shown_chars",
         "timeout",
     )
@@ -85,12 +88,14 @@ class ToolContext:
         shown_chars: int | None = None,
         ask: Ask | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        session: str = "",
     ) -> None:
         self.timeout = timeout
         self.expected = expected
         self.artifacts = artifacts
         self.shown_chars = shown_chars
         self.policy = policy or Policy()
+        self.session = session
         self._report = report
         self._ask = ask
         self._loop = loop
@@ -157,12 +162,15 @@ class ToolContext:
     def progress(self, message: str = "", fraction: float | None = None) -> None:
         """Reports how far the call has come; may be called from any thread, as often as one likes.
 
-        ``message`` is cut at 200 characters, ``fraction`` is held between 0 and 1.
+        ``message`` is cut at 200 characters, ``fraction`` is held between 0 and 1; one that is no
+        number (NaN) is left out. Of reports that come too fast for a reader only some are passed
+        on, the last always.
         """
         if self._report is None or self._cancelled:
             return
         share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        self._report(Progress(str(message)[:MAX_PROGRESS_CHARS], share))
+        known = share is not None and not isnan(share)  # what JSON does not have says nothing
+        self._report(Progress(str(message)[:MAX_PROGRESS_CHARS], share if known else None))
 
 
 _current: ContextVar[ToolContext | None] = ContextVar("mlx_tools_context", default=None)

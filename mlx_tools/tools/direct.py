@@ -103,7 +103,7 @@ async def call_tool(
                 why = "other arguments are another call: make that one"
             return call.ended("denied", error=ErrorInfo("denied", why))
         expected = preview.state or None
-    return await call.run(on_progress, expected)
+    return await call.run(on_progress, expected, session)
 
 
 class _Direct:
@@ -187,7 +187,9 @@ class _Direct:
     ) -> tuple[Preview, ApprovalAnswer]:
         """What the call would change, and what a person says of that."""
         tool = self._registry.get(judged.call.name)
-        preview = await anyio.to_thread.run_sync(preview_of, tool, judged.call.arguments)
+        preview = await anyio.to_thread.run_sync(
+            preview_of, tool, judged.call.arguments, self._policy
+        )
         shown = Shown(
             session=session,
             call=_CALL,
@@ -221,7 +223,9 @@ class _Direct:
             )
         return preview, answer
 
-    async def run(self, on_progress: OnProgress | None, expected: str | None) -> DirectCall:
+    async def run(
+        self, on_progress: OnProgress | None, expected: str | None, session: str
+    ) -> DirectCall:
         """Runs the tool."""
         tool = self._registry.get(self._call.name)
         mutates = tool.spec.mutates(self._call.arguments)
@@ -232,6 +236,7 @@ class _Direct:
             timeout=self._limits.tool_timeout,
             policy=self._policy,
             expected=expected,
+            session=session,
             clean=_clean if self._policy.redacts else str,
             on_progress=on_progress,
         )

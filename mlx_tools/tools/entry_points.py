@@ -14,6 +14,7 @@ from mlx_tools.policy import matches
 from mlx_tools.policy.patterns import PLUGIN_NAME
 from mlx_tools.spec import ToolSpec
 from mlx_tools.tools.builtin.words import PLUGIN as BUILTIN
+from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool
 
 GROUP: Final = "mlx_tools.tools"
@@ -55,14 +56,16 @@ def installed() -> list[Offer]:
 def offered(offer: Offer) -> list[Any]:
     """Imports an offer and returns what it says are tools. Raises ToolDefinitionError, with the
     reason, whatever goes wrong in it."""
-    if not PLUGIN_NAME.fullmatch(offer.plugin) or offer.plugin == BUILTIN:
+    if not PLUGIN_NAME.fullmatch(offer.plugin) or offer.plugin in (BUILTIN, FOLDER):
         raise ToolDefinitionError(f"{offer.plugin!r} cannot name a plugin")
     try:
         found = offer.load()
         if callable(found) and not is_tool(found):
             found = found()
         return [found] if is_tool(found) else list(found)
-    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # somebody else's code: nothing is known of it
         text = f"{type(error).__name__}: {error}"
         raise ToolDefinitionError(f"it could not be loaded: {text[:300]}") from None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,15 +18,17 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
+from mlx_tools.sources import Sources, lay_out
 from mlx_tools.tools.context import (
     Artifacts,
     Ask,
-    Progress,
     ToolContext,
     reset_context,
     set_context,
 )
-from mlx_tools.tools.results import ResultError, to_text, whole_characters
+from mlx_tools.tools.reports import OnProgress as OnProgress
+from mlx_tools.tools.reports import Reports
+from mlx_tools.tools.results import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
 from mlx_tools.tools.tool import Callee, Tool, ToolError
@@ -45,8 +46,6 @@ _GRACE: Final = 1.0
 _LOOK: Final = 0.05
 """Seconds between two looks at whether a person is still waited for."""
 
-OnProgress = Callable[[Progress], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
@@ -54,12 +53,16 @@ class ToolResult:
 
     ``duration_ms`` is the time it took. ``output_size_chars`` is the size of what the tool
     returned, in characters, also where it was too large to be kept; 0 where it returned nothing.
+    ``cached``: it is what the same call was answered before, and nothing ran.
+    ``sources`` is what it found, where it returned that; ``content`` then has them numbered from 1.
     """
 
     content: str | None
     error: ErrorInfo | None
     duration_ms: int
     output_size_chars: int
+    cached: bool = False
+    sources: Sources | None = None
 
 
 async def execute(
@@ -72,6 +75,7 @@ async def execute(
     expected: str | None = None,
     artifacts: Artifacts | None = None,
     shown_chars: int | None = None,
+    session: str = "",
     ask: Ask | None = None,
     clean: Callable[[str], str] = str,
     on_progress: OnProgress | None = None,
@@ -86,10 +90,11 @@ async def execute(
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``policy``, ``expected``, ``artifacts``, ``shown_chars`` and ``ask`` are what the tool's
-    context has; ``clean`` is what an error's words pass before they are cut. Time in which a person
-    is waited for on behalf of the call does not count. ``on_progress`` is called in the event loop
-    with what the tool reports, the latest report alone where they come faster than the loop turns.
+    final. ``policy``, ``expected``, ``artifacts``, ``shown_chars``, ``session`` and ``ask`` are
+    what the tool's context has; ``clean`` is what an error's words pass before they are cut. Time
+    in which a person is waited for on behalf of the call does not count. ``on_progress`` is called
+    in the event loop with what the tool reports, before this returns; see `Reports` for reports
+    that come fast.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -98,22 +103,23 @@ async def execute(
     started = perf_counter()
     tries = 2 if spec.retry == "read_only" and not spec.mutates(arguments) else 1
     outcome: Outcome | None = None
-    for _ in range(tries):
-        left = seconds - (perf_counter() - started)
-        given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change them
-        context = ToolContext(
-            _reporter(on_progress) if on_progress else None,
-            max(left, 0.0),
-            policy,
-            expected,
-            artifacts,
-            shown_chars,
-            ask,
-            asyncio.get_running_loop(),
-        )
-        outcome = await _attempt(tool, given, context)
-        if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
-            break
+    with Reports(on_progress) as reports:
+        for _ in range(tries):
+            given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change it
+            context = ToolContext(
+                reports.take if on_progress is not None else None,
+                max(seconds - (perf_counter() - started), 0.0),
+                policy,
+                expected,
+                artifacts,
+                shown_chars,
+                ask,
+                asyncio.get_running_loop(),
+                session,
+            )
+            outcome = await _attempt(tool, given, context)
+            if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
+                break
     duration_ms = round((perf_counter() - started) * 1000)
     if outcome is None:
         return _failed("timeout", _too_late(tool, seconds), duration_ms)
@@ -135,14 +141,14 @@ def _copied(value: Any) -> Any:
 async def _attempt(
     tool: Callee, arguments: Mapping[str, Any], context: ToolContext
 ) -> Outcome | None:
-    """One call. Returns its outcome, the value as text, or None where its time is over."""
+    """One call. Returns its outcome, the value as text or sources, or None where time is over."""
     loop = asyncio.get_running_loop()
     leave: Callable[[], None] | None = None
     token = set_context(context)
     try:
         if isinstance(tool, Tool) and not tool.is_async:
             work = tool.blocking(arguments)
-            outcome = submit(lambda: to_text(work()))
+            outcome = submit(lambda: to_result(work()))
         else:
             outcome = loop.create_future()
             running = _guarded(tool, arguments, outcome)
@@ -180,15 +186,15 @@ async def _guarded(
 ) -> None:
     """An asynchronous call that settles ``outcome``; none of its exceptions reaches the loop."""
     try:
-        settle(outcome, (to_text(await tool.call(arguments)), None))
-    except (Exception, SystemExit) as error:
-        settle(outcome, (None, error))
+        settle(outcome, (to_result(await tool.call(arguments)), None))
     except asyncio.CancelledError:  # the tool's own doing, or nobody waits any more
         settle(outcome, (None, ToolError("the tool was cancelled")))
         raise
-    except BaseException as error:
+    except (KeyboardInterrupt, GeneratorExit) as error:  # the latter, too, where it was closed
         settle(outcome, (None, error))
         raise
+    except BaseException as error:
+        settle(outcome, (None, error))
 
 
 async def _shell(running: Coroutine[Any, Any, None]) -> None:
@@ -222,28 +228,6 @@ def _end(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
     task.cancel()
 
 
-def _reporter(on_progress: OnProgress) -> OnProgress:
-    """Takes reports from any thread, and hands the latest one to the loop, one at a time."""
-    loop = asyncio.get_running_loop()
-    lock = threading.Lock()
-    waiting: list[Progress] = []
-
-    def deliver() -> None:
-        with lock:
-            latest = waiting.pop()
-        on_progress(latest)
-
-    def report(progress: Progress) -> None:
-        with lock:
-            scheduled = bool(waiting)
-            waiting[:] = [progress]
-        if not scheduled:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(deliver)
-
-    return report
-
-
 def _may_pass(error: BaseException) -> bool:
     """Whether the same call might succeed a moment later."""
     final = (InvalidArguments, ToolError, ResultError, TooManyThreads, SystemExit)
@@ -258,16 +242,23 @@ def _too_late(tool: Callee, seconds: float) -> str:
 def _result(
     outcome: Outcome, duration_ms: int, max_output_chars: int, clean: Callable[[str], str]
 ) -> ToolResult:
-    text, error = outcome
+    value, error = outcome
     if error is not None:
         return _failed(*_words(error, clean), duration_ms)
+    sources = value if isinstance(value, Sources) else None
+    text = value if sources is None else _told(sources)
     if len(text) > max_output_chars:
         message = (
             f"the call was made, but its output of {len(text)} characters is too large "
             f"(at most {max_output_chars})"
         )
         return _failed("payload_too_large", message, duration_ms, len(text))
-    return ToolResult(text, None, duration_ms, len(text))
+    return ToolResult(text, None, duration_ms, len(text), sources=sources)
+
+
+def _told(sources: Sources) -> str:
+    """The sources as text, as they are outside of a run."""
+    return "\n".join(part for part in (lay_out(sources).text, sources.note) if part)
 
 
 def _failed(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:
@@ -287,10 +278,10 @@ def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode
             return "invalid_arguments", _cut(text)
         case ResultError() | TooManyThreads():
             return "tool_error", _cut(text)
-        case Exception() | SystemExit():
-            kind = type(error).__name__
-            return "tool_error", _cut(f"{kind}: {text}" if text else kind)
-    raise error
+        case KeyboardInterrupt():
+            raise error
+    kind = type(error).__name__
+    return "tool_error", _cut(f"{kind}: {text}" if text else kind)
 
 
 def _cut(text: str) -> str:

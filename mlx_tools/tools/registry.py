@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlx_tools import given
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.policy import Policy, asks, check_presets, denial, matches, permitted
+from mlx_tools.policy import Policy, check_presets, denial, matches
+from mlx_tools.policy.patterns import PLUGIN
 from mlx_tools.prompt import READER, SEARCH
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools.builtin.rooted import Root, RootName, supported
+from mlx_tools.spec import ToolSpec, names_of, tool_named
+from mlx_tools.tools.builtin.rooted import RootName
+from mlx_tools.tools.declaration import check_declared
 from mlx_tools.tools.entry_points import Offer, installed, is_tool, of_plugin, offered
+from mlx_tools.tools.folder import PLUGIN as FOLDER
+from mlx_tools.tools.listing import described, row, row_of_offer
 from mlx_tools.tools.schema import check_parameters
-from mlx_tools.tools.tool import Callee, check_declared
+from mlx_tools.tools.tool import Callee
+
+if TYPE_CHECKING:
+    from mlx_tools.tools.builtin.schedule_task import Jobs
+    from mlx_tools.tools.folder.shelf import Shelf
+    from mlx_tools.tools.web.options import WebOptions
+
+NO_SUCH: Final = "there is no such tool"
+NOT_PERMITTED: Final = "it is not permitted"
 
 
 class Registry:
@@ -46,35 +58,36 @@ class Registry:
         *,
         switched_off: Mapping[str, str] | None = None,
         commands: Iterable[str] = (),
+        knowledge_base: str | os.PathLike[str] | None = None,
+        notes: str | os.PathLike[str] | None = None,
+        jobs: Jobs | None = None,
+        web: WebOptions | None = None,
     ) -> Self:
         """The built-in tools. ``roots`` are folders that file tools may see (``DIR`` or
         ``DIR:rw``); without one, the file tools and ``run_command`` are disabled. ``commands`` are
-        programs that ``run_command`` may run besides its own, with any arguments. Raises UsageError
-        for a root that is no folder and a program that is no name, ToolDefinitionError where a
-        preset does not hold for these tools."""
-        from mlx_tools.tools.builtin.calculator import calculator
-        from mlx_tools.tools.builtin.clock import clock
-        from mlx_tools.tools.builtin.create_file import create_file
-        from mlx_tools.tools.builtin.file_access import file_access
-        from mlx_tools.tools.builtin.read_artifact import read_artifact
-        from mlx_tools.tools.builtin.run_command import run_command, unusable
-        from mlx_tools.tools.builtin.tool_search import tool_search
+        programs that ``run_command`` may run besides its own, with any arguments.
+        ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools
+        are disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be
+        there; without one, the tools for notes are disabled. ``jobs`` is where `schedule_task` puts
+        jobs; without it, that is disabled. ``web`` is for ``fetch_url`` and ``web_search``, the
+        usual options without it. Raises UsageError for a root that is no folder, a program that is
+        no name and options that cannot be, ToolDefinitionError where a preset does not hold for
+        these tools."""
+        from mlx_tools.tools.builtin.provided import provided
 
         registry = cls(switched_off=switched_off)
-        usable = supported()
-        names = [_root(root) for root in given.items("roots", roots, "give a list of folders")]
-        opened = [Root(name) for name in names] if usable else []
-        of_files = (file_access(opened), create_file(opened))
-        others = (tool_search(registry), read_artifact())
-        for tool in (calculator(), clock(), *of_files, *others):
-            registry._put(tool)
-        if not opened:
-            no_roots = "no folder was named that it may see (--root DIR)"
-            reason = no_roots if usable else "this system cannot open files safely (openat)"
-            registry._disabled |= {tool.spec.name: reason for tool in of_files}
-        further = given.items("commands", commands, "give a list of programs")
-        registry._put(run_command(opened, further))
-        registry._unusable["run_command"] = functools.partial(unusable, opened)
+        for one in provided(
+            registry,
+            [_root(root) for root in given.items("roots", roots, "give a list of folders")],
+            commands=given.items("commands", commands, "give a list of programs"),
+            knowledge_base=None if knowledge_base is None else Path(knowledge_base),
+            notes=None if notes is None else Path(notes),
+            jobs=jobs,
+            web=web,
+        ):
+            registry._put(one.tool, unusable=one.unusable)
+            if one.off is not None:
+                registry._disabled[one.tool.spec.name] = one.off
         check_presets({tool.spec.name: tool.spec for tool in registry._tools.values()})
         return registry
 
@@ -89,6 +102,29 @@ class Registry:
         self._pending = find
         return self
 
+    def with_folder(self, shelf: Shelf, refused: str | None = None) -> Self:
+        """Adds the tools of the user's folder that are trusted as they are.
+
+        A tool that is not, that cannot be used or whose name is taken is disabled with the reason,
+        under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refused`` is why
+        none of them may run. Raises ConfigError where it cannot be read what is trusted.
+        """
+        from mlx_tools.tools.folder.tool import folder_tool
+
+        for found in shelf.tools(shelf.said()):
+            key = f"{PLUGIN}{FOLDER}/{found.name}"
+            if found.folder is None or refused is not None:
+                self._disabled[key] = refused or found.reason or ""
+                continue
+            try:
+                self.add(folder_tool(found.folder))
+            except ToolDefinitionError as error:
+                self._disabled[key] = str(error)
+                continue
+            if found.reason is not None:
+                self._disabled[found.name] = found.reason
+        return self
+
     def add(self, tool: Callee) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
         is taken."""
@@ -97,6 +133,8 @@ class Registry:
         spec = tool.spec
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
+        if other := next((name for name in names_of(spec.name) if name in self._tools), None):
+            raise ToolDefinitionError(f"there is a tool {other}, of which this is another name")
         try:
             check_declared(spec)
             check_parameters(spec.parameters)
@@ -124,11 +162,15 @@ class Registry:
         self._switched_off[pattern] = reason
 
     def get(self, name: str) -> Callee:
-        """The enabled tool of this name. Raises UsageError where there is none."""
+        """The enabled tool of this name, or of which it is another one. Raises UsageError where
+        there is none."""
         if name not in self._tools:
             self._load()
-        tool = self._tools.get(name)
+        tool = self._tools.get(tool_named(name, self._tools))
         if tool is None:
+            reason = self._refused_offer(name)
+            if reason is not None:
+                raise UsageError(f"{name} is disabled: {reason}")
             close = difflib.get_close_matches(name, self._tools, n=1)
             hint = f"did you mean {close[0]}?" if close else None
             raise UsageError(f"there is no tool {name[:100]!r}", hint=hint)
@@ -146,6 +188,15 @@ class Registry:
         self._load()
         return {name: tool.spec for name, tool in self._tools.items()}
 
+    def named(self, name: str) -> str:
+        """The name of the tool that is meant: ``name``, or of which it is another one."""
+        return tool_named(name, self.all_specs())
+
+    def _refused_offer(self, name: str) -> str | None:
+        """Why a tool of this name was offered and could not be added, None where none was."""
+        offers = (why for key, why in self._disabled.items() if key.endswith(f"/{name}"))
+        return next(offers, None)
+
     @property
     def disabled(self) -> Mapping[str, str]:
         """The names of the disabled tools, each with the reason. What a package offers and could
@@ -157,35 +208,24 @@ class Registry:
     def lacks(self, name: str, policy: Policy) -> str | None:
         """Why a run under ``policy`` can call no tool of this name: there is none, it is disabled
         (with the reason), or the policy does not permit it. None where it may."""
-        spec = self.all_specs().get(name)
+        spec = self.all_specs().get(self.named(name))
         if spec is None:
-            offers = (why for key, why in self._disabled.items() if key.endswith(f"/{name}"))
-            reason = next(offers, None)
-            return "there is no such tool" if reason is None else f"it is disabled: {reason}"
+            reason = self._refused_offer(name)
+            return NO_SUCH if reason is None else f"it is disabled: {reason}"
         reason = self._reason(spec)
         if reason is not None:
             return f"it is disabled: {reason}"
         denied = denial(policy, spec)
-        return None if denied is None else f"it is not permitted: {denied.reason}"
+        return None if denied is None else f"{NOT_PERMITTED}: {denied.reason}"
 
     def describe(self, name: str) -> dict[str, Any]:
         """Everything that is known of a tool before it runs, as JSON values: name, description,
         parameters, effects (all that are possible), plugin, timeout, retry, needs_approval,
-        private."""
-        spec = self.all_specs().get(name)
+        private, cache."""
+        spec = self.all_specs().get(self.named(name))
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
-        return {
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": spec.parameters,
-            "effects": sorted(spec.possible_effects),
-            "plugin": spec.plugin,
-            "timeout": spec.timeout,
-            "retry": spec.retry,
-            "needs_approval": spec.needs_approval,
-            "private": spec.private,
-        }
+        return described(spec)
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
         """What ``mlx-tools tools list --json`` prints, an object a tool.
@@ -193,38 +233,15 @@ class Registry:
         ``permitted`` says whether the policy may allow a call at all, ``needs_approval`` whether
         every call is asked about. Disabled tools, and offers that could not be added, come along.
         """
-        rows = []
-        for name, spec in self.all_specs().items():
-            reason = self._reason(spec)
-            rows.append(
-                {
-                    "name": name,
-                    "description": spec.description,
-                    "effects": sorted(spec.possible_effects),
-                    "plugin": spec.plugin,
-                    "enabled": reason is None,
-                    "disabled_reason": reason,
-                    "permitted": reason is None and permitted(policy, spec),
-                    "needs_approval": asks(policy, spec),
-                }
-            )
-        return rows + [
-            {
-                "name": key.partition("/")[2],
-                "description": "",
-                "effects": [],
-                "plugin": key.removeprefix("plugin:").partition("/")[0],
-                "enabled": False,
-                "disabled_reason": reason,
-                "permitted": False,
-                "needs_approval": False,
-            }
-            for key, reason in self._disabled.items()
-            if key not in self._tools
-        ]
+        own = [row(spec, self._reason(spec), policy) for spec in self.all_specs().values()]
+        refused = {key: why for key, why in self._disabled.items() if key not in self._tools}
+        return own + [row_of_offer(key, why) for key, why in refused.items()]
 
-    def _put(self, tool: Callee) -> None:
+    def _put(self, tool: Callee, *, unusable: Callable[[], str | None] | None = None) -> None:
+        """Takes in a tool; ``unusable`` says when asked why it cannot be used then."""
         self._tools[tool.spec.name] = tool
+        if unusable is not None:
+            self._unusable[tool.spec.name] = unusable
 
     def _reason(self, spec: ToolSpec) -> str | None:
         """Why a tool is disabled, None where it is not."""

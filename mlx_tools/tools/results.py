@@ -12,8 +12,10 @@ import inspect
 import json
 import pathlib
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
+
+from mlx_tools.sources import Sources, sources_of
 
 MAX_DEPTH: Final = 100
 
@@ -38,6 +40,12 @@ def to_text(value: Any) -> str:
     except TypeError:
         text = _dump(_with_plain_keys(value, 0))
     return whole_characters(text)
+
+
+def to_result(value: Any) -> str | Sources:
+    """What a tool returned: sources as they are, anything else as text. Raises ResultError."""
+    sources = sources_of(value)
+    return to_text(value) if sources is None else sources.cleaned(whole_characters)
 
 
 def whole_characters(text: str) -> str:
@@ -87,11 +95,23 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if callable(getattr(value, "model_dump", None)) and not isinstance(value, type):
-        return value.model_dump()
+        return value.model_dump(mode="json")
     if callable(getattr(value, "tolist", None)):  # arrays and numbers of numpy and mlx
         return value.tolist()
     if inspect.iscoroutine(value):
         value.close()
+    return _as_pydantic(value)
+
+
+def _as_pydantic(value: Any) -> Any:
+    """A value of a type that pydantic can write: addresses, URLs, secrets, which it masks."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        if not isinstance(value, Iterator):  # which may never end
+            return to_jsonable_python(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        pass
     raise ResultError(f"a result of type {type(value).__name__} cannot be written as JSON")
 
 

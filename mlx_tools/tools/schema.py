@@ -6,6 +6,7 @@ without recursion, and a schema is checked before anything else reads it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -90,7 +91,8 @@ def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) 
         )
     target: Any = root
     found: list[str | int] = []
-    for key in named.get(reference[1:]) or _parts(reference):
+    name = reference[1:]
+    for key in named[name] if name in named else _parts(reference):
         try:
             step = int(key) if isinstance(target, list) else key
             target = target[step]
@@ -117,9 +119,25 @@ def check_parameters(schema: Any) -> None:
     """Whether a tool can have this schema for its arguments; ToolDefinitionError says why not.
 
     It must be a valid JSON Schema (2020-12) of type object, refer to nothing outside itself, end
-    for every value, and have only patterns that can be matched in linear time.
+    for every value, and have only patterns that can be matched in linear time. A schema that was
+    found sound is not looked at again.
     """
-    _check_size(schema)
+    digest = hashlib.sha256(_checked_size(schema)).digest()
+    if digest not in _sound:
+        _check(schema)
+        if len(_sound) >= _MOST_SOUND:
+            _sound.clear()
+        _sound.add(digest)
+
+
+_sound: set[bytes] = set()
+"""SHA-256 of the schemas that were found sound: hundreds of tools are read with each start, and a
+tool's schema is held to this where it is read and where it is registered."""
+
+_MOST_SOUND: Final = 10_000
+
+
+def _check(schema: Mapping[str, Any]) -> None:
     if schema.get("type") != "object":
         raise ToolDefinitionError('the schema of the arguments must have "type": "object"')
     places = dict(walk(schema))
@@ -137,15 +155,19 @@ def check_parameters(schema: Any) -> None:
     _check_valid(schema)
 
 
-def _check_size(schema: Any) -> None:
+def _checked_size(schema: Any) -> bytes:
+    """The schema as JSON, in UTF-8."""
     if not isinstance(schema, Mapping):
         raise ToolDefinitionError("the schema of the arguments must be an object")
     try:
-        size = len(json.dumps(schema, allow_nan=False))
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ToolDefinitionError("the schema holds half of a surrogate pair") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolDefinitionError(f"the schema is not plain JSON: {error}") from None
-    if size > MAX_BYTES:
+    if len(text) > MAX_BYTES:
         raise ToolDefinitionError(f"the schema is larger than {MAX_BYTES} bytes")
+    return text
 
 
 def _check_node(path: Path, node: Mapping[str, Any]) -> None:

@@ -6,18 +6,17 @@ can be wrong with a signature itself is found at once, without it.
 
 from __future__ import annotations
 
-import collections.abc
-import functools
+import contextlib
+import copy
 import inspect
 import json
-import operator
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.tools.annotations import annotations_of, first_line, typed_dict
 from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.docstring import parse_docstring
 from mlx_tools.tools.schema import pointer, walk
@@ -33,6 +32,12 @@ _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values",
     inspect.Parameter.VAR_KEYWORD: "takes any names",
 }
+
+
+METHOD: Final = "make a tool of the method of an object, as in tool(thing.method)"
+
+_COPIED: Final = (list, dict, set, bytearray)
+"""Defaults that a call may change: each call gets one of its own, as the schema tells it."""
 
 
 class InvalidArguments(Exception):
@@ -55,9 +60,13 @@ def parameters_of(function: Callable[..., Any], name: str) -> dict[str, inspect.
         if parameter.annotation is inspect.Parameter.empty:
             raise ToolDefinitionError(
                 f"{name}: the parameter {parameter.name} has no annotation",
-                hint=f"annotate it, as in {parameter.name}: str; typing.Any takes any JSON value",
+                hint=METHOD if parameter.name in ("self", "cls") else _annotate(parameter.name),
             )
     return parameters
+
+
+def _annotate(name: str) -> str:
+    return f"annotate it, as in {name}: str; typing.Any takes any JSON value"
 
 
 class Arguments:
@@ -73,8 +82,14 @@ class Arguments:
         self, function: Callable[..., Any], name: str, names: Mapping[str, Any] | None = None
     ) -> None:
         parameters = parameters_of(function, name)
-        hints = _hints(function, name, names)
-        self.context = next((key for key in parameters if _is_context(hints[key])), None)
+        hints = annotations_of(function, parameters, name, names)
+        contexts = [key for key in parameters if _is_context(hints[key])]
+        if len(contexts) > 1:
+            raise ToolDefinitionError(
+                f"{name}: the parameters {' and '.join(contexts)} are both a ToolContext",
+                hint="a call has one: leave the other out",
+            )
+        self.context = contexts[0] if contexts else None
         fields: dict[str, Any] = {}
         self._defaults: dict[str, Callable[[], Any]] = {}
         shown: dict[str, Any] = {}
@@ -122,7 +137,7 @@ class Arguments:
         try:
             schema = self._adapter.json_schema(schema_generator=Compact)
         except PydanticUserError as error:
-            raise ToolDefinitionError(f"{name}: {_first_line(error)}") from None
+            raise ToolDefinitionError(f"{name}: {first_line(error)}") from None
         properties = schema.setdefault("properties", {})
         for key, default in shown.items():
             _show_default(properties.get(key), default)
@@ -130,6 +145,36 @@ class Arguments:
             if key in properties:
                 properties[key].setdefault("description", text)
         return compact(schema)
+
+
+class AsGiven:
+    """The arguments of a function whose schema was given: passed on as they came.
+
+    ``context`` is the name of the parameter that is annotated with `ToolContext`, or None. Nothing
+    else of the annotations counts; what cannot be resolved is passed over.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        schema: Mapping[str, Any] | None,
+        names: Mapping[str, Any],
+    ) -> None:
+        self.schema: Any = schema  # held to what it must be where the tool is registered
+        self.context: str | None = None
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):
+            return
+        for key, parameter in parameters.items():
+            with contextlib.suppress(ToolDefinitionError):
+                hints = annotations_of(function, {key: parameter}, key, names)
+                if _is_context(hints[key]):
+                    self.context = key
+
+    def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments for a call."""
+        return dict(arguments)
 
 
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
@@ -165,24 +210,6 @@ def _refers(node: Any, key: str) -> bool:
     return isinstance(node, dict) and node.get("$ref") == "#" + pointer(("$defs", key))
 
 
-def _hints(
-    function: Callable[..., Any], name: str, names: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The annotations as types, text resolved in the names that the function sees."""
-    target = inspect.unwrap(function)
-    while hasattr(target, "func") and not inspect.isroutine(target):
-        target = inspect.unwrap(target.func)  # functools.partial
-    if not inspect.isroutine(target):
-        target = type(target).__call__
-    try:
-        return typing.get_type_hints(target, localns=dict(names or {}), include_extras=True)
-    except Exception as error:  # whatever an annotation's text does when it is evaluated
-        raise ToolDefinitionError(
-            f"{name}: an annotation cannot be resolved: {_first_line(error)}",
-            hint="define or import what it names before the tool",
-        ) from None
-
-
 def _is_context(hint: Any) -> bool:
     return hint is ToolContext or ToolContext in typing.get_args(hint)
 
@@ -195,7 +222,6 @@ def _is_field(value: Any) -> bool:
 
 def _field(hint: Any, default: Any) -> Any:
     """The type of a parameter, with what ``= Field(...)`` says of it."""
-    hint = _portable(hint)
     return typing.Annotated[hint, default] if _is_field(default) else hint
 
 
@@ -207,6 +233,8 @@ def _default(hint: Any, default: Any) -> Callable[[], Any] | None:
         if info is None:
             return None
         return lambda: info.get_default(call_default_factory=True)
+    if type(default) in _COPIED:
+        return lambda: copy.deepcopy(default)
     return lambda: default
 
 
@@ -232,13 +260,16 @@ def _adapter(
     import typing_extensions
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticUserError
+    from pydantic_core import SchemaError
+
+    faults = (PydanticUserError, SchemaError, NameError, TypeError, RecursionError)
 
     def build(some: Mapping[str, Any]) -> Any:
         items = {
             key: typing_extensions.NotRequired[hint] if key in optional else hint
             for key, hint in some.items()
         }
-        record = _typed_dict("Arguments", items)
+        record = typed_dict("Arguments", items)
         record.__pydantic_config__ = ConfigDict(extra="forbid", defer_build=True)
         adapter = TypeAdapter(record)
         adapter.rebuild(force=True, _types_namespace=dict(names or {}))
@@ -246,56 +277,15 @@ def _adapter(
 
     try:
         return build(fields)
-    except (PydanticUserError, NameError, TypeError) as error:
+    except faults as error:
         fault = error
     for key, hint in fields.items():  # once more, one by one, to name the parameter at fault
         try:
             build({key: hint})
-        except (PydanticUserError, NameError, TypeError) as error:
-            message = f"{name}: the parameter {key} has no JSON Schema: {_first_line(error)}"
+        except faults as error:
+            message = f"{name}: the parameter {key} has no JSON Schema: {first_line(error)}"
             raise ToolDefinitionError(message) from None
-    raise ToolDefinitionError(f"{name}: {_first_line(fault)}")
-
-
-def _portable(hint: Any) -> Any:
-    """The hint with every ``typing.TypedDict`` as one of ``typing_extensions``: before Python 3.12
-    pydantic takes no other."""
-    if sys.version_info >= (3, 12):
-        return hint
-    if isinstance(hint, type) and typing.is_typeddict(hint):
-        return _portable_dict(hint)
-    parts = typing.get_args(hint)
-    origin = typing.get_origin(hint)
-    if not parts or origin in (typing.Literal, collections.abc.Callable):
-        return hint
-    if origin is typing.Annotated:
-        return typing.Annotated[(_portable(parts[0]), *parts[1:])]
-    changed = tuple(_portable(part) for part in parts)
-    if all(new is old for new, old in zip(changed, parts, strict=True)):
-        return hint
-    return functools.reduce(operator.or_, changed) if _is_union(origin) else origin[changed]
-
-
-def _portable_dict(hint: Any) -> Any:
-    import typing_extensions
-
-    items: dict[str, Any] = {}
-    for key, value in typing.get_type_hints(hint, include_extras=True).items():
-        required = key in hint.__required_keys__
-        kind = typing_extensions.Required if required else typing_extensions.NotRequired
-        items[key] = kind[_portable(value)]
-    return _typed_dict(hint.__name__, items)
-
-
-def _typed_dict(name: str, items: Mapping[str, Any]) -> Any:
-    import typing_extensions
-
-    make: Any = typing_extensions.TypedDict
-    return make(name, items)
-
-
-def _is_union(origin: Any) -> bool:
-    return origin is typing.Union or origin is types.UnionType
+    raise ToolDefinitionError(f"{name}: {first_line(fault)}")
 
 
 def _faults(error: Any) -> str:
@@ -305,7 +295,3 @@ def _faults(error: Any) -> str:
         path = ".".join(str(step) for step in fault["loc"])
         parts.append(f"{path}: {fault['msg']}" if path else fault["msg"])
     return "; ".join(parts)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]

@@ -5,23 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, cast, overload
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
+from mlx_tools.policy import Policy
+from mlx_tools.spec import TOOL_NAME, ToolSpec
+from mlx_tools.tools.context import ToolContext, current_context, reset_context, set_context
 from mlx_tools.tools.context import ToolError as ToolError
-from mlx_tools.tools.context import current_context
+from mlx_tools.tools.declaration import EffectsLike, effects_of, retry_of, timeout_of
 from mlx_tools.tools.docstring import parse_docstring
-from mlx_tools.tools.signature import Arguments, parameters_of
+from mlx_tools.tools.signature import METHOD, Arguments, AsGiven, parameters_of
 
 Run = Callable[[Mapping[str, Any]], Any]
 """What runs when a tool is called: it gets the arguments, and may return an awaitable."""
 
-EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
-
-_MAX_SECONDS: Final = 86_400.0
+_MAX_WRAPPERS: Final = 100
 
 
 class Callee(Protocol):
@@ -30,31 +30,6 @@ class Callee(Protocol):
     @property
     def spec(self) -> ToolSpec: ...
     async def call(self, arguments: Mapping[str, Any]) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class EffectsBy:
-    """Effects that depend on the value of one argument.
-
-    ``table`` has the effects for each value; for a value that is not in it, and for a call without
-    the argument, all effects are taken. Raises ToolDefinitionError for what is no effect.
-    """
-
-    argument: str
-    table: Mapping[str, Effects]
-
-    def __post_init__(self) -> None:
-        table = {value: _effects(some, self.argument) for value, some in self.table.items()}
-        object.__setattr__(self, "table", table)
-
-    def __call__(self, arguments: Mapping[str, Any]) -> Effects:
-        value = arguments.get(self.argument)
-        return self.table.get(value, ALL_EFFECTS) if isinstance(value, str) else ALL_EFFECTS
-
-    @property
-    def possible(self) -> Effects:
-        """What a call that fits the schema may do at most."""
-        return frozenset().union(*self.table.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +45,18 @@ class Preview:
     state: str
 
 
-def preview_of(tool: Callee, arguments: Mapping[str, Any]) -> Preview:
+def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None = None) -> Preview:
     """What a call would change; empty where the tool cannot tell, a fault in its place where the
-    call could only fail. Blocks: call it in a thread."""
+    call could only fail. ``policy`` is the one that the call would run under. Blocks: call it in a
+    thread."""
     look = getattr(tool, "preview", None)
+    token = set_context(ToolContext(policy=policy))
     try:
         return (look(arguments) if look is not None else None) or Preview("", "")
     except ToolError as error:
         return Preview(f"This call can only fail: {error}", f"fails: {error}")
+    finally:
+        reset_context(token)
 
 
 class Tool:
@@ -158,12 +137,17 @@ class Tool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives an awaitable; looks through decorators and partial functions."""
-    target: Any = inspect.unwrap(function)
-    while isinstance(target, functools.partial):
-        target = inspect.unwrap(target.func)
-    call = getattr(target, "__call__", None)  # noqa: B004 (the method itself is looked at)
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call)
+    """Whether calling it gives an awaitable: it, or anything that it wraps, is asynchronous."""
+    target: Any = function
+    for _ in range(_MAX_WRAPPERS):
+        call = getattr(target, "__call__", None)  # noqa: B004 (the method itself is looked at)
+        if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call):
+            return True
+        partial = isinstance(target, functools.partial)
+        target = target.func if partial else getattr(target, "__wrapped__", None)
+        if target is None:
+            return False
+    return False
 
 
 @overload
@@ -179,6 +163,7 @@ def tool(
     retry: Literal["never", "read_only"] = "never",
     needs_approval: bool = False,
     private: bool = False,
+    cache: bool = True,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -194,6 +179,7 @@ def tool(
     retry: Literal["never", "read_only"] = "never",
     needs_approval: bool = False,
     private: bool = False,
+    cache: bool = True,
 ) -> Any:
     """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
 
@@ -207,7 +193,8 @@ def tool(
     them; a tool that declares none is taken to have all. ``timeout`` is in seconds, None for the
     run's own. ``retry`` ``read_only`` lets a call that changes nothing be tried once more where it
     failed. ``needs_approval`` asks a person before every call. ``private`` says that what it
-    returns may be what only the user should see.
+    returns may be what only the user should see. ``cache`` False says that the same call may be
+    answered otherwise a moment later, as by a clock.
 
     Raises ToolDefinitionError for a name, a signature or a value that cannot be used: at once where
     the signature shows it, else when the spec is first needed, at the latest when the tool is
@@ -223,11 +210,12 @@ def tool(
             description=description,
             parameters=parameters,
             names=dict(names),
-            effects=_effects(effects, name or str(getattr(target, "__name__", "tool"))),
-            timeout=_timeout(timeout),
-            retry=_retry(retry),
+            effects=effects_of(effects, name or str(getattr(target, "__name__", "tool"))),
+            timeout=timeout_of(timeout),
+            retry=retry_of(retry),
             needs_approval=bool(needs_approval),
             private=bool(private),
+            cache=bool(cache),
         )
 
     return make if function is None else make(function)
@@ -242,84 +230,43 @@ def _make(
     names: dict[str, Any],
     **rest: Any,
 ) -> Tool:
-    if isinstance(function, Tool) or not callable(function):
-        raise ToolDefinitionError(f"{function!r} is not a function")
-    named = name or getattr(function, "__name__", None) or type(function).__name__
-    if not TOOL_NAME.fullmatch(named):
-        raise ToolDefinitionError(
-            f"{named!r} cannot name a tool", hint="give one, of A-Z a-z 0-9 _ . -, with name=..."
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ToolDefinitionError(f"{named}: it yields values", hint="return a list of them")
+    named = _checked_name(function, name)
+    if not isinstance(description, str | None):
+        raise ToolDefinitionError(f"{named}: description: {description!r:.80} is no text")
     if parameters is None:
         parameters_of(function, named)
     text = parse_docstring(inspect.getdoc(function)).text if description is None else description
 
     @functools.cache
-    def arguments() -> Arguments:
-        made = Arguments(function, named, names)
+    def arguments() -> Arguments | AsGiven:
+        whole = parameters is None
+        made = Arguments(function, named, names) if whole else AsGiven(function, parameters, names)
         names.clear()  # what they name need not live on
         return made
 
-    def spec() -> ToolSpec:
-        schema = arguments().schema if parameters is None else parameters
-        return ToolSpec(named, text, schema, **rest)
-
     def run(given: Mapping[str, Any]) -> Any:
-        if parameters is not None:
-            return function(**given)
         made = arguments()
         values = made.convert(given)
         if made.context is not None:
             values[made.context] = current_context()
         return function(**values)
 
-    made = Tool(spec, run, function=function)
+    made = Tool(lambda: ToolSpec(named, text, arguments().schema, **rest), run, function=function)
     made.__name__ = named
     return made
 
 
-def check_declared(spec: ToolSpec) -> None:
-    """Whether the spec declares what can be declared, whoever made it. Raises
-    ToolDefinitionError."""
-    _effects(spec.effects, spec.name)
-    _timeout(spec.timeout)
-    _retry(spec.retry)
-
-
-def _effects(
-    effects: EffectsLike | None, name: str
-) -> Effects | Callable[[Mapping[str, Any]], Effects]:
-    if effects is None:
-        return ALL_EFFECTS
-    if callable(effects):
-        return cast("Callable[[Mapping[str, Any]], Effects]", effects)
-    if not isinstance(effects, Iterable):
+def _checked_name(function: Any, name: Any) -> str:
+    """What a tool of this function is called. Raises ToolDefinitionError for what is no function of
+    which a tool can be made, and no name."""
+    if isinstance(function, Tool) or not callable(function):
+        hint = METHOD if isinstance(function, classmethod) else None
+        raise ToolDefinitionError(f"{function!r} is not a function", hint=hint)
+    named = name or getattr(function, "__name__", None) or type(function).__name__
+    if not isinstance(named, str) or not TOOL_NAME.fullmatch(named):
         raise ToolDefinitionError(
-            f"{name}: effects: {effects!r} is no set of effects",
-            hint=f"some of {', '.join(sorted(ALL_EFFECTS))}, or a function of the arguments",
+            f"{named!r} cannot name a tool", hint="give one, of A-Z a-z 0-9 _ . -, with name=..."
         )
-    listed = (effects,) if isinstance(effects, str) else tuple(effects)
-    unknown = [item for item in listed if item not in tuple(ALL_EFFECTS)]
-    if unknown:
-        raise ToolDefinitionError(
-            f"{name}: {unknown[0]!r} is not an effect",
-            hint=f"some of {', '.join(sorted(ALL_EFFECTS))}",
-        )
-    return cast("Effects", frozenset(listed))
-
-
-def _timeout(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise ToolDefinitionError(f"timeout: {timeout!r} is not a number of seconds")
-    if not 0 < timeout <= _MAX_SECONDS:
-        raise ToolDefinitionError(f"timeout: {timeout!r} s is not between 0 and {_MAX_SECONDS:.0f}")
-    return float(timeout)
-
-
-def _retry(retry: str) -> str:
-    if retry not in ("never", "read_only"):
-        raise ToolDefinitionError(f"retry: {retry!r} is not allowed", hint="never or read_only")
-    return retry
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolDefinitionError(f"{named}: it yields values", hint="return a list of them")
+    return named

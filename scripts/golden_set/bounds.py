@@ -92,6 +92,15 @@ def _sizes() -> Iterator[Scene]:
         limits=Limits(max_observation_chars=600),
     )
     yield Scene(
+        name="limits/observation-summarised",
+        about="A long output is cut, and the model itself says what was left out.",
+        features=("artifact", "summary"),
+        tools=lambda: [giving("lines", LINES)],
+        says=[call("lines"), "All of it\n is work.", answer("Only work.")],
+        limits=Limits(max_observation_chars=1000),
+        settings={"long_observations": "summary"},
+    )
+    yield Scene(
         name="limits/observation-cut",
         about="A long output is cut where the model may not read on.",
         features=("artifact",),

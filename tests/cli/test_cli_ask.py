@@ -366,7 +366,7 @@ def test_past_the_catalogs_tokens_a_tool_is_searched_for(
 ) -> None:
     monkeypatch.setenv("MLX_TOOLS_PROMPT_CATALOG_TOKENS", "30")
     script = (call("tool_search", query="what time is it"), call("clock"), answer("Noon."))
-    allowed = ("--tools", "plugin:builtin", "--json")
+    allowed = ("--tools", "calculator,clock,tool_search", "--json")
     result, server = ask(run, *script, options=("What is 17 * 23?", *allowed))
     assert [c["name"] for c in result.json["calls"]] == ["tool_search", "clock"]
     assert [c["status"] for c in result.json["calls"]] == ["ok", "ok"] and result.err == ""

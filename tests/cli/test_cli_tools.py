@@ -55,8 +55,9 @@ def test_tools_can_be_named_by_their_plugin(run: Any, monkeypatch: pytest.Monkey
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact"),
-        "run_command",
+        *("calculator", "clock", "file_access", "create_file", "format_xml", "tool_search"),
+        *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
+        *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
     ]
 
 

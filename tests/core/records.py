@@ -91,6 +91,18 @@ RECORDS = st.one_of(
     ),
     _record(r.ExecutionRecord, call=KEY, mutates=st.booleans()),
     _record(
+        r.SummaryRecord,
+        call=KEY,
+        parts=st.lists(
+            st.fixed_dictionaries({"offset": st.integers(0, 9), "summary": TEXT}), max_size=2
+        ).map(tuple),
+        problem=TEXT,
+        requests=st.integers(0, 9),
+        usage=USAGE,
+        duration_ms=COUNT,
+        at=TEXT,
+    ),
+    _record(
         r.ObservationRecord,
         call=KEY,
         name=TEXT,

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Policy, Registry
+from mlx_tools.schedule import JobStore
 from mlx_tools.spec import MUTATING
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.tools.builtin.schedule_task import Jobs
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "write", "path": "there.txt", "content": "other"}),
@@ -20,6 +22,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "delete", "path": "there.txt"}),
     ("create_file", {"path": "folder/new.txt", "content": "new"}),
     ("run_command", {"program": "cat", "arguments": ["there.txt"]}),
+    ("notes_create", {"title": "New", "content": "new"}),
+    ("schedule_task", {"task": "Count.", "when": "@daily"}),
 ]
 
 
@@ -47,7 +51,8 @@ def test_a_dry_run_leaves_files_and_network_alone(
     root.mkdir()
     (root / "there.txt").write_text("there")
     before = tree(root)
-    registry = Registry.builtin([f"{root}:rw"])
+    jobs = Jobs(store=JobStore(root / "schedule.sqlite", b"secret"))
+    registry = Registry.builtin([f"{root}:rw"], notes=root / "notes", jobs=jobs)
     backend = ScriptedBackend(
         json.dumps({"type": "tool_call", "name": name, "arguments": arguments}),
         json.dumps({"type": "final_answer", "content": "done"}),

@@ -136,6 +136,7 @@ def test_a_run_killed_at_any_record_goes_on_to_its_answer(
     raise AssertionError("the run writes more records than expected")
 
 
+@pytest.mark.slow
 @MODES
 def test_a_resumed_run_killed_at_any_record_goes_on_to_its_answer(
     runs: Runs, tmp_path: Path, mode: str

@@ -71,7 +71,7 @@ def test_an_answered_run_has_every_key_of_the_interface() -> None:
                 call="c1", name="look", content="ab…", duration_ms=3, output_size_chars=9
             ),
             completion(2, ""),
-            AnswerRecord(turn=2, content="done", sources=("s",)),
+            AnswerRecord(turn=2, content="done", sources=(7,)),
         ),
         transcript="t.jsonl",
         outputs={"c1": "abcdefghi"},

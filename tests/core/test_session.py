@@ -32,6 +32,7 @@ from mlx_tools.records import (
     RepairRecord,
     ResumedRecord,
     StoppedRecord,
+    SummaryRecord,
     UserRecord,
 )
 from mlx_tools.session import Session
@@ -63,6 +64,7 @@ EXAMPLES: dict[str, Record] = {
         ResumedRecord(policy=Policy(allow=["*"]).to_json()),
         ExecutionRecord(call="c1", mutates=False),
         NestedRecord(call="c1", run=0, session="s"),
+        SummaryRecord(call="c1", parts=({"offset": 0, "summary": "seen"},)),
         ObservationRecord(call="c1", name="look", content="seen"),
         CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),
         AnswerRecord(turn=1, content="done"),

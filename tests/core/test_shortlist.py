@@ -66,6 +66,9 @@ def three_hundred() -> list[Tool]:
     return [made(deed, thing) for deed, thing in itertools.product(DEEDS, THINGS)]
 
 
+NETWORK = {"fetch_url": "off", "web_search": "off"}
+
+
 def call(name: str, style: Style = "jsonl", **arguments: Any) -> str:
     return write_call(name, arguments, style)
 
@@ -122,12 +125,12 @@ def test_a_tool_that_is_not_listed_is_searched_for_and_called(style: Style) -> N
 def test_what_fits_is_listed_as_it_came_and_nothing_is_searched() -> None:
     backend = ScriptedBackend(answer())
     tools = three_hundred()[:5]
-    registry = Registry.builtin()
+    registry = Registry.builtin(switched_off=NETWORK)
     for tool in tools:
         registry.add(tool)
     controller(backend, registry).run_sync("Rename the planet 4.")
     assert names_in(catalog_of(backend.prompts[0])) == [
-        *("calculator", "clock"),
+        *("calculator", "clock", "format_xml"),
         *(tool.spec.name for tool in tools),
     ]
     assert "tool_search" not in backend.prompts[0]
@@ -199,7 +202,7 @@ def test_a_search_that_must_be_made_is_made_once() -> None:
 
 
 def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
-    registry = Registry.builtin(switched_off={"c*": "off"})
+    registry = Registry.builtin(switched_off={"[cf]*": "off", **NETWORK})
     backend = ScriptedBackend(answer())
     controller(backend, registry).run_sync("Hello.")
     assert "There are no tools" in backend.prompts[0]

@@ -22,6 +22,7 @@ def _tried(*names: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_word_a_rule_and_a_decision_are_each_noticed_by_the_right_transcripts() -> None:
     found = _tried("words/protocol-xml", "repairs/trailing_comma", "policy/dry-run")
     assert [(one["name"], one["rooms"]) for one in found] == [

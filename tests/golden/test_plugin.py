@@ -99,6 +99,7 @@ def test_a_failure_is_the_small_diff_and_nothing_else(folder: Path) -> None:
     assert ".py" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_what_failed_can_be_run_again_by_itself(folder: Path) -> None:
     run(folder, "golden", "-q")
     assert collected(folder, "--lf") == ["golden/changed.jsonl::replay"]
@@ -106,6 +107,7 @@ def test_what_failed_can_be_run_again_by_itself(folder: Path) -> None:
     assert "golden/sums.jsonl::replay PASSED" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_damaged_or_newer_transcript_fails_with_its_fault(folder: Path) -> None:
     made = folder / "golden"
     lines = (made / "sums.jsonl").read_text().splitlines(keepends=True)
@@ -122,6 +124,7 @@ def test_a_damaged_or_newer_transcript_fails_with_its_fault(folder: Path) -> Non
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_workers_and_the_junit_file_tell_the_same(folder: Path) -> None:
     done = run(folder, "golden", "-n", "2", "--junitxml=out/junit.xml")
     assert "1 failed, 1 passed" in done.stdout
@@ -149,6 +152,7 @@ def pytest_golden_registry(config):
 """
 
 
+@pytest.mark.slow
 def test_tools_that_only_read_are_run_with_the_projects_own(folder: Path) -> None:
     (folder / "golden" / "conftest.py").write_text(CONFTEST.format(wrong=False))
     # What was recorded names a tool that the built-in ones do not have: nothing is run of it.
@@ -163,6 +167,7 @@ def test_tools_that_only_read_are_run_with_the_projects_own(folder: Path) -> Non
     assert "Traceback" not in none.stdout
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_one_error(folder: Path) -> None:
     done = run(folder, "golden", "--golden-live", "http://127.0.0.1:9")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -208,6 +213,7 @@ def test_a_number_that_cannot_be_is_refused(
             read(text)
 
 
+@pytest.mark.slow
 def test_transcripts_are_asked_live_as_often_as_wanted(folder: Path) -> None:
     (folder / "golden" / "changed.jsonl").unlink()
     other = [call("add", a=2, b=4), answer("It is 6.")]
@@ -229,6 +235,7 @@ def test_transcripts_are_asked_live_as_often_as_wanted(folder: Path) -> None:
     assert "<tool_call>" in server.prompts[4]
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_a_line_a_test(folder: Path) -> None:
     with ScriptedServer() as server:  # at the end of its script it answers with an error
         done = run(folder, "golden", "--golden-live", server.url, "--golden-strategy", "free")
@@ -237,6 +244,7 @@ def test_a_server_that_dies_is_a_line_a_test(folder: Path) -> None:
     assert "the script is at its end" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_report_holds_what_all_workers_checked(folder: Path) -> None:
     golden_file(folder / "golden", "more")
     done = run(folder, "golden", "-n", "2", "--golden-report", "out/golden.html")
@@ -251,6 +259,7 @@ def test_the_report_holds_what_all_workers_checked(folder: Path) -> None:
     assert not (folder / "out" / "none.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [("--golden-live", "no address"), ("--golden-report", "golden")]
 )
@@ -272,7 +281,8 @@ def test_loading_the_plugin_loads_nothing_else_of_the_package() -> None:
     code += "print(*sorted({*sys.modules} - had))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     mine = {name for name in done.stdout.split() if name.startswith("mlx_tools")}
-    assert mine == {"mlx_tools", "mlx_tools.golden", "mlx_tools.golden.plugin"}
+    own = {"mlx_tools", "mlx_tools.golden", "mlx_tools.golden.plugin", "mlx_tools.lazy"}
+    assert mine == own
     assert {*done.stdout.split()} - mine <= set(sys.stdlib_module_names)
 
 

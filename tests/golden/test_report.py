@@ -405,6 +405,7 @@ CHECK = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(checks=st.lists(CHECK, max_size=4), title=HOSTILE, made=HOSTILE)
 @settings(max_examples=40)
 def test_whatever_is_shown_is_text(

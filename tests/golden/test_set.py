@@ -89,6 +89,7 @@ def test_many_are_of_a_real_model_in_every_style(goldens: list[Golden]) -> None:
     assert {golden.header.strategy for golden in real} >= {"free", "guided", "auto"}
 
 
+@pytest.mark.slow
 def test_a_scripted_run_gives_the_same_bytes_each_time(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "record_golden.py"
     command = [sys.executable, str(script), "--scripted", "--into", str(tmp_path)]

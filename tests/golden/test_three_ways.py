@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_library_command_line_and_pytest_agree(folder: Path) -> None:
     files = find_golden([folder])
     library = {check.path: check.passed for check in replay_files(files)}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.policy import Facts, facts_of
 from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
-from mlx_tools.tools.tool import EffectsBy
+from mlx_tools.tools.declaration import EffectsBy
 
 
 @dataclass
@@ -37,6 +39,14 @@ class Words:
 
 def spec(*effects: str) -> ToolSpec:
     return ToolSpec("x", effects=frozenset(effects))  # type: ignore[arg-type]
+
+
+TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"
+"""Made up, of the shape of a token of GitHub's."""
+
+
+def wide(text: str) -> str:
+    return "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)
 
 
 JSON = st.recursive(
@@ -109,3 +119,49 @@ def test_very_deep_arguments_are_looked_through() -> None:
     for _ in range(500):
         value = [value]
     assert facts_of(spec("network"), {"x": value}, Words()).secrets == ("token",)
+
+
+DISGUISES = {
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64 twice": lambda text: base64.b64encode(base64.b64encode(text.encode())).decode(),
+    "base64 of a URL": lambda text: base64.urlsafe_b64encode(f"k={text}".encode()).decode(),
+    "hexadecimal": lambda text: text.encode().hex(),
+    "of a URL": lambda text: "".join(f"%{ord(char):02x}" for char in text),
+    "of a URL, twice": lambda text: "".join(f"%25{ord(char):02X}" for char in text),
+    "of JSON": lambda text: "".join(f"\\u{ord(char):04x}" for char in text),
+    "wide letters": wide,
+    "what nobody sees": "\u200b".join,
+    "a soft hyphen": lambda text: f"{text[:12]}\u00ad{text[12:]}",
+    "a line end": lambda text: f"{text[:12]}\r\n{text[12:]}",
+    "blanks": lambda text: f"{text[:9]} {text[9:20]}  {text[20:]}",
+    "blanks of a URL": lambda text: f"{text[:9]}%20{text[9:20]}+{text[20:]}",
+    "a NUL of a URL": lambda text: f"{text[:9]}%00{text[9:]}",
+    "single letters": " ".join,
+}
+
+
+@pytest.mark.parametrize("kind", DISGUISES)
+def test_a_secret_for_the_network_is_known_in_disguise(kind: str) -> None:
+    secret = DISGUISES[kind](TOKEN)
+    for text in (secret, f"https://site.example/?q={secret}", f"a translation of {secret} please"):
+        if kind == "single letters" and "?" in text:
+            continue  # the first letter belongs to the URL
+        assert facts_of(spec("network"), {"x": text}).secrets == ("github_personal_token",), text
+
+
+@pytest.mark.parametrize("effects", ["network", "write"])
+def test_words_that_are_no_secret_are_none_when_joined(effects: str) -> None:
+    for text in (
+        "what does AKIA stand for in the names of AWS access keys and how long is such a key",
+        "https://site.example/search?q=how+to+reset+my+password+on+github+or+gitlab&page=2",
+        "ghp_ is the prefix of personal access tokens",
+        "\uff24\uff29\uff39 shelf \u2014 na\u00efve caf\u00e9 \u65e5\u672c\u8a9e",
+        "a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9",
+    ):
+        assert facts_of(spec(effects), {"x": text}) == Facts()
+
+
+def test_a_very_long_text_is_looked_at_in_good_time() -> None:
+    finder = Words()
+    facts_of(spec("network"), {"x": "ab cd " * 20_000 + "\u200b"}, finder)
+    assert sum(map(len, finder.asked)) < 500_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mlx_tools.policy.presets import READ_ONLY
 from mlx_tools.spec import ALL_EFFECTS, MUTATING, Effects, ToolSpec
 from mlx_tools.tools import Registry, Tool
 from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools.tool import Callee
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
@@ -23,8 +25,10 @@ RW = (("workspace", "allow"),)
 
 
 def specs(**effects: Any) -> dict[str, ToolSpec]:
-    names = ("calculator", "clock", "file_access", "read_artifact")
-    given = {**dict.fromkeys(names, READ), "create_file": WRITE, **effects}
+    names = ("calculator", "clock", "file_access", "format_xml", "read_artifact")
+    names += ("query_knowledge_base", "list_corpora")
+    notes = {"notes_create": WRITE, "notes_search": READ}
+    given = {**dict.fromkeys(names, READ), "create_file": WRITE, **notes, **effects}
     return {name: ToolSpec(name, effects=what) for name, what in given.items()}
 
 
@@ -72,7 +76,7 @@ def test_a_mutating_tool_in_a_read_only_preset_is_found_at_start() -> None:
 def test_the_workspace_preset_grants_files_and_nothing_that_executes_or_sends() -> None:
     preset = PRESETS["workspace"]
     assert set(preset.tools) == {
-        *("calculator", "clock", "file_access", "create_file", "read_artifact")
+        *("calculator", "clock", "file_access", "create_file", "format_xml", "read_artifact")
     }
     assert preset.effects == READ | WRITE
     with pytest.raises(ToolDefinitionError, match="workspace: create_file has the effects execute"):
@@ -83,8 +87,18 @@ def test_the_workspace_preset_grants_files_and_nothing_that_executes_or_sends() 
         check_presets(missing)
 
 
+def test_the_notes_preset_grants_notes_and_no_files(tmp_path: Path) -> None:
+    preset = PRESETS["notes"]
+    assert set(preset.tools) == {"clock", "notes_create", "notes_search", "read_artifact"}
+    assert preset.effects == READ | WRITE
+    specs = Registry.builtin([f"{tmp_path}:rw"], notes=tmp_path / "notes").specs()
+    for name, spec in specs.items():
+        made = decide(Policy(preset="notes"), spec, name, {}, runs="freely").decision
+        assert made == ("allow" if name in preset.tools else "deny")
+
+
 def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:
-    specs = Registry.builtin([f"{tmp_path}:rw"]).specs()
+    specs = Registry.builtin([f"{tmp_path}:rw"]).all_specs()
     spec = specs["file_access"]
     check_presets(specs)
     for preset, writes in (("readonly_basic", "deny"), ("readonly_files", "deny"), *RW):
@@ -162,3 +176,21 @@ def test_no_preset_holds_a_tool_that_could_widen_a_policy() -> None:
     shell = {**specs(), "shell": ToolSpec("shell", effects=frozenset(("execute",)))}
     with pytest.raises(ToolDefinitionError, match="shell has the effects execute"):
         check_presets(shell, [Preset("mine", ("shell",), frozenset(("read", "write")))])
+
+
+def _nothing(arguments: Mapping[str, Any]) -> str:
+    return ""
+
+
+class Drifted(Registry):
+    """A registry in which the tool ``clock`` has come to write."""
+
+    def _put(self, tool: Callee, **more: Any) -> None:
+        if tool.spec.name == "clock":
+            tool = Tool(replace(tool.spec, effects=READ | WRITE), _nothing)
+        super()._put(tool, **more)
+
+
+def test_no_registry_is_made_where_a_preset_does_not_hold() -> None:
+    with pytest.raises(ToolDefinitionError, match="clock has the effects write"):
+        Drifted.builtin()

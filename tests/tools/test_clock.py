@@ -42,6 +42,17 @@ def test_the_time_in_a_zone_with_its_weekday(timezone: str, expected: str) -> No
     assert at(timezone=timezone) == expected
 
 
+def test_a_city_that_one_zone_alone_is_named_after_is_that_zone() -> None:
+    assert at(timezone="tokyo") == at(timezone="Asia/Tokyo")
+    assert at(timezone="New York") == at(timezone="America/New_York")
+
+
+def test_what_counts_as_local_can_be_given() -> None:
+    zone = zoneinfo.ZoneInfo("Asia/Tokyo")
+    text = asyncio.run(clock(lambda: NOW, local=zone).call({}))
+    assert text == at(timezone="Asia/Tokyo")
+
+
 def test_without_a_zone_it_is_local_time() -> None:
     local = NOW.astimezone()
     assert at().startswith(local.isoformat(timespec="seconds"))
@@ -57,8 +68,8 @@ def test_it_reads_the_real_clock() -> None:
 @pytest.mark.parametrize(
     ("timezone", "hint"),
     [
-        ("Tokyo", "Asia/Tokyo"),
-        ("New York", "America/New_York"),
+        ("Tokio", "Asia/Tokyo"),
+        ("Louisville", "America/Louisville"),
         ("Europe/Berln", "Europe/Berlin"),
         ("berln", "Europe/Berlin"),
         ("xyzzy", "such as"),

@@ -48,8 +48,9 @@ SPECS = (
 def test_openai_and_anthropic() -> None:
     openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
     assert [entry["function"]["name"] for entry in openai] == [
-        *("a", "calculator", "clock", "create_file", "file_access", "read_artifact"),
-        *("run_command", "tool_search", "tree_walk"),
+        *("a", "calculator", "clock", "create_file", "fetch_url", "file_access", "format_xml"),
+        *("list_corpora", "notes_create", "notes_search", "query_knowledge_base", "read_artifact"),
+        *("run_command", "schedule_task", "tool_search", "tree_walk", "web_search"),
     ]
     assert {entry["type"] for entry in openai} == {"function"}
     for one, other in zip(openai, anthropic, strict=True):

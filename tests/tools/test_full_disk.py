@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -94,3 +95,37 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, kind: str) -> N
 
 def test_a_file_that_may_not_grow_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
     check(outcome([], "limit", tmp_path), "File too large")
+
+
+NEW = """
+import os, sys
+from pathlib import Path
+from mlx_tools.errors import UsageError
+from mlx_tools.tools.folder.template import write_template
+os.chdir(sys.argv[1])
+with open("filler", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+try:
+    write_template(Path(), "mine")
+except UsageError as error:
+    print(error.message)
+print(os.listdir("."))
+"""
+
+
+def test_a_new_tool_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    command = small_disk(tmp_path, "size=256k")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", NEW, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=120,
+    )
+    told, left = done.stdout.splitlines()
+    assert told.endswith("mine cannot be made: No space left on device")
+    assert left == "['filler']"

@@ -14,8 +14,10 @@ import pytest
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
+from mlx_tools.schedule import JobStore
 from mlx_tools.spec import ToolSpec
 from mlx_tools.tools import Registry, Tool, tool
+from mlx_tools.tools.builtin.schedule_task import Jobs
 from mlx_tools.tools.entry_points import Offer
 
 
@@ -31,10 +33,25 @@ def rename(old: str, new: str) -> None:
 
 
 EVERY = [
-    *("calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact"),
-    "run_command",
+    *("calculator", "clock", "file_access", "create_file", "format_xml", "tool_search"),
+    *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
+    *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
 ]
-EFFECTS = {"create_file": {"write"}, "run_command": {"read", "write", "execute"}}
+KNOWLEDGE = {"query_knowledge_base", "list_corpora"}
+"""Disabled as long as nothing was added."""
+
+EFFECTS = {
+    **{name: {"write"} for name in ("create_file", "schedule_task", "notes_create")},
+    "run_command": {"read", "write", "execute"},
+    **{name: {"read", "network"} for name in ("fetch_url", "web_search")},
+}
+USABLE = ["calculator", "clock", "format_xml", "tool_search", "read_artifact", "fetch_url"]
+"""Without a folder. Whether there is web_search is for the extra to say."""
+
+
+def usable(registry: Registry) -> list[str]:
+    """The enabled tools, but for the one that an extra decides about."""
+    return [name for name in registry.specs() if name != "web_search"]
 
 
 def made(name: str) -> Tool:
@@ -80,6 +97,15 @@ def test_a_schema_that_cannot_be_is_refused_with_the_tools_name() -> None:
         Registry([tool(name="t", parameters=wrong)(lambda: 1)])
 
 
+def test_a_description_that_no_text_can_hold_is_refused() -> None:
+    @tool(description="half \ud800")
+    def odd() -> str:
+        return ""
+
+    with pytest.raises(ToolDefinitionError, match="odd: the description holds half of a surrogate"):
+        Registry([odd])
+
+
 def test_an_unknown_name_is_answered_with_a_close_one() -> None:
     registry = Registry([forecast])
     with pytest.raises(UsageError, match="did you mean forecast"):
@@ -90,7 +116,7 @@ def test_an_unknown_name_is_answered_with_a_close_one() -> None:
 
 def test_the_built_in_tools_without_a_folder() -> None:
     registry = Registry.builtin()
-    assert list(registry.specs()) == ["calculator", "clock", "tool_search", "read_artifact"]
+    assert usable(registry) == USABLE
     assert list(registry.all_specs()) == EVERY
     for name in ("file_access", "create_file"):
         assert "--root" in registry.disabled[name]
@@ -103,9 +129,11 @@ def test_the_built_in_tools_without_a_folder() -> None:
 
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
-    registry = Registry.builtin([str(tmp_path)])
-    assert set(EVERY) - {"run_command"} <= set(registry.specs())
-    assert set(registry.disabled) <= {"run_command"}  # where there is no sandbox
+    store = JobStore(tmp_path / "schedule.sqlite", b"secret")
+    registry = Registry.builtin([str(tmp_path)], notes=tmp_path / "notes", jobs=Jobs(store=store))
+    late = {"run_command", "web_search", *KNOWLEDGE}  # where there is no sandbox, or not the extra
+    assert set(EVERY) - late <= set(registry.specs())
+    assert set(registry.disabled) <= late
 
 
 @pytest.mark.parametrize("root", ["", ":rw", "/nowhere/at/all", "\0", __file__])
@@ -119,14 +147,14 @@ def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
     registry = Registry.builtin(switched_off=off)
     registry.add(forecast)
     registry.add(rename.of_plugin("w"))
-    assert list(registry.specs()) == ["calculator", "tool_search", "read_artifact"]
+    assert usable(registry) == [name for name in USABLE if name != "clock"]
     assert {name: registry.disabled[name] for name in ("clock", "forecast", "rename")} == {
         "clock": "not wanted",
         "forecast": "by a glob",
         "rename": "the whole plugin",
     }
     registry.disable("calculator", "later")
-    assert list(registry.specs()) == ["tool_search", "read_artifact"]
+    assert usable(registry) == [name for name in USABLE if name not in ("clock", "calculator")]
 
 
 # --- packages ---
@@ -138,7 +166,7 @@ def test_a_package_offers_a_tool_a_list_or_a_function() -> None:
         ("two", "t", [made("a"), made("b")]),
         ("three", "t", lambda: made("c")),
     )
-    assert list(registry.specs())[4:] == ["forecast", "a", "b", "c"]
+    assert usable(registry)[len(USABLE) :] == ["forecast", "a", "b", "c"]
     assert registry.specs()["forecast"].plugin == "one"
     assert forecast.spec.plugin == ""
     assert registry.specs()["c"].plugin == "three"
@@ -178,6 +206,7 @@ class Sly:
     [
         (ImportError("no module named frob"), "ImportError: no module named frob"),
         (SystemExit(1), "SystemExit"),
+        (GeneratorExit("as a library's own"), "GeneratorExit: as a library's own"),
         (AttributeError("gone"), "AttributeError"),
         (boom, "RuntimeError: on the way"),
         (5, "TypeError"),

@@ -6,6 +6,8 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import ipaddress
+import itertools
 import json
 import pathlib
 import uuid
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, HttpUrl, SecretStr
 
 from mlx_tools.tools.results import ResultError, to_text
 
@@ -33,6 +35,13 @@ class Word(enum.StrEnum):
 class Pair:
     left: int
     right: Any
+
+
+class Page(BaseModel):
+    at: HttpUrl
+    host: ipaddress.IPv4Address
+    key: SecretStr
+    more: set[int] = {3}
 
 
 class Model(BaseModel):
@@ -72,6 +81,14 @@ class Array:
         ([Kind.A, Word.W], '["a","w"]'),
         (Pair(1, Pair(2, Kind.A)), '{"left":1,"right":{"left":2,"right":"a"}}'),
         (Model(when=datetime.date(2026, 11, 21)), '{"when":"2026-11-21","kind":"a"}'),
+        (
+            Page(at="https://a.example/b", host="10.0.0.1", key="secret"),  # type: ignore[arg-type]
+            '{"at":"https://a.example/b","host":"10.0.0.1","key":"**********","more":[3]}',
+        ),
+        (
+            [ipaddress.ip_address("::1"), Pair(1, SecretStr("s"))],
+            '["::1",{"left":1,"right":"**********"}]',
+        ),
         (datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC), '"2026-11-21T10:00:00+00:00"'),
         (datetime.timedelta(minutes=1.5), "90.0"),
         (decimal.Decimal("1.50"), '"1.50"'),
@@ -115,6 +132,8 @@ async def nothing() -> None: ...
         (Pair, "type type"),
         (print, "type builtin_function_or_method"),
         ((n for n in range(3)), "type generator"),
+        (itertools.count(), "type count"),
+        (Page.model_construct(at=object()), "JSON"),
         ({(1, 2): 3}, "key of type tuple"),
         (circle(), "JSON"),
         (deep(), "too deep"),

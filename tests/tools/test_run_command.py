@@ -318,6 +318,7 @@ def alive(mark: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize(
     "code",

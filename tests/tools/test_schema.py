@@ -22,6 +22,8 @@ def object_of(**properties: Any) -> dict[str, Any]:
         object_of(a={"$ref": "#"}),
         {**object_of(a={"$ref": "#/$defs/A"}), "$defs": {"A": {"type": "string"}}},
         {**object_of(a={"$ref": "#here"}), "$defs": {"A": {"$anchor": "here"}}},
+        {"$anchor": "top", **object_of(a={"$ref": "#top"})},
+        {"$dynamicAnchor": "top", **object_of(a={"$dynamicRef": "#top"})},
         {**object_of(a={"$ref": "#/$defs/a~1b%20c~0"}), "$defs": {"a/b c~": {}}},
         object_of(a={"$ref": "#/properties/b/anyOf/1"}, b={"anyOf": [{}, {"type": "null"}]}),
         object_of(**{"$ref": {"type": "string"}, "$id": {}, "pattern": {"const": "("}}),
@@ -83,6 +85,9 @@ def tower(levels: int) -> dict[str, Any]:
         (object_of(a={"pattern": "^(?=x)"}), "pattern"),
         (object_of(a={"default": float("nan")}), "not plain JSON"),
         (object_of(a={"default": {1, 2}}), "not plain JSON"),
+        (object_of(a={"default": "\ud800"}), "half of a surrogate pair"),
+        (object_of(**{"\udfff": {}}), "half of a surrogate pair"),
+        ({"type": "object", "$anchor": "top", "allOf": [{"$ref": "#top"}]}, "without end"),
         (object_of(a={"const": "x" * 300_000}), "larger than"),
         (nested(70), "levels deep"),
         (nested(100_000), "not plain JSON"),
@@ -108,3 +113,14 @@ def test_a_walk_visits_subschemas_alone() -> None:
         ("properties", "a", "items", "not"),
         ("properties", "properties"),
     ]
+
+
+def test_a_schema_that_was_sound_and_changed_is_looked_at_again() -> None:
+    schema = object_of(a={"type": "string"})
+    for _ in range(2):
+        check_parameters(schema)
+        schema["properties"]["a"]["type"] = "text"
+        for _ in range(2):
+            with pytest.raises(ToolDefinitionError, match="#/properties/a/type"):
+                check_parameters(schema)
+        schema["properties"]["a"]["type"] = "string"

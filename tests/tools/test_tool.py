@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import functools
+import inspect
 import subprocess
 import sys
 import typing
@@ -21,6 +22,9 @@ from pydantic import BaseModel, Field
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.spec import ALL_EFFECTS
 from mlx_tools.tools import EffectsBy, InvalidArguments, Registry, Tool, ToolContext, tool
+
+if typing.TYPE_CHECKING:
+    Undefined = int
 
 
 class Colour(enum.Enum):
@@ -37,6 +41,18 @@ class Point:
 class Size(TypedDict):
     width: int
     title: NotRequired[str]
+
+
+class Branch(TypedDict):
+    """A branch."""
+
+    size: int
+    twigs: NotRequired[list[Branch]]
+    on: NotRequired[Trunk]
+
+
+class Trunk(TypedDict, total=False):
+    branches: dict[str, Branch]
 
 
 class Node(BaseModel):
@@ -364,6 +380,14 @@ def test_names_that_frameworks_reserve_are_ordinary_parameters() -> None:
     assert asyncio.run(odd.call(given)) == list(given.values())
 
 
+def test_a_call_has_one_context() -> None:
+    @tool
+    def twice(one: ToolContext, x: int, other: ToolContext) -> None: ...
+
+    with pytest.raises(ToolDefinitionError, match="one and other are both a ToolContext"):
+        assert twice.spec
+
+
 def test_the_context_is_handed_over_and_not_in_the_schema() -> None:
     @tool
     def report(x: int, context: ToolContext) -> bool:
@@ -401,6 +425,77 @@ def test_asynchronous_functions_however_they_are_wrapped() -> None:
         assert called(made, x=1) == 2
 
 
+def test_a_function_that_is_made_asynchronous_is_awaited() -> None:
+    def plain(x: int) -> int:
+        return x + 1
+
+    @functools.wraps(plain)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    for function in (wrapped, functools.partial(wrapped)):
+        made = tool(name="plus")(function)
+        assert made.is_async
+        assert called(made, x=1) == 2
+
+
+def test_what_a_function_returns_need_not_be_there() -> None:
+    @tool
+    def look(x: int) -> Undefined:
+        return x
+
+    assert properties(look) == {"x": {"type": "integer"}}
+    assert called(look, x=1) == 1
+
+
+def test_the_signature_that_a_decorator_gave_counts() -> None:
+    def any_number(**values: Any) -> Any:
+        return values
+
+    parameter = inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY, annotation="list[int]")
+    any_number.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+    made = tool(any_number)
+    assert properties(made) == {"n": {"type": "array", "items": {"type": "integer"}}}
+    assert called(made, n=[1]) == {"n": [1]}
+
+
+def test_typed_dictionaries_may_hold_each_other() -> None:
+    @tool
+    def cut(branch: Branch, trunk: Trunk | None = None) -> Any:
+        return branch, trunk
+
+    whole: Any = {"size": 2, "twigs": [{"size": 1, "on": {"branches": {"a": {"size": 0}}}}]}
+    assert called(cut, branch=whole, trunk={}) == (whole, {})
+    assert Draft202012Validator(cut.spec.parameters).is_valid({"branch": whole})
+    whole["twigs"][0]["on"]["branches"]["a"]["twigs"] = [{}]
+    assert not Draft202012Validator(cut.spec.parameters).is_valid({"branch": whole})
+    with pytest.raises(InvalidArguments, match=r"branch\.twigs\.0\..*\.size: Field required"):
+        called(cut, branch=whole)
+    assert cut.spec.parameters["$defs"]["Branch"]["description"] == "A branch."
+
+
+def test_a_default_that_a_call_changes_is_new_for_the_next() -> None:
+    @tool
+    def gather(x: int, into: list[int] = [], by: dict[str, list[int]] = {"a": []}) -> Any:  # noqa: B006
+        into.append(x)
+        by["a"].append(x)
+        return into, by
+
+    assert [called(gather, x=x) for x in (1, 2)] == [([1], {"a": [1]}), ([2], {"a": [2]})]
+    assert properties(gather)["into"]["default"] == []
+
+
+def test_a_default_that_stands_for_nothing_given_stays_the_same_object() -> None:
+    nothing = object()
+
+    @tool
+    def look(x: Any = nothing) -> bool:
+        return x is nothing
+
+    assert called(look) is True
+    assert called(look, x=1) is False
+
+
 def test_bound_methods_and_partial_functions_are_tools() -> None:
     class Counter:
         def add(self, x: int) -> int:
@@ -433,6 +528,33 @@ def test_types_of_the_functions_own_scope_are_found() -> None:
     assert called(nested, outer={"inner": [{"n": 3}]}) == 3
 
 
+def test_types_of_the_functions_own_scope_may_hold_themselves() -> None:
+    class Leaf(BaseModel):
+        value: int
+        next: Leaf | None = None
+
+    class Part(TypedDict):
+        value: int
+        parts: NotRequired[list[Part]]
+
+    class Pair(typing.NamedTuple):
+        value: int
+        other: Pair | None = None
+
+    @tool
+    def total(leaf: Leaf, part: Part, pair: Pair) -> list[int]:
+        assert leaf.next is not None
+        assert pair.other is not None
+        return [leaf.next.value, part["parts"][0]["value"], pair.other.value]
+
+    given = {
+        "leaf": {"value": 1, "next": {"value": 2}},
+        "part": {"value": 3, "parts": [{"value": 4}]},
+        "pair": [5, [6]],
+    }
+    assert called(total, **given) == [2, 4, 6]
+
+
 def test_a_schema_of_ones_own_is_used_as_it_is() -> None:
     schema = {"type": "object", "properties": {"x": {"title": "X"}}, "required": ["x"]}
 
@@ -445,6 +567,19 @@ def test_a_schema_of_ones_own_is_used_as_it_is() -> None:
     assert called(raw, x={"a": 1}) == {"x": {"a": 1}}
 
 
+def test_a_function_with_a_schema_of_its_own_gets_the_context_too() -> None:
+    @tool(parameters={"type": "object", "properties": {"x": {}}})
+    def plain(x: Undefined, on: ToolContext | None = None, **more: Any) -> Any:
+        return x, isinstance(on, ToolContext), more
+
+    @tool(parameters={"type": "object"})
+    def without(*args: int, **given: int) -> Any:
+        return given
+
+    assert called(plain, x=1, y=2) == (1, True, {"y": 2})
+    assert called(without, x=1) == {"x": 1}
+
+
 # --- what cannot be a tool ---
 
 
@@ -452,6 +587,7 @@ def positional(a: int, /) -> None: ...
 def several(*a: int) -> None: ...
 def named(**a: int) -> None: ...
 def bare(a) -> None: ...  # type: ignore[no-untyped-def]
+def unbound(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
 def generator() -> typing.Iterator[int]:
     yield 1
 
@@ -473,6 +609,8 @@ async def stream() -> typing.AsyncIterator[int]:
         (max, "signature"),
         ("text", "not a function"),
         (None, "not a function"),
+        (unbound, r"self has no annotation .*tool\(thing\.method\)"),
+        (classmethod(unbound), r"not a function .*tool\(thing\.method\)"),
     ],
 )
 def test_a_signature_that_cannot_be_is_refused_at_once(function: Any, what: str) -> None:
@@ -488,6 +626,8 @@ def test_a_signature_that_cannot_be_is_refused_at_once(function: Any, what: str)
         ({"name": "tool\u200b"}, "cannot name a tool"),
         ({"name": "\u202eloot"}, "cannot name a tool"),
         ({"name": "x" * 65}, "cannot name a tool"),
+        ({"name": 5}, "5 cannot name a tool"),
+        ({"description": 5}, "t: description: 5 is no text"),
         ({"effects": {"reed"}}, "'reed' is not an effect"),
         ({"effects": "erase"}, "'erase' is not an effect"),
         ({"effects": 5}, "5 is no set of effects"),
@@ -519,6 +659,15 @@ def test_a_type_without_a_schema_is_refused_when_the_tool_is_registered(hint: An
         Registry([made])
     with pytest.raises(ToolDefinitionError, match=r"^take: "):
         made.spec  # noqa: B018
+
+
+def test_a_pattern_that_pydantic_cannot_match_is_told_of() -> None:
+    @tool
+    def look(x: Annotated[str, Field(pattern="(?<=a)b")]) -> str:
+        return x
+
+    with pytest.raises(ToolDefinitionError, match=r"the parameter x .*: error: look-around"):
+        Registry([look])
 
 
 def test_a_tool_of_no_plain_function_cannot_be_called_as_one() -> None:

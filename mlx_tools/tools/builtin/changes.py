@@ -45,13 +45,13 @@ class Changes:
     def write(self, path: str, content: object) -> str:
         """Makes a file, or replaces its content, below a root that is writable."""
         raw = encoded(content)
-        with _told(), self._changeable(path, making=True) as place:
+        with told_of_change(), self._changeable(path, making=True) as place:
             return self._put(place, path, raw, new=False)
 
     def create(self, path: str, content: object) -> str:
         """Makes a file that is not there yet, and its folders, below any root."""
         raw = encoded(content)
-        with _told():
+        with told_of_change():
             root, parts = self._free(path)
             with place_of(root, parts, self._writable, make=True) as place:
                 return self._put(place, path, raw, new=True)
@@ -59,14 +59,14 @@ class Changes:
     def delete(self, path: str) -> str:
         """Deletes a regular file below a root that is writable."""
         context = current_context()
-        with _told(), self._changeable(path, making=False) as place:
+        with told_of_change(), self._changeable(path, making=False) as place:
             remove(place, expected=context.expected, given_up=lambda: context.cancelled)
             return self._notice("deleted", place, path)
 
     def preview_write(self, path: str, content: object) -> Preview:
         """What `write` would do: a diff."""
         after = encoded(content).decode()
-        with _told(), self._changeable(path, making=True) as place:
+        with told_of_change(), self._changeable(path, making=True) as place:
             shown = self._shown(place.root, path)
             present = _present(place)
             if present is None:
@@ -76,13 +76,13 @@ class Changes:
     def preview_create(self, path: str, content: object) -> Preview:
         """What `create` would do: the content, as a diff from nothing."""
         after = encoded(content).decode()
-        with _told():
+        with told_of_change():
             root, _ = self._free(path)
         return Preview(_diff(None, after, self._shown(root, path)), ABSENT)
 
     def preview_delete(self, path: str) -> Preview:
         """What `delete` would do: which file, its size and its first lines."""
-        with _told(), self._changeable(path, making=False) as place:
+        with told_of_change(), self._changeable(path, making=False) as place:
             present = _present(place)
             if present is None:
                 raise Absent(f"there is no {place.name}")
@@ -186,8 +186,9 @@ class _Taken(Exception):
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Makes of what the walk and the change raise what a model reads."""
+def told_of_change(failed: str = "the file cannot be changed") -> Iterator[None]:
+    """Makes of what a walk and a change raise what a model reads; ``failed`` is said of what the
+    system raises."""
     try:
         yield
     except Refused as error:
@@ -195,7 +196,7 @@ def _told() -> Iterator[None]:
     except (Unfit, Absent) as error:
         raise ToolError(str(error)) from None
     except OSError as error:
-        raise ToolError(f"the file cannot be changed: {error.strerror}") from None
+        raise ToolError(f"{failed}: {error.strerror}") from None
 
 
 def _check_meant(path: str) -> None:

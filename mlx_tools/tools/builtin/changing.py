@@ -28,6 +28,10 @@ ABSENT: Final = "absent"
 _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))
 
 
+class Taken(Unfit):
+    """A file of this name is there already, and a new one was to be made."""
+
+
 def state_of(content: bytes | int | None) -> str:
     """What identifies the content that a path has: a hash of its bytes, or that nothing is there.
 
@@ -90,7 +94,7 @@ def put(
     """
     before = _look(place, expected)
     if new and before is not None:
-        raise Unfit(f"there is a file {place.name} already")
+        raise Taken(f"there is a file {place.name} already")
     try:
         temporary, written = _temporary(place, before, content)
     except OSError as error:

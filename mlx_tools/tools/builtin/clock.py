@@ -21,17 +21,18 @@ def clock(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     load: Callable[[str], tzinfo] = zoneinfo.ZoneInfo,
     names: Callable[[], Set[str]] = zoneinfo.available_timezones,
+    local: tzinfo | None = None,
 ) -> Tool:
     """The tool. ``now`` gives the time with its zone; ``load`` and ``names`` are the system's time
-    zones."""
+    zones, and ``local`` is what counts as local time, None for what the system says."""
 
     def run(arguments: Mapping[str, Any]) -> str:
         wanted = arguments.get("timezone")
         zone = None if wanted is None else zone_of(str(wanted), load, names)
-        time = now().astimezone(zone)
+        time = now().astimezone(zone or local)
         return f"{time.isoformat(timespec='seconds')} {_DAYS[time.weekday()]}"
 
-    return Tool(words_of("clock").spec(frozenset(("read",))), run)
+    return Tool(words_of("clock").spec(frozenset(("read",)), cache=False), run)
 
 
 def zone_of(
@@ -39,7 +40,8 @@ def zone_of(
     load: Callable[[str], tzinfo] = zoneinfo.ZoneInfo,
     names: Callable[[], Set[str]] = zoneinfo.available_timezones,
 ) -> tzinfo | None:
-    """The zone that a text names: an IANA name, ``UTC``, ``Z``, ``local`` (None), or an offset.
+    """The zone that a text names: an IANA name, its city where that is no other's too, ``UTC``,
+    ``Z``, ``local`` (None), or an offset.
 
     Case does not matter, nor whether spaces stand for underscores. Raises ToolError with the names
     that come closest.
@@ -63,6 +65,8 @@ def zone_of(
     key = _key(name)
     if found := sorted(zone for zone in known if _key(zone) == key):
         return load(found[0])
+    if len(found := _of_city(key, known)) == 1:
+        return load(found[0])
     close = _close(key, known)
     hint = f"did you mean {', '.join(close)}?" if close else "write one such as Europe/Berlin"
     raise ToolError(f"there is no time zone {name[:100]!r}; {hint}")
@@ -79,10 +83,15 @@ def _key(name: str) -> str:
     return name.casefold().replace(" ", "_").replace("-", "_")
 
 
+def _of_city(key: str, known: Set[str]) -> list[str]:
+    """The zones that are named after a city."""
+    return [zone for zone in sorted(known) if _key(zone).rpartition("/")[2] == key]
+
+
 def _close(key: str, known: Set[str]) -> list[str]:
     """The zones whose city is meant, then those that are spelled alike; at most three."""
     keys = {_key(zone): zone for zone in sorted(known)}
-    cities = [zone for other, zone in keys.items() if other.rpartition("/")[2] == key]
+    cities = _of_city(key, known)
     alike = [keys[other] for other in difflib.get_close_matches(key, keys, n=3, cutoff=0.6)]
     by_city = {other.rpartition("/")[2]: zone for other, zone in keys.items()}
     alike += [by_city[c] for c in difflib.get_close_matches(key, by_city, n=3, cutoff=0.75)]

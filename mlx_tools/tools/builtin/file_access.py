@@ -13,7 +13,8 @@ from mlx_tools.tools.builtin.changes import Changes
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, Unfit
 from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, one_line, up_to
 from mlx_tools.tools.builtin.words import Words, words_of
-from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolError
+from mlx_tools.tools.declaration import EffectsBy
+from mlx_tools.tools.tool import Preview, Tool, ToolError
 
 MAX_ENTRIES: Final = 1_000
 MAX_SCANNED: Final = 100_000

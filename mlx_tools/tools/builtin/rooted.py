@@ -67,6 +67,11 @@ class RootName:
             raise UsageError(f"root {text!r}: no folder is named", hint="write DIR, or DIR:rw")
         return cls(path, writable)
 
+    def absolute(self) -> str:
+        """The root as a text that means the same folder from anywhere."""
+        path = Path(self.path).expanduser().resolve()
+        return f"{path}:rw" if self.writable else str(path)
+
 
 class Root:
     """A folder, resolved once and held open: renaming it or its parents changes nothing.

@@ -63,7 +63,7 @@ def run_command(
     properties = {**parameters["properties"]}
     properties["program"] = {**properties["program"], "enum": [*commands.rules.programs]}
     spec = replace(
-        words.spec(EFFECTS),
+        words.spec(EFFECTS, private=True),
         parameters={**parameters, "properties": properties},
         needs_approval=True,
     )

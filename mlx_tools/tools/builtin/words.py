@@ -31,6 +31,7 @@ class Words:
         *,
         needs_approval: bool = False,
         private: bool = False,
+        cache: bool = True,
     ) -> ToolSpec:
         """The tool's spec; what it does is code and stands with the code."""
         return ToolSpec(
@@ -41,6 +42,7 @@ class Words:
             needs_approval=needs_approval,
             plugin=PLUGIN,
             private=private,
+            cache=cache,
         )
 
 

@@ -1,0 +1,279 @@
+"""Sources: what a tool found, numbered for the model, and those that an answer cites.
+
+A tool that finds things returns `Sources`. The numbers are given when its observation is recorded,
+and go on counting over a session, so that ``[3]`` means one thing in it. The record keeps which
+number is what: text of a source that looks like a numbered source changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+MAX_SOURCES: Final = 100
+"""Sources that one call may return; further ones are left out."""
+
+MAX_TITLE_CHARS: Final = 200
+MAX_LOCATION_CHARS: Final = 2000
+
+_QUOTE: Final = "> "
+"""Begins each line of a source's text, so that none of them can look like the next source."""
+
+_CUT: Final = "…"
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+_SOME: Final = r"\^?([0-9]{1,6}(?: {0,2}(?:[-\u2013,;&]|and) {0,2}\^?[0-9]{1,6}){0,50})"
+_NUMBERS: Final = re.compile(
+    rf"\[(?:sources?:? )?{_SOME}\\?\]"
+    rf"|\((?:sources?|refs?):? \[?{_SOME}\]?\)"
+    r"|\u3010([0-9]{1,6})(?:\u2020[^\u3011\n]{0,80})?\u3011",
+    re.IGNORECASE,
+)
+"""``[2]``, ``[1, 2]``, ``[1-3]``, ``[^2]``, ``[source 2]``, ``(source 2)``, and what some models
+were taught: ``【2†…】``."""
+
+_CODE: Final = re.compile(r"`[^`\n]+`")
+_SPAN: Final = re.compile(r"([0-9]+) *[-\u2013] *\^?([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One thing that was found: its title, where it stands (a path or a URL), and what it says."""
+
+    title: str
+    location: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a tool that finds things returns, the best first.
+
+    ``note`` is the tool's own words, said after them, or in their place where nothing was found.
+    """
+
+    found: tuple[Source, ...]
+    note: str = ""
+
+    def cleaned(self, clean: Callable[[str], str]) -> Sources:
+        """The same with every text passed through ``clean``."""
+        found = (
+            Source(clean(one.title), clean(one.location), clean(one.text)) for one in self.found
+        )
+        return Sources(tuple(found), clean(self.note))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSource:
+    """A source under the number by which the model was given it."""
+
+    n: int
+    title: str
+    location: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As records and ``--json`` have it."""
+        return {"n": self.n, "title": self.title, "location": self.location}
+
+
+class Laid(NamedTuple):
+    """Sources as the model reads them.
+
+    ``given`` are those that are shown. Where not all fitted, ``cut_at`` is the character of the
+    whole text at which the first thing is missing, and ``omitted`` how many are missing in all.
+    """
+
+    text: str
+    given: tuple[GivenSource, ...]
+    cut_at: int | None = None
+    omitted: int = 0
+
+
+def sources_of(value: Any) -> Sources | None:
+    """The sources that a tool returned, alone or as a list of them; None for any other value."""
+    if isinstance(value, Source):
+        value = Sources((value,))
+    elif isinstance(value, list | tuple) and value and all(isinstance(v, Source) for v in value):
+        value = Sources(tuple(value))
+    if not isinstance(value, Sources):
+        return None
+    return replace(value, found=tuple(value.found)[:MAX_SOURCES])
+
+
+def lay_out(sources: Sources, first: int = 1, room: int | None = None) -> Laid:
+    """The sources as text, numbered from ``first`` on, in at most ``room`` characters.
+
+    Each begins with a line of number, title and location; its text follows with every line quoted.
+    Where there is too little room the longest are cut first, and the last ones left out.
+    """
+    given = [
+        GivenSource(n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS))
+        for n, one in enumerate(sources.found, start=first)
+    ]
+    heads = [_head(one) for one in given]
+    blocks = [
+        "\n".join((head, *_quoted(one.text)))
+        for head, one in zip(heads, sources.found, strict=True)
+    ]
+    whole = "\n".join(blocks)
+    if room is None or len(whole) <= room:
+        return Laid(whole, tuple(given))
+    shown = _that_fit(heads, room)
+    sizes = _shares([len(block) for block in blocks[:shown]], room - (shown - 1))
+    text = "\n".join(_cut(block, size) for block, size in zip(blocks, sizes, strict=False))
+    cut_at = _first_cut(blocks, sizes)
+    return Laid(text, tuple(given[:shown]), cut_at, len(whole) - len(text))
+
+
+def cited(
+    content: str, named: Iterable[Any], given: Mapping[int, GivenSource]
+) -> tuple[GivenSource, ...]:
+    """The given sources that an answer cites, by number: in its text as ``[2]``, or in ``named``,
+    the protocol's own list of them (numbers, or titles or locations).
+
+    A number nobody gave is none, a span that holds one is none as a whole, and code cites nothing.
+    """
+    if not given:
+        return ()
+    numbers: set[int] = set()
+    for line, is_code in _lines(content):
+        if not is_code:
+            for found in _NUMBERS.finditer(_CODE.sub(" ", line)):
+                numbers |= _meant_by(found, given)
+    for one in named:
+        numbers |= _meant(one, given)
+    return tuple(given[n] for n in sorted(numbers))
+
+
+def spelled_out(content: str, given: Iterable[GivenSource]) -> str:
+    """An answer with its citations as names, for a reader who was not given the numbers."""
+    known = {one.n: one for one in given}
+    either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)
+
+    def names(found: re.Match[str]) -> str:
+        numbers = _meant_by(found, known) if any(found.groups()) else ()
+        if not numbers:
+            return found[0]
+        return f"({'; '.join(_name(known[number]) for number in sorted(numbers))})"
+
+    return "\n".join(
+        line if is_code else either.sub(names, line) for line, is_code in _lines(content)
+    )
+
+
+def given_in(rows: Iterable[Any]) -> Iterator[GivenSource]:
+    """The sources that a record keeps; what is none is passed over."""
+    for row in rows:
+        match row:
+            case {"n": int(n), "title": str(title), "location": str(location)} if n > 0:
+                yield GivenSource(n, title, location)
+
+
+def _line(text: str, limit: int) -> str:
+    """The text on one line, without control characters."""
+    line = _CONTROL.sub("", " ".join(text[: 4 * limit].split()))
+    return line if len(line) <= limit else line[: limit - 1] + _CUT
+
+
+def _head(one: GivenSource) -> str:
+    known = _known(one)
+    if len(known) < 2:
+        return f"[{one.n}] {''.join(known)}".rstrip()
+    return f"[{one.n}] {one.title} ({one.location})"
+
+
+def _name(one: GivenSource) -> str:
+    return ", ".join(_known(one))
+
+
+def _known(one: GivenSource) -> list[str]:
+    """Title and location, once where they are the same."""
+    return [part for part in dict.fromkeys((one.title, one.location)) if part]
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """Every line of the text, wherever a reader may see one end, quoted; blank ones but once."""
+    blank = True
+    for line in text.strip().splitlines():
+        kept = _CONTROL.sub("", line).rstrip()
+        if kept or not blank:
+            yield (_QUOTE + kept).rstrip()
+        blank = not kept
+
+
+def _that_fit(heads: Sequence[str], room: int) -> int:
+    """How many sources can be shown at least by their first line: one in any case."""
+    used = 0
+    for number, head in enumerate(heads):
+        used += len(head) + len(_CUT) + 1
+        if used > room + 1:
+            return max(number, 1)
+    return len(heads)
+
+
+def _shares(sizes: Sequence[int], room: int) -> list[int]:
+    """How much of ``room`` each gets: all that it needs, or as much as the others that lack."""
+    shares = [0] * len(sizes)
+    left = room
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    for done, number in enumerate(order):
+        shares[number] = max(min(sizes[number], left // (len(order) - done)), 0)
+        left -= shares[number]
+    return shares
+
+
+def _cut(block: str, size: int) -> str:
+    return block if len(block) <= size else block[: max(size - len(_CUT), 0)] + _CUT[:size]
+
+
+def _first_cut(blocks: Sequence[str], sizes: Sequence[int]) -> int:
+    """Where in the whole text the first thing is missing."""
+    at = 0
+    for block, size in zip(blocks, sizes, strict=False):
+        if len(block) > size:
+            return at + max(size - len(_CUT), 0)
+        at += len(block) + 1
+    return at
+
+
+def _lines(content: str) -> Iterator[tuple[str, bool]]:
+    """The lines of a text, and whether Markdown sets each as code."""
+    fence = ""
+    for line in content.split("\n"):
+        mark = line.lstrip()[:3]
+        if mark in ("```", "~~~") and fence in ("", mark):
+            fence = "" if fence else mark
+            yield line, True
+        else:
+            yield line, bool(fence)
+
+
+def _meant_by(found: re.Match[str], given: Mapping[int, GivenSource]) -> set[int]:
+    """The given numbers between brackets, and those within spans of nothing but given ones."""
+    text = next(filter(None, found.groups()))
+    numbers = {int(part) for part in re.findall("[0-9]+", _SPAN.sub(" ", text))}
+    for begin, end in _SPAN.findall(text):
+        low, high = sorted((int(begin), int(end)))
+        span = range(low, min(high, low + len(given)) + 1)
+        numbers.update(span if given.keys() >= {*span} else ())
+    return numbers & given.keys()
+
+
+def _meant(one: Any, given: Mapping[int, GivenSource]) -> set[int]:
+    """The source that an item of an answer's own list names; none where nobody gave it."""
+    match one:
+        case bool():
+            return set()
+        case int():
+            return {one} & given.keys()
+        case str():
+            named = one.strip()
+            if number := re.fullmatch(r"\[?\^?([0-9]{1,6})\]?", named):
+                return {int(number[1])} & given.keys()
+            return {s.n for s in given.values() if named and named in (s.location, s.title)}
+        case Mapping():
+            keys = ("n", "number", "id", "location", "url", "path", "title")
+            values = (one[key] for key in keys if isinstance(one.get(key), str | int))
+            return next((found for value in values if (found := _meant(value, given))), set())
+    return set()

@@ -1,0 +1,346 @@
+"""What runs in the process of its own: ``execute`` of a folder's tool, and who watches it.
+
+Started as ``python -I child.py EXECUTE.PY RESULTS [passing=FOLDER] [offline]``; FOLDER is removed
+at the end where the caller can no longer do it. The call's arguments come as one
+line of JSON on standard input, which then stays open as a lifeline: when it ends, the caller is
+gone or has given up. What is told goes to the descriptor RESULTS, one line of JSON each, so that
+nothing the tool prints can stand among it:
+
+    {"progress": [message, share or null]}
+    {"result": {...}}       what ``execute`` returned
+    {"fault": message}      why there is no result
+    {"refused": message}    why the tool was not run at all
+    {"ended": status}       of the process, as ``wait`` gives it; the last line
+
+There are two processes. A fork of this one runs the tool; this one waits, and ends everything that
+the tool started, however the tool, the call or the caller ended. On Linux it adopts what the tool
+started and let go of (``PR_SET_CHILD_SUBREAPER``), so that a process which left its group is found
+as well. Imports nothing of mlx_tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MAX_FAULT_CHARS = 2000
+MAX_PROCESSES = 200
+_LOOK = 0.25
+"""Seconds between two counts of them."""
+
+_ENDING = 5.0
+"""Seconds within which whatever the tool started is gone."""
+_PASSING = "passing="
+_PR_SET_CHILD_SUBREAPER = 36
+_TAKES_ANY_NAME = 0x08
+"""Of a function's code: it has a parameter ``**names`` (``inspect.CO_VARKEYWORDS``)."""
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x1000_0000, 0x4000_0000
+
+
+def main() -> None:
+    """Runs the tool, waits for it, ends what is left, says how it ended."""
+    path, results = sys.argv[1], int(sys.argv[2])
+    os.set_inheritable(results, False)
+    request = _request()
+    if "offline" in sys.argv[3:] and (why := _leave_network()):
+        _write(results, _line({"refused": why}))
+        return
+    _adopt()
+    worker = os.fork()
+    if worker == 0:
+        _work(path, request, results)
+        return
+    status = _watched(worker, results)
+    _end_all()
+    if status is None:
+        _remove([more for more in sys.argv[3:] if more.startswith(_PASSING)])
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        _write(results, _line({"ended": status}))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # what is left in the group, this process with it
+
+
+def _request() -> bytes:
+    """The line on standard input."""
+    text = bytearray()
+    while not text.endswith(b"\n"):
+        piece = os.read(0, 65_536)
+        if not piece:
+            os._exit(1)
+        text += piece
+    return bytes(text)
+
+
+def _line(told: Mapping[str, Any]) -> bytes:
+    return json.dumps(told, allow_nan=False).encode() + b"\n"
+
+
+def _write(results: int, line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[os.write(results, left) :]
+
+
+# --- the tool -----------------------------------------------------------------------------------
+
+
+def _work(path: str, request: bytes, results: int) -> None:
+    """Runs ``execute`` and tells what came of it. A copy of this process that the tool forked, and
+    that comes back here, tells nothing."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    itself = os.getpid()
+    try:
+        told = _outcome(path, json.loads(request), results)
+    finally:
+        if os.getpid() != itself:
+            os._exit(0)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(OSError):  # the tool closed it, or nobody reads it any more
+        _write(results, told)
+
+
+def _outcome(path: str, arguments: dict[str, Any], results: int) -> bytes:
+    """The line that says what came of the call."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - pathlib would take longer to load than to use
+    sys.path.insert(0, folder)
+    sys.argv = [path]
+    try:
+        value = _called(_loaded(path), arguments, results)
+    except SystemExit as error:
+        return _line({"fault": f"it called sys.exit({error.code!r:.100}) and returned nothing"})
+    except BaseException as error:
+        return _line({"fault": _words(error, folder)})
+    if not isinstance(value, dict):
+        return _line({"fault": f"execute returned {_kind(value)}, and must return a dict"})
+    try:
+        return _line({"result": value})
+    except (TypeError, ValueError, RecursionError) as error:
+        fault = f"what execute returned cannot be written as JSON: {error}"
+        return _line({"fault": fault[:MAX_FAULT_CHARS]})
+
+
+def _loaded(path: str) -> Callable[..., Any]:
+    module: Any = type(sys)("execute")  # what imports modules would take longer to load than this
+    module.__file__ = path
+    sys.modules["execute"] = module
+    with open(path, "rb") as file:  # noqa: PTH123
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - what this process is for
+    execute = getattr(module, "execute", None)
+    if not callable(execute):
+        raise TypeError("execute.py has no function execute(arguments)")
+    return execute  # type: ignore[no-any-return]
+
+
+def _called(execute: Callable[..., Any], arguments: dict[str, Any], results: int) -> Any:
+    more = {"progress": _reporter(results)} if _takes_progress(execute) else {}
+    value = execute(arguments, **more)
+    if hasattr(value, "__await__"):
+        import asyncio
+
+        value = asyncio.run(_awaited(value))
+    return value
+
+
+def _takes_progress(function: Any) -> bool:
+    """Whether a function has a parameter ``progress``, or passes it on to one that it wraps."""
+    while (code := getattr(function, "__code__", None)) is not None:
+        if "progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            return True
+        if not code.co_flags & _TAKES_ANY_NAME:
+            return False
+        function = getattr(function, "__wrapped__", None)
+    return False
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _reporter(results: int) -> Callable[..., None]:
+    def progress(message: str = "", fraction: float | None = None) -> None:
+        """Reports how far the call has come: a few words, and the share done from 0 to 1. Which of
+        many reports are passed on is for the caller: it alone knows which was the last."""
+        share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
+        share = None if share != share else share  # NaN, which JSON does not have
+        _write(results, _line({"progress": [str(message)[:200], share]}))
+
+    return progress
+
+
+def _words(error: BaseException, folder: str) -> str:
+    """The error's kind and text, and where in the folder it was raised."""
+    try:
+        text = str(error)[:MAX_FAULT_CHARS]
+    except Exception:
+        text = ""
+    kind = type(error).__name__
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name.startswith(folder + os.sep):
+            place = f" ({name[len(folder) + 1 :]}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return (f"{kind}: {text}" if text else kind) + place
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+# --- who watches --------------------------------------------------------------------------------
+
+
+def _leave_network() -> str | None:
+    """Has this process, and all it starts, in a network of its own in which there is nothing.
+    Returns why that cannot be, None where it is so. On macOS the caller sees to it."""
+    if not sys.platform.startswith("linux"):
+        return None if sys.platform == "darwin" else "this system cannot run it without network"
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWNET) == 0:
+            return None
+        user, group = os.geteuid(), os.getegid()
+        if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            return f"this system cannot run it without network: {os.strerror(number)}"
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
+                file.write(text)
+    except OSError as error:
+        return f"this system cannot run it without network: {error.strerror}"
+    return None
+
+
+def _adopt() -> None:
+    """Has what the tool starts come to this process where its own parent ends."""
+    with contextlib.suppress(Exception):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _watched(worker: int, results: int) -> int | None:
+    """Waits for the worker; its status, or None where the lifeline ended first, or where there are
+    too many processes."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    look = time.monotonic() + _LOOK
+    while True:
+        status = _reaped(worker)
+        if status is not None:
+            return status
+        ready, _, _ = select.select([0, woken], [], [], max(0.0, look - time.monotonic()))
+        if woken in ready:
+            os.read(woken, 4096)
+        if 0 in ready and not os.read(0, 4096):
+            return None
+        if time.monotonic() < look:
+            continue
+        look = time.monotonic() + _LOOK  # also where one process after the other ends meanwhile
+        if len(_descendants()) > MAX_PROCESSES:
+            _write(results, _line({"fault": f"it started more than {MAX_PROCESSES} processes"}))
+            return None
+
+
+def _reaped(worker: int) -> int | None:
+    """Takes leave of every process that has ended; the worker's status, if it is among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == worker:
+                found = status
+    return found
+
+
+def _end_all() -> None:
+    """Ends every process that descends from this one, as far as the system tells which they are.
+
+    They are stopped first: what is stopped starts no others.
+    """
+    until = time.monotonic() + _ENDING
+    while time.monotonic() < until:
+        stopped: set[int] = set()
+        while new := _descendants() - stopped:
+            for pid in new:
+                _send(pid, signal.SIGSTOP)
+            stopped |= new
+            if time.monotonic() > until:
+                break
+        if not stopped:
+            return
+        for pid in stopped:
+            _send(pid, signal.SIGKILL)
+        _reaped(-1)
+        time.sleep(0.005)
+
+
+def _remove(passing: list[str]) -> None:
+    if passing:
+        import shutil
+
+        shutil.rmtree(passing[0].removeprefix(_PASSING), ignore_errors=True)
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _descendants() -> set[int]:
+    """The processes below this one that have not ended; empty where there is no ``/proc``."""
+    children: dict[int, list[int]] = {}
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208 - there may be very many
+    except OSError:
+        return set()
+    for name in names:
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - quicker
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state not in (b"Z", b"X"):
+            children.setdefault(int(parent), []).append(int(name))
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), ())
+        waiting += [pid for pid in below if pid not in found]
+        found.update(below)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""What a call that only reads was answered serves the same call again, and only where it may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools import (
+    Controller,
+    Limits,
+    Policy,
+    RunSettings,
+    TranscriptStore,
+    UsageError,
+    events,
+    tool,
+)
+from mlx_tools.records import ExecutionRecord, ObservationRecord
+from mlx_tools.spec import ToolSpec
+from mlx_tools.testing import ScriptedApprover, ScriptedBackend
+from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
+from mlx_tools.transcript import load
+
+ALL = Policy(allow=["*"])
+READ = frozenset({"read"})
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(content: str) -> str:
+    return json.dumps({"type": "final_answer", "content": content})
+
+
+class World:
+    """A place that can be read and written, and how often it was."""
+
+    def __init__(self) -> None:
+        self.value, self.reads = 1, 0
+
+        @tool(effects={"read"})
+        def look(at: str) -> str:
+            """Looks."""
+            self.reads += 1
+            return f"{at}: {self.value}"
+
+        @tool(effects={"read"}, cache=False)
+        def watch(at: str) -> str:
+            """Looks at what changes by itself."""
+            self.reads += 1
+            return f"{at}: {self.reads}"
+
+        @tool(effects={"write"})
+        def change(to: int) -> str:
+            """Changes it."""
+            self.value = to
+            return "done"
+
+        @tool(effects={"read"})
+        async def ponder(context: ToolContext) -> str:
+            """Has the model change it."""
+            return await context.ask("Go on.")
+
+        self.tools = [look, watch, change, ponder]
+
+
+def controller(world: World, *script: str, cache: str = "run", **more: Any) -> Controller:
+    settings = RunSettings(cache=cache)  # type: ignore[arg-type]
+    more.setdefault("policy", ALL)
+    return Controller(ScriptedBackend(*script), world.tools, settings=settings, **more)
+
+
+def test_a_call_after_one_that_was_refused_is_answered_as_before(tmp_path: Path) -> None:
+    """The model may look again after a change; the change was refused, so nothing is different."""
+    world = World()
+    store = TranscriptStore(tmp_path)
+    run = controller(
+        world,
+        call("look", at="a"),
+        call("change", to=2),
+        call("look", at="a"),
+        answer("1"),
+        policy=Policy(allow=["*"], ask=["change"]),
+        approver=ScriptedApprover(False),
+        store=store,
+    )
+    outcome = run.run_sync("What is it?")
+    first, refused, again = outcome.calls
+    assert (first.output, again.output, world.reads) == ("a: 1", "a: 1", 1)
+    assert (first.status, refused.status, again.status) == ("ok", "denied", "ok")
+    assert (first.cached, again.cached, again.duration_ms) == (False, True, 0)
+    assert "cached" not in first.to_json()
+    assert again.to_json()["cached"] is True
+    assert outcome.counters.tools["look"].ran == 1
+    assert outcome.counters.tools["look"].ok == 2
+    written = load(Path(outcome.transcript or ""))
+    assert [r.cached for r in written if isinstance(r, ObservationRecord)] == [False, False, True]
+
+
+def test_a_call_after_a_change_is_made_again() -> None:
+    world = World()
+    script = (call("look", at="a"), call("change", to=2), call("look", at="a"), answer("2"))
+    outcome = controller(world, *script).run_sync("What is it?")
+    assert [c.output for c in outcome.calls] == ["a: 1", "done", "a: 2"]
+    assert not any(c.cached for c in outcome.calls)
+
+
+def test_the_rule_of_repeated_calls_comes_first() -> None:
+    world = World()
+    script = (call("look", at="a"), call("look", at="a"), answer("1"))
+    outcome = controller(world, *script).run_sync("What is it?")
+    assert [c.error_code for c in outcome.calls] == [None, "repeated_call"]
+
+
+@pytest.mark.parametrize(("cache", "reads"), [("off", 2), ("run", 2), ("session", 1)])
+def test_later_questions_of_a_session_are_served_where_that_is_wanted(
+    cache: str, reads: int
+) -> None:
+    world = World()
+    script = (call("look", at="a"), answer("1")) * 2
+    run = controller(world, *script, cache=cache)
+
+    async def ask() -> list[bool]:
+        async with await run.conversation() as conversation:
+            outcomes = [await conversation.run("What?") for _ in range(2)]
+        return [outcome.calls[0].cached for outcome in outcomes]
+
+    cached = asyncio.run(ask())
+    assert world.reads == reads
+    assert cached == [False, reads == 1]
+
+
+@pytest.mark.parametrize("name", ["watch", "change"])
+def test_what_changes_by_itself_or_changes_things_is_made_every_time(name: str) -> None:
+    world = World()
+    arguments = {"at": "a"} if name == "watch" else {"to": 2}
+    run = controller(world, *(call(name, **arguments), answer("x")) * 2, cache="session")
+
+    async def ask() -> bool:
+        async with await run.conversation() as conversation:
+            outcomes = [await conversation.run("What?") for _ in range(2)]
+        return any(outcome.calls[0].cached for outcome in outcomes)
+
+    assert not asyncio.run(ask())
+
+
+def test_a_call_that_asks_the_model_empties_the_cache() -> None:
+    world = World()
+    script = (
+        *(call("look", at="a"), answer("1")),
+        *(call("ponder"), call("change", to=2), answer("changed"), answer("done")),
+        *(call("look", at="a"), answer("2")),
+    )
+    run = controller(world, *script, cache="session", limits=Limits(max_iterations=9))
+
+    async def ask() -> list[str | None]:
+        async with await run.conversation() as conversation:
+            outcomes = [await conversation.run("What?") for _ in range(3)]
+        return [outcome.calls[-1].output for outcome in outcomes]
+
+    assert asyncio.run(ask()) == ["a: 1", "changed", "a: 2"]
+
+
+def test_a_hit_is_seen_among_the_events() -> None:
+    world = World()
+    run = controller(world, *(call("look", at="a"), answer("1")) * 2, cache="session")
+
+    async def ask() -> list[bool]:
+        seen = []
+        async with await run.conversation() as conversation:
+            for _ in range(2):
+                async for event in conversation.stream("What?"):
+                    if isinstance(event, events.ToolEnded):
+                        seen.append(event.cached)
+                        assert event.to_json()["cached"] is event.cached
+        return seen
+
+    assert asyncio.run(ask()) == [False, True]
+
+
+def test_another_cache_is_refused() -> None:
+    with pytest.raises(UsageError, match="cache cannot be 'forever'"):
+        RunSettings(cache="forever")  # type: ignore[arg-type]
+
+
+# --- alone --------------------------------------------------------------------------------------
+
+
+def made(reads: Reads, subject: Tool, arguments: dict[str, Any], **more: Any) -> ToolResult:
+    more.setdefault("timeout", 30.0)
+    return asyncio.run(reads.call(execute, subject, arguments, **more))
+
+
+def test_a_failure_is_not_kept() -> None:
+    tries: list[int] = []
+
+    @tool(effects={"read"})
+    def look() -> str:
+        """Looks."""
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("for once")
+        return "seen"
+
+    reads = Reads("run")
+    assert made(reads, look, {}).error is not None
+    assert made(reads, look, {}).content == "seen"
+    assert made(reads, look, {}).cached
+
+
+def test_a_call_that_was_approved_on_a_state_is_made() -> None:
+    world = World()
+    reads = Reads("run")
+    for expected in (None, "state", "state"):
+        assert not made(reads, world.tools[0], {"at": "a"}, expected=expected).cached
+    assert world.reads == 3
+
+
+def test_nothing_is_kept_once_a_change_did_not_end_in_time() -> None:
+    world = World()
+
+    @tool(effects={"write"})
+    def slow() -> None:
+        """Changes something, some time."""
+        time.sleep(0.5)
+
+    reads = Reads("session")
+    assert made(reads, world.tools[0], {"at": "a"}).error is None
+    assert made(reads, slow, {}, timeout=0.05).error is not None
+    for _ in range(2):
+        assert not made(reads, world.tools[0], {"at": "a"}).cached
+
+
+def test_what_was_read_while_something_changed_is_not_kept() -> None:
+    reads = Reads("session")
+    entered, leave = anyio.Event, anyio.Event
+
+    async def overlapping() -> None:
+        read_began, change_began, read_may_end = entered(), entered(), leave()
+
+        @tool(effects={"read"})
+        async def look() -> str:
+            """Looks."""
+            read_began.set()
+            await read_may_end.wait()
+            return "old"
+
+        @tool(effects={"write"})
+        async def change() -> str:
+            """Changes."""
+            change_began.set()
+            return "done"
+
+        async with anyio.create_task_group() as group:
+
+            async def read() -> None:
+                await reads.call(execute, look, {}, timeout=30.0)
+
+            group.start_soon(read)
+            await read_began.wait()
+            await reads.call(execute, change, {}, timeout=30.0)
+            assert change_began.is_set()
+            read_may_end.set()
+        assert not (await reads.call(execute, look, {}, timeout=30.0)).cached
+
+    anyio.run(overlapping, backend="asyncio")
+
+
+def test_what_is_kept_has_bounds() -> None:
+    reads = Reads("session")
+    spec = ToolSpec("look", effects=READ)
+    for number in range(1000):
+        text = "x" * 100_000
+        reads.keep(spec, {"n": number}, ToolResult(text, None, 1, len(text)))
+    kept = [n for n in range(1000) if reads.find(spec, {"n": n}) is not None]
+    assert kept == list(range(950, 1000))
+    for number in range(1000):
+        reads.keep(spec, {"n": number}, ToolResult("x", None, 1, 1))
+    assert sum(reads.find(spec, {"n": n}) is not None for n in range(1000)) == 200
+    huge = "x" * 2_000_000
+    reads.keep(spec, {"huge": 1}, ToolResult(huge, None, 1, len(huge)))
+    assert reads.find(spec, {"huge": 1}) is None
+
+
+VALUES = st.one_of(st.integers(0, 3), st.sampled_from(["0", "a", "", True, False, 1.0, None]))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["read", "write"]), VALUES), max_size=30))
+def test_what_is_found_is_what_a_call_would_come_to(steps: list[tuple[str, Any]]) -> None:
+    """However reads and writes follow: the world as it is, never as it was."""
+    state: dict[str, int] = {}
+
+    async def look(arguments: Any) -> str:
+        return f"{arguments['key']!r} {state.get(repr(arguments['key']), 0)}"
+
+    async def change(arguments: Any) -> str:
+        state[repr(arguments["key"])] = state.get(repr(arguments["key"]), 0) + 1
+        return "done"
+
+    reads = Reads("session")
+    subjects = {
+        "read": Tool(ToolSpec("look", effects=READ), look),
+        "write": Tool(ToolSpec("change", effects=frozenset({"write"})), change),
+    }
+
+    async def go() -> None:
+        for kind, key in steps:
+            result = await reads.call(execute, subjects[kind], {"key": key}, timeout=30.0)
+            if kind == "read":
+                wanted = state.get(repr(key), 0)
+                assert (result.content or "").endswith(f" {wanted}")
+
+    asyncio.run(go())
+
+
+def test_the_record_that_a_tool_starts_is_there_before_a_hit_too(tmp_path: Path) -> None:
+    world = World()
+    run = controller(
+        world,
+        *(call("look", at="a"), answer("1")) * 2,
+        cache="session",
+        store=TranscriptStore(tmp_path),
+    )
+
+    async def ask() -> str | None:
+        async with await run.conversation() as conversation:
+            for _ in range(2):
+                outcome = await conversation.run("What?")
+        return outcome.transcript
+
+    records = load(Path(asyncio.run(ask()) or ""))
+    assert sum(isinstance(r, ExecutionRecord) for r in records) == 2

@@ -1,0 +1,248 @@
+"""`notes_create`: plain files in one folder, and nothing outside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import unicodedata
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.policy import Policy
+from mlx_tools.tools import Registry
+from mlx_tools.tools.builtin.note_names import has_a_title, note_stem
+from mlx_tools.tools.builtin.note_text import note_of
+from mlx_tools.tools.builtin.notes import MAX_SAME, Notes, body_of
+from mlx_tools.tools.builtin.notes_create import notes_create
+from mlx_tools.tools.builtin.notes_search import ranked
+from mlx_tools.tools.builtin.private_names import folded
+from mlx_tools.tools.direct import DirectCall, call_tool
+from mlx_tools.tools.executor import execute
+from mlx_tools.tools.tool import ToolError
+from tests.notes.at_noon import NOON, notes_in
+
+SUITES = os.environ.get("MLX_TOOLS_SUITES", "")
+NAUGHTY = Path(SUITES) / "naughty_strings" / "blns.json"
+
+
+def call(registry: Registry, name: str, arguments: Any, **policy: Any) -> DirectCall:
+    """A call as a run of a model would make it."""
+
+    async def main() -> DirectCall:
+        return await call_tool(registry, Policy(**policy), name, arguments, session="s-1")
+
+    return anyio.run(main)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def test_a_note_is_a_markdown_file_that_says_where_it_came_from(notes: Notes, folder: Path) -> None:
+    name, size = notes.create("Bread", "Buy *flour*.", session="20260304-120000-aaaaaaaa")
+    text = (folder / name).read_text()
+    assert name == "Bread.md" and size == len(text.encode())
+    assert text == (
+        "---\ncreated: 2026-03-04T12:00:00+00:00\n"
+        "by: mlx-tools, session 20260304-120000-aaaaaaaa\n---\n\n# Bread\n\nBuy *flour*.\n"
+    )
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("other", ["Plan", "PLAN", "plan.md", "Plan?", " .Plan. ", "Ｐlan"])
+def test_a_note_never_replaces_another_that_some_file_system_takes_for_the_same(
+    notes: Notes, folder: Path, other: str
+) -> None:
+    notes.create("Plan", "first")
+    first = (folder / "Plan.md").read_bytes()
+    name, _ = notes.create(other, "second")
+    assert name.endswith(" 2.md") and (folder / "Plan.md").read_bytes() == first
+
+
+def test_the_same_title_in_other_accents_form_is_the_same_name(notes: Notes) -> None:
+    title = "Café"
+    assert notes.create(unicodedata.normalize("NFC", title), "")[0] == "Café.md"
+    assert notes.create(unicodedata.normalize("NFD", title), "")[0] == "Café 2.md"
+
+
+@pytest.mark.parametrize(
+    ("title", "stem"),
+    [
+        ("../../etc/passwd", "etc passwd"),
+        ("/etc/passwd", "etc passwd"),
+        ("C:\\Windows\\x", "C Windows x"),
+        ("..", "note"),
+        (".env", "env"),
+        ("~root", "root"),
+        ("--help", "help"),
+        ("CON", "note CON"),
+        ("nul.txt", "note nul.txt"),
+        ("a\nb\x00c\x1b[31m", "a b c [31m"),
+        ("a\u202eb\u200bc", "abc"),
+        ("???", "note"),
+        ("食料品の買い物", "食料品の買い物"),
+        ("🍞", "🍞"),
+        ("x" * 500, "x" * 100),
+        ("Notes of the day.md", "Notes of the day"),
+    ],
+)
+def test_a_title_becomes_a_name_that_is_no_path(title: str, stem: str) -> None:
+    assert note_stem(title) == stem
+
+
+@settings(max_examples=150)
+@given(st.text(max_size=600))
+def test_any_title_becomes_a_name_that_every_file_system_takes(title: str) -> None:
+    stem = note_stem(title)
+    assert stem and not set(stem) & set('/\\:*?"<>|\0') and stem[0] not in ".-~ "
+    assert len(f"{stem} {MAX_SAME}.md".encode()) <= 255
+    assert all(unicodedata.category(c)[0] != "C" for c in stem)
+    assert note_stem(stem) in (stem, f"note {stem}")
+
+
+@pytest.mark.parametrize("title", ["", "  ", "\n\t", "\u200b\u2060", "\ufeff"])
+def test_a_title_that_nobody_sees_is_refused(notes: Notes, folder: Path, title: str) -> None:
+    with pytest.raises(ToolError, match="title is empty"):
+        notes.create(title, "text")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("a\0b", "NUL"), ("\ud800", "half a character"), ("x" * 10**6, "bytes")]
+)
+def test_a_content_that_is_no_text_is_refused_and_leaves_nothing(
+    notes: Notes, folder: Path, content: str, said: str
+) -> None:
+    with pytest.raises(ToolError, match=said):
+        notes.create("Title", content)
+    assert not folder.exists()
+
+
+@settings(max_examples=150)
+@given(title=st.text(min_size=1, max_size=80), content=st.text(max_size=200))
+def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory, title: str, content: str
+) -> None:
+    above = tmp_path_factory.mktemp("above")
+    (above / "beside.md").write_text("x")
+    notes = notes_in(above / "notes")
+    before = tree(above)
+    try:
+        name, _ = notes.create(title, content)
+    except ToolError:
+        assert tree(above) == before
+        return
+    after = tree(above)
+    assert set(after) - set(before) == {f"notes/{name}"}
+    assert {path: after[path] for path in before} == before
+    assert after[f"notes/{name}"].decode().endswith(body_of(title, content))
+    assert content in note_of(name, after[f"notes/{name}"].decode()).text
+
+
+@pytest.mark.skipif(not NAUGHTY.is_file(), reason="MLX_TOOLS_SUITES has no naughty_strings")
+def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) -> None:
+    strings = [text for text in json.loads(NAUGHTY.read_text()) if text.strip()]
+    registry = Registry.builtin(notes=tmp_path / "notes")
+    for text in strings:
+        title = text if has_a_title(text) else "Nothing to see"
+        made = call(registry, "notes_create", {"title": title, "content": text}, preset="notes")
+        assert made.status == "ok", (text, made.error)
+    files = tree(tmp_path)
+    assert all(name.startswith("notes/") and name.count("/") == 1 for name in files)
+    kept = [note_of(name, raw.decode()).text for name, raw in files.items()]
+    assert all(any(note.endswith(f"\n\n{text}\n") for note in kept) for text in strings)
+    notes = Notes(tmp_path / "notes").read_all().notes
+    for text in strings[:: max(1, len(strings) // 60)]:
+        wanted = [note for note in notes if f"\n\n{text}\n" in note.text]
+        assert not wanted or ranked(notes, text), text
+
+
+def test_two_at_once_write_two_notes(notes: Notes, folder: Path) -> None:
+    threads = [threading.Thread(target=notes.create, args=("Same", f"text {n}")) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    texts = sorted(note_of(p.name, p.read_text()).text for p in folder.glob("*.md"))
+    assert len(texts) == 12 and len(set(texts)) == 12
+    assert not list(folder.glob(".mlx-tools-*"))
+
+
+def test_a_name_that_is_taken_while_the_note_is_written_gets_the_next_number(
+    folder: Path,
+) -> None:
+    folder.mkdir()
+
+    def now() -> datetime:  # after the title was read, before the name is looked for
+        (folder / "Plan.md").write_text("first")
+        return NOON
+
+    assert Notes(folder, now).create("Plan", "second")[0] == "Plan 2.md"
+    assert (folder / "Plan.md").read_text() == "first"
+
+
+def test_a_link_of_the_notes_name_is_not_written_through(notes: Notes, folder: Path) -> None:
+    folder.mkdir()
+    target = folder.parent / "outside" / "new.md"
+    (folder / "Plan.md").symlink_to(target)
+    assert notes.create("Plan", "text")[0] == "Plan 2.md" and not target.exists()
+
+
+def test_what_is_no_folder_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("I am a file")
+    with pytest.raises(ToolError, match=r"cannot be used|cannot be opened"):
+        Notes(tmp_path / "notes").create("Plan", "text")
+    with pytest.raises(ToolError, match="cannot be opened"):
+        Notes(tmp_path / "notes").read_all()
+
+
+# --- approval and policy ------------------------------------------------------------------------
+
+
+def test_an_approval_is_for_the_name_that_was_shown(notes: Notes, folder: Path) -> None:
+    tool = notes_create(notes)
+    shown = tool.preview({"title": "Plan", "content": "text"})
+    assert shown is not None and "+++ Plan.md" in shown.text and "+text" in shown.text
+    assert not folder.exists()
+    notes.create("plan", "another")
+
+    async def main() -> Any:
+        arguments = {"title": "Plan", "content": "text"}
+        return await execute(tool, arguments, timeout=10, expected=shown.state)
+
+    result = anyio.run(main)
+    assert result.error.code == "not_allowed" and len(list(folder.iterdir())) == 1
+
+
+def test_notes_are_written_where_policy_allows_it_and_nowhere_else(tmp_path: Path) -> None:
+    registry = Registry.builtin(notes=tmp_path / "notes")
+    arguments = {"title": "Plan", "content": "text"}
+    assert call(registry, "notes_create", arguments).status == "denied"
+    assert call(registry, "notes_create", arguments, preset="readonly_basic").status == "denied"
+    dry = call(registry, "notes_create", arguments, preset="notes", dry_run=True)
+    assert dry.status == "dry_run" and not (tmp_path / "notes").exists()
+    asked = call(registry, "notes_create", arguments, preset="notes", ask=["notes_create"])
+    assert asked.status == "pending" and not (tmp_path / "notes").exists()
+    assert call(registry, "notes_create", arguments, preset="notes").status == "ok"
+    assert "session s-1" in (tmp_path / "notes" / "Plan.md").read_text()
+
+
+def test_without_a_folder_the_tools_are_disabled_and_say_why() -> None:
+    disabled = Registry.builtin().disabled
+    assert "no folder for notes" in disabled["notes_create"]
+    assert "no folder for notes" in disabled["notes_search"]
+
+
+def test_names_are_compared_as_file_systems_do() -> None:
+    assert folded("Plan.md") == folded("PLAN.MD")

@@ -1,0 +1,243 @@
+"""A server cannot make a fetch take longer, hold more, or break: whatever it sends, and however."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import os
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.tools import ToolError, execute
+from mlx_tools.tools.builtin.fetch_url import fetch_url
+from mlx_tools.tools.web.body import Body, Unpacker, read_body
+from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, says, site, text
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+
+
+def read(pieces: Iterable[bytes], encoding: str = "", limit: int = 1000) -> Body:
+    async def given_pieces() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return asyncio.run(read_body(given_pieces(), encoding, limit))
+
+
+def cut_at(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({min(place, len(data)) for place in places} | {0, len(data)})
+    return [data[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def bare_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.binary(max_size=300), max_size=4),
+    st.sampled_from(["", "identity", "gzip", "x-gzip", "GZip", "deflate", "bare"]),
+    st.integers(1, 700),
+    st.lists(st.integers(0, 900), max_size=6),
+)
+def test_a_body_is_what_was_packed_up_to_the_limit(
+    parts: list[bytes], encoding: str, limit: int, places: list[int]
+) -> None:
+    whole = b"".join(parts)
+    packed = {
+        "deflate": lambda: zlib.compress(whole),
+        "bare": lambda: bare_deflate(whole),
+        **dict.fromkeys(("", "identity"), lambda: whole),
+    }.get(encoding, lambda: b"".join(map(gzip.compress, parts)) or gzip.compress(b""))()
+    body = read(cut_at(packed, places), encoding.replace("bare", "deflate"), limit)
+    assert whole.startswith(body.data) and len(body.data) <= limit
+    assert body.cut == (body.data != whole) or len(packed) > limit
+
+
+@pytest.mark.parametrize("pack", [zlib.compress, bare_deflate])
+def test_both_forms_of_deflate_are_told_apart_byte_by_byte(pack: Callable[[bytes], bytes]) -> None:
+    packed = pack(b"some text")
+    assert read([packed[n : n + 1] for n in range(len(packed))], "deflate").data == b"some text"
+    with pytest.raises(ToolError, match="broke off"):
+        read([packed[:1]], "deflate")
+
+
+@pytest.mark.parametrize("size", [262_143, 262_144, 262_145, 524_288, 1_000_000])
+@pytest.mark.parametrize("limit", [262_144, 524_288, 3_000_000])
+def test_much_that_is_packed_into_little_comes_out_whole(size: int, limit: int) -> None:
+    for data in (bytes(size), b"abc" * (size // 3), os.urandom(1000) * (size // 1000)):
+        body = read([gzip.compress(data)], "gzip", limit)
+        assert body.data == data[:limit] and body.cut == (len(data) > limit)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate"]))
+def test_what_is_not_packed_is_no_crash(data: bytes, encoding: str) -> None:
+    try:
+        read([data], encoding)
+    except ToolError as error:
+        assert "broke" in str(error)
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip,br", "compress", "x" * 999])
+def test_an_encoding_that_was_not_asked_for_is_refused(encoding: str) -> None:
+    with pytest.raises(ToolError, match="not asked for"):
+        read([b"x"], encoding)
+
+
+def test_a_body_that_breaks_off_or_is_broken_is_an_error() -> None:
+    packed = gzip.compress(os.urandom(500))
+    with pytest.raises(ToolError, match="broke off"):
+        read([packed[:-10]], "gzip")
+    with pytest.raises(ToolError, match="broken"):
+        read([packed[:-8], bytes(8)], "gzip")
+    with pytest.raises(ToolError, match="too many parts"):
+        read([gzip.compress(b"") * 1500], "gzip", 100_000)
+    assert read([gzip.compress(b"whole") + b"\0padding"], "gzip").data == b"whole"
+
+
+def test_a_bomb_is_unpacked_to_the_limit_and_no_further() -> None:
+    bomb = gzip.compress(bytes(300_000_000), 9)
+    assert len(bomb) < 400_000
+    tracemalloc.start()
+    try:
+        body = read(cut_at(bomb, list(range(0, len(bomb), 65_536))), "gzip", 3_000_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert body == Body(bytes(3_000_000), cut=True)
+    assert peak < 15_000_000
+    unpacker = Unpacker("gzip")
+    assert len(unpacker.feed(bomb[:65_536], 10)) == 10
+
+
+def test_what_unpacks_to_nothing_is_read_no_further_than_the_limit() -> None:
+    packer = zlib.compressobj(wbits=31)
+    taken: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        yield packer.compress(b"x") + packer.flush(zlib.Z_SYNC_FLUSH)
+        for number in range(100):
+            taken.append(number)
+            yield b"\0\0\0\xff\xff" * 100  # blocks with nothing in them
+
+    assert read(pieces(), "gzip", 1000) == Body(b"x", cut=True)
+    assert len(taken) < 5
+
+
+def test_the_beginning_of_a_page_that_is_too_long_is_read_and_the_server_is_left() -> None:
+    def endless(asked: Asked) -> None:
+        asked.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        while True:
+            asked.send(b"2710\r\n" + b"word " * 2000 + b"\r\n")
+
+    with site(endless) as server:
+        result = fetched(fetching(server, max_bytes=100_000), server.url())
+        assert len(text(result)) == 100_000
+        assert result.sources is not None and "only its beginning" in result.sources.note
+
+
+@pytest.mark.parametrize("size", [99_999, 100_000, 100_001])
+def test_the_limit_is_exact(size: int) -> None:
+    with site(says(b"x" * size, "text/plain")) as server:
+        result = fetched(fetching(server, max_bytes=100_000), server.url())
+        assert len(text(result)) == min(size, 100_000)
+        assert result.sources is not None and bool(result.sources.note) == (size > 100_000)
+
+
+def silent(asked: Asked) -> None:
+    asked.wait(30)
+
+
+def half(asked: Asked) -> None:
+    asked.send(HEAD + b"Content-Length: 100\r\n\r\nhalf")
+    asked.wait(30)
+
+
+def fields_without_end(asked: Asked) -> None:
+    asked.send(b"HTTP/1.1 200 OK\r\n")
+    while not asked.wait(0.001):
+        asked.send(b"X-A: " + b"a" * 1000 + b"\r\n")
+
+
+def signs_of_life(asked: Asked) -> None:
+    while not asked.wait(0.005):
+        asked.send(b"HTTP/1.1 102 Processing\r\n\r\n")
+
+
+def dripping(asked: Asked) -> None:
+    asked.send(HEAD + b"Content-Length: 1000000\r\n\r\n")
+    while not asked.wait(0.02):
+        asked.send(b"x")
+
+
+@pytest.mark.parametrize("handle", [silent, half])
+def test_a_silent_server_is_left(handle: Handle) -> None:
+    with site(handle) as server:
+        code, words = refusal(fetched(fetching(server, idle=0.2), server.url()))
+        assert code == "timeout" and "silent" in words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("handle", [silent, half, signs_of_life, dripping])
+def test_a_fetch_ends_in_its_time_whatever_comes(handle: Handle) -> None:
+    with site(handle) as server:
+        code, words = refusal(fetched(fetching(server), server.url(), seconds=0.5))
+        assert code == "timeout" and "0.5 s" in words
+
+
+def test_the_calls_own_time_holds_where_it_is_shorter() -> None:
+    async def call(url: str) -> tuple[str, str]:
+        return refusal(await execute(fetch_url(fetching(server)), {"url": url}, timeout=0.5))
+
+    with site(dripping) as server:
+        assert asyncio.run(call(server.url()))[0] == "timeout"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"nonsense",
+        b"\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 99999 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nbroken off",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\nx",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nA B: c\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nnot gzip",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: \xff\xfe\r\n\r\n",
+        b"\x16\x03\x01\x00\x00",
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_in_words(answer: bytes) -> None:
+    with site(lambda asked: asked.send(answer)) as server:
+        result = fetched(fetching(server), server.url())
+        code, words = refusal(result)
+        assert code in ("tool_error", "not_allowed") and words.isprintable()
+
+
+def test_fields_without_an_end_are_given_up() -> None:
+    with site(fields_without_end) as server:
+        assert refusal(fetched(fetching(server), server.url()))[0] in ("tool_error", "timeout")
+
+
+def test_a_body_in_very_many_pieces_is_read() -> None:
+    def pieces(asked: Asked) -> None:
+        asked.send(
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
+        )
+
+    with site(pieces) as server:
+        assert text(fetched(fetching(server), server.url())) == "x" * 20_000

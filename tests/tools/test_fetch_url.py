@@ -1,0 +1,293 @@
+"""Pages are fetched from the address that was checked, with nothing sent along, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mlx_tools import Policy
+from mlx_tools.tools import Registry, ToolResult, execute
+from mlx_tools.tools.builtin.fetch_url import fetch_url
+from mlx_tools.tools.web.addresses import Address
+from mlx_tools.tools.web.fetch import MAX_REDIRECTS
+from tests.tools.web_server import (
+    Asked,
+    Names,
+    certificate,
+    fetched,
+    fetching,
+    refusal,
+    says,
+    site,
+    text,
+)
+
+PAGE = "<title>A page</title><p>Hello <a href='/other?a=1'>there</a>."
+
+
+def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
+    with site(says(PAGE)) as server:
+        result = fetched(fetching(server), server.url("/dir/?q=ä b#part"))
+        assert result.sources is not None
+        (source,) = result.sources.found
+        assert source.title == "A page"
+        assert source.location == server.url("/dir/?q=%C3%A4%20b")
+        assert source.text == f"Hello [there]({server.url('/other?a=1')})."
+        assert result.content is not None and result.content.startswith("[1] A page (")
+        (asked,) = server.asked
+        assert asked.first == "GET /dir/?q=%C3%A4%20b HTTP/1.1"
+        assert set(asked.fields) == {
+            "host",
+            "user-agent",
+            "accept",
+            "accept-encoding",
+            "connection",
+        }
+        assert asked.fields["host"] == f"site.test:{server.port}"
+        assert asked.fields["accept-encoding"] == "gzip"
+
+
+def test_what_is_usual_refuses_this_machine() -> None:
+    with site(says(PAGE)) as server:
+        usual = Registry.builtin().get("fetch_url")
+        for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"):
+            for port in (server.port, 8080):
+                url = f"http://{host}:{port}/"
+                result = asyncio.run(execute(usual, {"url": url}, timeout=20))
+                assert refusal(result)[0] == "not_allowed"
+        assert server.connected == 0
+
+
+def test_the_name_is_looked_up_once_and_only_what_was_checked_is_connected_to() -> None:
+    class Turning(Names):
+        """Gives an address that may be asked first, and another one at every further time."""
+
+        async def __call__(self, host: str, port: int) -> Sequence[str]:
+            self.asked.append(host)
+            return ["127.0.0.1"] if len(self.asked) == 1 else ["127.0.0.2"]
+
+    names = Turning()
+    with site(says(PAGE)) as server:
+        assert text(fetched(fetching(server, names=names), server.url()))
+        assert names.asked == ["site.test"]
+
+
+def test_a_name_with_one_address_that_is_refused_is_not_asked_at_all() -> None:
+    names = Names({"site.test": ["127.0.0.1", "10.0.0.1"]})
+    with site(says(PAGE)) as server:
+        code, words = refusal(fetched(fetching(server, names=names), server.url()))
+        assert code == "not_allowed" and "not the test's own" in words
+        assert server.connected == 0
+
+
+def test_the_next_address_is_tried_where_one_cannot_be_connected_to() -> None:
+    def any_loopback(address: Address) -> str | None:
+        return None if address.is_loopback else "outside"
+
+    names = Names({"site.test": ["127.0.0.9", "127.0.0.1"], "gone.test": ["127.0.0.9"]})
+    with site(says(PAGE)) as server:
+        fetcher = fetching(server, names=names, refusal=any_loopback)
+        assert text(fetched(fetcher, server.url()))
+        code, words = refusal(fetched(fetcher, server.url(host="gone.test")))
+        assert code == "tool_error" and "gone.test cannot be reached" in words
+
+
+# --- redirects ---
+
+
+def test_every_redirect_is_checked_anew_and_the_last_address_is_told() -> None:
+    names = Names({"site.test": ["127.0.0.1"], "other.test": ["127.0.0.1"]})
+
+    def handle(asked: Asked) -> None:
+        match asked.path:
+            case "/":
+                asked.lead_to("/two", "301 Moved")
+            case "/two":
+                asked.lead_to(f"//other.test:{server.port}/three", "307 Temporary Redirect")
+            case _:
+                asked.answer(PAGE)
+
+    with site(handle) as server:
+        result = fetched(fetching(server, names=names), server.url())
+        assert result.sources is not None
+        assert result.sources.found[0].location == server.url("/three", host="other.test")
+        assert names.asked == ["site.test", "site.test", "other.test"]
+        assert [asked.fields["host"] for asked in server.asked][-1] == f"other.test:{server.port}"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("http://10.0.0.1/", "//169.254.169.254/latest/", "http://[::1]/", "http://localhost/"),
+        *("http://user@site.test/", "file:///etc/passwd", "http://0x7f.1/", "//inner.test/"),
+        *("http://site.test:22/", "\\\\site.test/", "http://127.0.0.1.nip.test:1/"),
+    ],
+)
+def test_a_redirect_to_what_may_not_be_asked_is_refused(place: str) -> None:
+    names = Names({"site.test": ["127.0.0.1"], "inner.test": ["192.168.1.1"]})
+    place = place.replace("//inner.test/", "//inner.test:{port}/")
+    with site(lambda asked: asked.lead_to(place.format(port=server.port))) as server:
+        code, words = refusal(fetched(fetching(server, names=names), server.url()))
+        assert code == "not_allowed", words
+        assert server.connected == 1
+
+
+def test_a_name_that_changes_its_address_between_redirects_is_refused() -> None:
+    class Turning(Names):
+        async def __call__(self, host: str, port: int) -> Sequence[str]:
+            self.asked.append(host)
+            return ["127.0.0.1"] if len(self.asked) == 1 else ["10.0.0.1"]
+
+    with site(lambda asked: asked.lead_to("/again")) as server:
+        assert refusal(fetched(fetching(server, names=Turning()), server.url()))[0] == "not_allowed"
+        assert server.connected == 1
+
+
+def test_redirects_without_an_end_are_given_up() -> None:
+    with site(lambda asked: asked.lead_to("/again")) as server:
+        code, words = refusal(fetched(fetching(server), server.url()))
+        assert code == "tool_error" and "redirects" in words
+        assert len(server.asked) == MAX_REDIRECTS + 1
+
+
+def test_a_redirect_to_several_places_or_none_is_refused() -> None:
+    def two(asked: Asked) -> None:
+        asked.send(
+            b"HTTP/1.1 302 Found\r\nLocation: /a\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n"
+        )
+
+    def none(asked: Asked) -> None:
+        asked.answer("", status="302 Found")
+
+    for handle in (two, none):
+        with site(handle) as server:
+            assert refusal(fetched(fetching(server), server.url()))[0] == "not_allowed"
+
+
+# --- TLS ---
+
+
+def test_the_certificate_is_held_to_the_name_and_the_server_is_told_it(tmp_path: Path) -> None:
+    own, trusting = certificate(tmp_path, "site.test")
+    told: list[str | None] = []
+    own.sni_callback = lambda connection, name, context: told.append(name)
+    with site(says(PAGE), own) as server:
+        fetcher = fetching(server, context=trusting)
+        assert text(fetched(fetcher, server.url(scheme="https")))
+        assert told == ["site.test"]
+        names = Names({"other.test": ["127.0.0.1"]})
+        other = fetching(server, names=names, context=trusting)
+        code, words = refusal(fetched(other, server.url(host="other.test", scheme="https")))
+        assert code == "tool_error" and "certificate" in words.lower()
+        by_address = server.url(host="127.0.0.1", scheme="https")
+        assert "certificate" in refusal(fetched(fetcher, by_address))[1].lower()
+        assert (
+            "certificate"
+            in refusal(fetched(fetching(server), server.url(scheme="https")))[1].lower()
+        )
+        assert len(server.asked) == 1
+
+
+def test_https_never_becomes_http(tmp_path: Path) -> None:
+    own, trusting = certificate(tmp_path, "site.test")
+
+    def handle(asked: Asked) -> None:
+        asked.lead_to(f"http://site.test:{server.port}/plain")
+
+    with site(handle, own) as server:
+        fetcher = fetching(server, context=trusting)
+        code, words = refusal(fetched(fetcher, server.url(scheme="https")))
+        assert code == "not_allowed" and "from https to http" in words
+        assert len(server.asked) == 1
+
+
+# --- what is not sent, and not believed ---
+
+
+def test_cookies_are_not_kept_and_credentials_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine site.test login me password word\ndefault login me password word\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def handle(asked: Asked) -> None:
+        fields = {"Set-Cookie": "a=b; Path=/", "Location": "/next", "WWW-Authenticate": "Basic"}
+        if asked.path == "/":
+            asked.answer("", status="302 Found", fields=fields)
+        else:
+            asked.answer(PAGE, fields=fields)
+
+    with site(handle) as server:
+        fetcher = fetching(server)
+        for _ in range(2):
+            assert text(fetched(fetcher, server.url()))
+        assert len(server.asked) == 4
+        for asked in server.asked:
+            assert {"cookie", "authorization", "referer"}.isdisjoint(asked.fields)
+
+
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with site(says("proxy")) as proxy, site(says(PAGE)) as server:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "")
+        assert "Hello" in text(fetched(fetching(server), server.url()))
+        assert proxy.connected == 0
+
+
+def test_what_the_page_says_of_another_address_is_not_followed() -> None:
+    page = "<meta http-equiv=refresh content='0;url=http://10.0.0.1/'><p>Here.<script>x</script>"
+    with site(says(page, refresh="0; url=/elsewhere", link="</x>; rel=preload")) as server:
+        assert text(fetched(fetching(server), server.url())) == "Here."
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "status", ["404 Not Found", "500 Oops", "403 \x1b[31mRed", "204 No Content"]
+)
+def test_an_answer_that_is_no_page_says_so(status: str) -> None:
+    with site(lambda asked: asked.answer(b"", status=status)) as server:
+        result = fetched(fetching(server), server.url())
+        if status.startswith("204"):
+            assert result.sources is not None and "no text" in result.sources.note
+        else:
+            assert status[:3] in refusal(result)[1] and "\x1b" not in refusal(result)[1]
+
+
+# --- settings and policy ---
+
+
+def test_only_the_domains_that_were_named_are_asked() -> None:
+    names = Names({name: ["127.0.0.1"] for name in ("a.test", "x.a.test", "b.test")})
+    with site(says(PAGE)) as server:
+        fetcher = fetching(server, names=names, domains=("a.test",), blocked=("bad.a.test",))
+        assert text(fetched(fetcher, server.url(host="x.a.test")))
+        for host, why in (("b.test", "web.domains"), ("bad.a.test", "web.blocked_domains")):
+            code, words = refusal(fetched(fetcher, server.url(host=host)))
+            assert code == "not_allowed" and why in words
+        assert server.connected == 1
+
+
+def test_a_redirect_does_not_lead_out_of_the_domains() -> None:
+    names = Names({"a.test": ["127.0.0.1"], "b.test": ["127.0.0.1"]})
+    with site(lambda asked: asked.lead_to(server.url(host="b.test"))) as server:
+        fetcher = fetching(server, names=names, domains=("a.test",))
+        assert "web.domains" in refusal(fetched(fetcher, server.url(host="a.test")))[1]
+        assert server.connected == 1
+
+
+def test_local_only_holds_in_the_tool_itself_too() -> None:
+    async def call(policy: Policy) -> ToolResult:
+        tool = fetch_url(fetching(server))
+        return await execute(tool, {"url": server.url()}, timeout=20, policy=policy)
+
+    with site(says(PAGE)) as server:
+        narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], local_only=True))
+        assert refusal(asyncio.run(call(narrowed)))[0] == "not_allowed"
+        assert server.connected == 0

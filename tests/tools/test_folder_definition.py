@@ -1,0 +1,292 @@
+"""Reading a tool's folder: what may stand in it, and what is said of what may not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pytest
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.spec import ALL_EFFECTS
+from mlx_tools.tools.folder import files
+from mlx_tools.tools.folder.definition import folders_in, read_folder
+from tests.tools.tool_folders import make_folder
+
+PLAIN = {"name": "echo", "description": "Says it again."}
+
+
+def write(folder: Path, name: str, value: Any) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    (folder / name).write_text(text)
+
+
+def test_everything_that_can_be_declared_reaches_the_spec(tmp_path: Path) -> None:
+    found = read_folder(
+        make_folder(
+            tmp_path,
+            effects=["read", "network"],
+            timeout=2.5,
+            needs_approval=True,
+            retry="read_only",
+            private=True,
+            cache=False,
+            enabled=False,
+            environment=["API_TOKEN"],
+            max_output_bytes=100,
+        )
+    )
+    spec = found.spec
+    assert (spec.name, spec.plugin, spec.effects) == ("echo", "folder", {"read", "network"})
+    assert (spec.timeout, spec.retry, spec.needs_approval) == (2.5, "read_only", True)
+    assert (spec.private, spec.cache) == (True, False)
+    assert (found.enabled, found.environment, found.max_output_bytes) == (
+        False,
+        ("API_TOKEN",),
+        100,
+    )
+
+
+@pytest.mark.parametrize("config", [None, {}])
+def test_a_folder_that_declares_no_effects_has_them_all(
+    tmp_path: Path, config: dict[str, Any] | None
+) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "config.json").unlink()
+    if config is not None:
+        write(folder, "config.json", config)
+    found = read_folder(folder)
+    assert found.spec.effects == ALL_EFFECTS
+    assert found.enabled
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        PLAIN,
+        {"type": "function", "function": PLAIN},
+        {"function": {**PLAIN, "strict": True}},
+        {"type": "function", "function": {**PLAIN, "parameters": {"properties": {}}}},
+        {"type": "function", **PLAIN},
+        {**PLAIN, "parameters": None, "version": "2", "returns": {"type": "string"}},
+    ],
+)
+def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
+    tmp_path: Path, value: Any
+) -> None:
+    folder = make_folder(tmp_path)
+    write(folder, "tool_definition.json", value)
+    spec = read_folder(folder).spec
+    assert spec.description == "Says it again."
+    assert spec.parameters["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("config.json", {"efects": []}, "config.json: efects: unknown key (did you mean effects?)"),
+        ("config.json", {"effects": "read"}, 'effects: "read" is not allowed (a list of some of'),
+        ("config.json", {"effects": ["fly"]}, 'effects: ["fly"] is not allowed'),
+        ("config.json", {"effects": [["read"]]}, 'effects: [["read"]] is not allowed'),
+        ("config.json", {"timeout": 0}, "timeout: 0 is not allowed (seconds, more than 0"),
+        ("config.json", {"timeout": True}, "timeout: true is not allowed"),
+        ("config.json", {"private": None}, "private: null is not allowed (true or false)"),
+        ("config.json", {"retry": "x" * 500}, f'retry: "{"x" * 58}… is not allowed'),
+        ("config.json", {"timeout": "9"}, 'timeout: "9" is not allowed'),
+        ("config.json", {"timeout": 1e300}, "timeout: 1e+300 is not allowed"),
+        ("config.json", {"enabled": 1}, "enabled: 1 is not allowed (true or false)"),
+        ("config.json", {"retry": "always"}, 'retry: "always" is not allowed'),
+        ("config.json", {"environment": ["A B"]}, 'environment: ["A B"] is not allowed'),
+        ("config.json", {"environment": ["LD_PRELOAD"]}, "none that begins with LD_"),
+        ("config.json", {"environment": "HOME"}, 'environment: "HOME" is not allowed'),
+        ("config.json", {"max_output_bytes": 0}, "max_output_bytes: 0 is not allowed"),
+        ("config.json", {"name": "other"}, "'other' is not the name in tool_definition.json, echo"),
+        ("config.json", [], "config.json: expected an object"),
+        ("config.json", "{", "config.json is not JSON"),
+        ("config.json", '{"timeout": NaN}', "config.json is not JSON: NaN is no JSON"),
+        ("config.json", '{"timeout": 1, "timeout": 2}', "stands twice"),
+        ("config.json", "[" * 100_000, "config.json is not JSON"),
+        ("config.json", {"requires_confirmation": True}, "unknown key (known are name, enabled,"),
+        ("config.json", {"sandbox": True}, "sandbox: unknown key"),
+        ("config.json", {"timeout_ms": "5"}, 'timeout_ms: "5" is not allowed (milliseconds'),
+        ("config.json", {"timeout": 1, "timeout_ms": 5}, "timeout_ms: it says timeout once more"),
+        ("tool_definition.json", {**PLAIN, "effects": []}, "key (it belongs in config.json)"),
+        ("tool_definition.json", {**PLAIN, "input_schema": {}}, "input_schema: unknown key"),
+        ("tool_definition.json", {"type": "x", "function": PLAIN}, "expected a function"),
+        ("tool_definition.json", {**PLAIN, "function": {}}, "name: unknown key (it belongs within"),
+        ("tool_definition.json", {"function": 1}, "expected a function definition"),
+        ("tool_definition.json", {**PLAIN, "type": "tool"}, "expected a function definition"),
+        ("tool_definition.json", {"name": "echo", "description": 1}, "description: expected a"),
+        ("tool_definition.json", {"description": "x"}, "name: expected a text"),
+        ("tool_definition.json", {"name": "a b", "description": "x"}, "cannot name a tool"),
+        ("tool_definition.json", {**PLAIN, "parameters": []}, "parameters: expected a JSON Schema"),
+        ("tool_definition.json", {**PLAIN, "parameters": {"type": "array"}}, "object"),
+        ("tool_definition.json", {**PLAIN, "parameters": {"properties": 1}}, "tool_definition"),
+        ("execute.py", "def execute(:", "execute.py, line 1: not Python"),
+        ("execute.py", "def exceute(a): ...", "has no function execute"),
+        ("execute.py", "a\0b", "not Python"),
+        ("execute.py", "-" * 100_000 + "1", "not Python: it nests too deep"),
+    ],
+)
+def test_what_is_wrong_is_told_by_file_and_key(
+    tmp_path: Path, name: str, value: Any, said: str
+) -> None:
+    folder = make_folder(tmp_path)
+    write(folder, name, value)
+    with pytest.raises(ToolDefinitionError) as caught:
+        read_folder(folder)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_configuration_may_call_things_as_others_do(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, requires_approval=True, timeout_ms=1500)
+    spec = read_folder(folder).spec
+    assert (spec.needs_approval, spec.timeout) == (True, 1.5)
+
+
+def test_what_only_tells_something_is_passed_over(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "author": "A",
+        "version": "1.0",
+        "tags": ["a"],
+        "$schema": "x",
+        "_note": 1,
+        "x-of": {},
+    }
+    spec = read_folder(make_folder(tmp_path, **more)).spec
+    assert spec == read_folder(make_folder(tmp_path / "other")).spec
+
+
+def test_a_tool_need_not_say_what_it_does(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    write(folder, "tool_definition.json", {"name": "echo"})
+    assert read_folder(folder).spec.description == ""
+
+
+EXECUTE = "\ndef execute(arguments):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "missing"),
+    [
+        ("import nothing_of_that_name.part as n, json", ("nothing_of_that_name",)),
+        ("from nothing_b import x\nfrom nothing_a.y import *", ("nothing_a", "nothing_b")),
+        ("import os.path, pydantic, helper\nfrom data.more import x", ()),
+        ("try:\n    import nothing_of_that_name\nexcept ImportError:\n    pass", ()),
+        ("def later():\n    import nothing_of_that_name", ()),
+        ("from . import nothing_of_that_name", ()),
+        ("import sys\nsys.path.insert(0, 'vendor')\nimport nothing_of_that_name", ()),
+        ("from sys import path\nimport nothing_of_that_name", ()),
+        ("import site\nimport nothing_of_that_name", ()),
+        ("import os\nos.path.join('a')\nimport nothing_of_that_name", ("nothing_of_that_name",)),
+    ],
+)
+def test_what_is_imported_and_not_installed_is_found_without_running_anything(
+    tmp_path: Path, imports: str, missing: tuple[str, ...]
+) -> None:
+    folder = make_folder(tmp_path, code=imports + EXECUTE)
+    (folder / "helper.py").touch()
+    (folder / "data").mkdir()
+    (folder / "data" / "more.py").touch()
+    assert read_folder(folder).missing == missing
+
+
+def test_a_folder_of_folders_means_each_of_them(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        make_folder(tmp_path, name)
+    (tmp_path / "notes").mkdir()
+    assert folders_in(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    assert folders_in(tmp_path / "a") == [tmp_path / "a"]
+    assert folders_in(tmp_path / "notes") == [tmp_path / "notes"]
+    assert folders_in(tmp_path / "nothing") == [tmp_path / "nothing"]
+
+
+@pytest.mark.parametrize("name", ["tool_definition.json", "execute.py"])
+def test_a_file_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path)
+    (folder / name).unlink()
+    with pytest.raises(ToolDefinitionError, match=f"{name} is missing"):
+        read_folder(folder)
+
+
+def test_a_folder_that_is_no_tools_is_not_read_through(tmp_path: Path) -> None:
+    for number in range(1100):
+        (tmp_path / f"{number}.txt").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(ToolDefinitionError, match=r"tool_definition\.json is missing"):
+        read_folder(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_told_of(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "config.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(ToolDefinitionError, match="is not UTF-8"):
+        read_folder(folder)
+
+
+def test_a_folder_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(ToolDefinitionError, match="cannot be read: No such file"):
+        read_folder(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    with pytest.raises(ToolDefinitionError, match="cannot be read: Not a directory"):
+        read_folder(tmp_path / "file")
+
+
+def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "more.py").symlink_to("/etc/hostname")
+    with pytest.raises(ToolDefinitionError, match="is a symbolic link"):
+        read_folder(folder)
+    (folder / "more.py").unlink()
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ToolDefinitionError, match="is no regular file"):
+        read_folder(folder)
+
+
+def test_a_folder_has_a_size(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    with (folder / "large").open("wb") as file:
+        file.truncate(files.MAX_BYTES + 1)
+    with pytest.raises(ToolDefinitionError, match="at most 20000000 bytes"):
+        read_folder(folder)
+    (folder / "large").unlink()
+    deep = folder.joinpath(*["d"] * (files.MAX_DEPTH + 1))
+    deep.mkdir(parents=True)
+    with pytest.raises(ToolDefinitionError, match="folders deep"):
+        read_folder(folder)
+    rmtree(folder / "d")
+    (folder / "many").mkdir()
+    for number in range(files.MAX_FILES - 3):
+        (folder / "many" / str(number)).touch()
+    assert len(read_folder(folder).contents) == files.MAX_FILES
+    (folder / "one more").touch()
+    with pytest.raises(ToolDefinitionError, match="more than 1000 files"):
+        read_folder(folder)
+
+
+def test_any_change_of_a_file_is_another_digest(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    seen = {read_folder(folder).digest}
+    (folder / "data").mkdir()
+    (folder / "data" / "a").write_bytes(b"1")
+    seen.add(read_folder(folder).digest)
+    (folder / "data" / "a").write_bytes(b"2")
+    seen.add(read_folder(folder).digest)
+    (folder / "data" / "a").chmod(0o700)
+    seen.add(read_folder(folder).digest)
+    (folder / "data" / "a").rename(folder / "data" / "b")
+    seen.add(read_folder(folder).digest)
+    assert len(seen) == 5
+
+
+def test_what_other_programs_leave_in_a_folder_is_no_part_of_it(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    before = read_folder(folder).digest
+    for name in ("__pycache__", ".pytest_cache"):
+        (folder / name).mkdir()
+        (folder / name / "x").touch()
+    assert read_folder(folder).digest == before

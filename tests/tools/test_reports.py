@@ -1,0 +1,144 @@
+"""Progress: what is said first is passed on, a flood is thinned, the last word is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.tools import Progress, ToolContext, execute, tool
+from mlx_tools.tools.reports import BURST, EVERY, Reports
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(*steps: float, count: int = 1) -> list[str]:
+    """What reaches the listener of ``count`` reports after each of these pauses, in seconds."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        clock = Clock()
+        with Reports(lambda progress: seen.append(progress.message), clock) as reports:
+            for number, step in enumerate(steps):
+                clock.now += step
+                for part in range(count):
+                    reports.take(Progress(f"{number}.{part}"))
+
+    asyncio.run(main())
+    return seen
+
+
+def test_a_few_reports_all_arrive_though_the_tool_never_pauses() -> None:
+    seen: list[Progress] = []
+
+    @tool
+    async def work(context: ToolContext) -> str:
+        for number in range(5):
+            context.progress(f"step {number}")
+        return "done"
+
+    result = asyncio.run(execute(work, {}, timeout=60, on_progress=seen.append))
+    assert result.content == "done"
+    assert [progress.message for progress in seen] == [f"step {number}" for number in range(5)]
+
+
+def test_of_a_flood_the_beginning_and_the_last_report_arrive() -> None:
+    seen = told(0, count=100_000)
+    assert seen == [*(f"0.{number}" for number in range(BURST)), "0.99999"]
+
+
+def test_a_pause_makes_room_again() -> None:
+    assert told(0, 10 * BURST * EVERY, count=BURST) == [
+        f"{number}.{part}" for number in range(2) for part in range(BURST)
+    ]
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=20), st.integers(1, 40))
+def test_what_arrives_is_in_order_bounded_by_time_and_ends_with_the_last(
+    steps: list[float], count: int
+) -> None:
+    seen = told(*steps, count=count)
+    places = [tuple(map(int, message.split("."))) for message in seen]
+    assert places == sorted(set(places))
+    assert places[-1] == (len(steps) - 1, count - 1)
+    assert len(seen) <= BURST + sum(steps[1:]) / EVERY + 1
+
+
+def test_reports_of_many_threads_at_once_lose_no_last_word() -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        with Reports(lambda progress: seen.append(progress.message)) as reports:
+
+            def flood(name: int) -> None:
+                for number in range(2000):
+                    reports.take(Progress(f"{name}.{number}"))
+
+            threads = [threading.Thread(target=flood, args=(name,)) for name in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+            reports.take(Progress("end"))
+
+    asyncio.run(main())
+    assert seen[-1] == "end"
+    assert len(seen) == len(set(seen))
+
+
+def test_a_share_that_is_no_number_is_left_out() -> None:
+    seen: list[Progress] = []
+
+    @tool
+    def work(context: ToolContext) -> None:
+        for share in (float("nan"), float("inf"), float("-inf"), -1, 2, None):
+            context.progress("x", share)
+
+    asyncio.run(execute(work, {}, timeout=60, on_progress=seen.append))
+    assert [progress.fraction for progress in seen] == [None, 1.0, 0.0, 0.0, 1.0, None]
+    json.dumps([progress.fraction for progress in seen], allow_nan=False)
+
+
+def test_a_fault_of_the_listener_costs_the_call_nothing() -> None:
+    faults: list[Any] = []
+
+    @tool
+    def work(context: ToolContext) -> str:
+        context.progress("x")
+        return "done"
+
+    def listen(progress: Progress) -> None:
+        raise ValueError(progress.message)
+
+    async def main() -> str | None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: faults.append(told))
+        return (await execute(work, {}, timeout=60, on_progress=listen)).content
+
+    assert asyncio.run(main()) == "done"
+    assert [str(fault["exception"]) for fault in faults] == ["x"]
+
+
+def test_nothing_is_told_of_a_call_that_was_cancelled() -> None:
+    seen: list[Progress] = []
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError), Reports(seen.append, Clock()) as reports:
+            for _ in range(2 * BURST):
+                reports.take(Progress("x"))
+            raise asyncio.CancelledError
+        reports.take(Progress("later"))
+        await asyncio.sleep(2 * EVERY)
+
+    asyncio.run(main())
+    assert seen == []

@@ -1,0 +1,419 @@
+"""The user's tools folder: only what was added runs, and only as long as it stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
+from mlx_tools.policy import Policy
+from mlx_tools.tools import Registry, execute, load_tool
+from mlx_tools.tools.builtin.tool_search import find_tools
+from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools.folder.definition import read_folder
+from mlx_tools.tools.folder.record import Said, change_record, read_record
+from mlx_tools.tools.folder.shelf import Shelf, exposed_by
+from mlx_tools.tools.folder.template import write_template
+from tests.tools.tool_folders import ECHO, make_folder
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+
+
+def registry(shelf: Shelf) -> Registry:
+    return Registry.builtin().with_folder(shelf)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def unrecordable(shelf: Shelf) -> Iterator[None]:
+    """While nothing can be written into the record."""
+    lock = shelf.record.with_name(f".{shelf.record.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    yield
+    lock.rmdir()
+
+
+def why(shelf: Shelf, name: str = "echo") -> str | None:
+    return registry(shelf).lacks(name, Policy(allow=["*"]))
+
+
+def test_a_folder_that_was_added_is_a_tool(tmp_path: Path, shelf: Shelf) -> None:
+    source = make_folder(tmp_path)
+    shelf.add(read_folder(source))
+    made = registry(shelf)
+    assert made.specs()["echo"].plugin == "folder"
+    result = asyncio.run(execute(made.get("echo"), {"a": 1}, timeout=60))
+    assert result.content == '{"got":{"a":1}}'
+    assert (shelf.folder / "echo").stat().st_mode & 0o777 == 0o700
+    assert (shelf.folder / "echo" / "execute.py").stat().st_mode & 0o777 == 0o600
+    (source / "execute.py").write_text("changed at its source")
+    assert why(shelf) is None
+    assert names_in(shelf.folder) == ["echo"]
+
+
+def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, shelf: Shelf) -> None:
+    make_folder(shelf.folder)
+    made = registry(shelf)
+    reason = "nobody has said that it is trusted (mlx-tools tools trust echo)"
+    assert made.disabled["plugin:folder/echo"] == reason
+    assert "echo" not in made.all_specs()
+    with pytest.raises(UsageError, match="echo is disabled: nobody has said"):
+        made.get("echo")
+    assert made.lacks("echo", Policy()) == f"it is disabled: {reason}"
+    row = next(row for row in made.listing(Policy(allow=["*"])) if row["name"] == "echo")
+    assert (row["plugin"], row["enabled"], row["description"]) == ("folder", False, "")
+    shelf.trust(shelf.read("echo"))
+    assert why(shelf) is None
+
+
+@pytest.mark.parametrize("change", ["edit", "add", "remove", "mode", "config"])
+def test_a_change_of_any_file_switches_the_tool_off(
+    tmp_path: Path, shelf: Shelf, change: str
+) -> None:
+    source = make_folder(tmp_path)
+    (source / "data").write_text("x")
+    folder = shelf.add(read_folder(source)).path
+    running = registry(shelf).get("echo")
+    match change:
+        case "edit":
+            (folder / "execute.py").write_text(ECHO.replace("got", "git"))
+        case "add":
+            (folder / "json.py").write_text("")
+        case "remove":
+            (folder / "data").unlink()
+        case "mode":
+            (folder / "data").chmod(0o700)
+        case "config":
+            (folder / "config.json").write_text('{"effects": []}')
+    assert "its files are not those that were added" in (why(shelf) or "")
+    result = asyncio.run(execute(running, {}, timeout=60))
+    assert result.error is not None
+    assert result.error.code == "disabled"
+    shelf.trust(shelf.read("echo"))
+    assert why(shelf) is None
+
+
+def test_adding_again_replaces_what_was_there(tmp_path: Path, shelf: Shelf) -> None:
+    source = make_folder(tmp_path)
+    (source / "old.txt").touch()
+    shelf.add(read_folder(source))
+    (source / "old.txt").unlink()
+    (source / "new.txt").touch()
+    (source / "__pycache__").mkdir()
+    shelf.add(read_folder(source))
+    assert why(shelf) is None
+    names = names_in(shelf.folder / "echo")
+    assert names == ["config.json", "execute.py", "new.txt", "tool_definition.json"]
+
+
+def test_what_is_copied_is_what_was_read(tmp_path: Path, shelf: Shelf) -> None:
+    source = make_folder(tmp_path)
+    read = read_folder(source)
+    (source / "execute.py").write_text("import os; os.abort()\ndef execute(a): ...")
+    assert (shelf.add(read).execute).read_text() == ECHO
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda f: (f / "execute.py").unlink(), "execute.py is missing"),
+        (lambda f: (f / "config.json").write_text("["), "config.json is not JSON"),
+        (lambda f: f.rename(f.with_name("other")), "it holds the tool echo, not other"),
+        (lambda f: f.rename(f.with_name("a b")), "'a b' cannot name a tool"),
+        (lambda f: (f / "x").symlink_to(f), "is a symbolic link"),
+    ],
+)
+def test_what_cannot_be_used_is_listed_with_the_reason(
+    tmp_path: Path, shelf: Shelf, damage: object, said: str
+) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    assert callable(damage)
+    damage(shelf.folder / "echo")
+    made = registry(shelf)
+    assert "echo" not in made.all_specs()
+    assert any(said in reason for reason in made.disabled.values())
+
+
+def test_a_link_to_a_trusted_folder_is_not_trusted(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    (shelf.folder / "echo").rename(tmp_path / "elsewhere")
+    (shelf.folder / "echo").symlink_to(tmp_path / "elsewhere")
+    assert "is a symbolic link" in (why(shelf) or "")
+    shelf.remove("echo")
+    assert (tmp_path / "elsewhere" / "execute.py").exists()
+
+
+def test_no_tool_takes_the_name_of_another(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.add(read_folder(make_folder(tmp_path, "calculator")))
+    made = registry(shelf)
+    assert made.specs()["calculator"].plugin == "builtin"
+    assert made.disabled["plugin:folder/calculator"] == "there is a tool calculator already"
+    offers = [Offer("w", "t", lambda: load_tool(make_folder(tmp_path / "more")))]
+    shelf.add(read_folder(make_folder(tmp_path)))
+    made = registry(shelf).with_entry_points(lambda: offers)
+    assert made.specs()["echo"].plugin == "folder"
+    assert made.disabled["plugin:w/echo"] == "there is a tool echo already"
+
+
+def test_no_package_can_pass_for_the_folder(tmp_path: Path) -> None:
+    offers = [Offer("folder", "t", lambda: load_tool(make_folder(tmp_path)))]
+    made = Registry.builtin().with_entry_points(lambda: offers)
+    assert "cannot name a plugin" in made.disabled["plugin:folder/t"]
+
+
+def test_a_tool_is_switched_off_and_on(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    shelf.switch("echo", False)
+    made = registry(shelf)
+    assert made.disabled["echo"] == "switched off (mlx-tools tools enable echo)"
+    assert "echo" in made.all_specs()
+    shelf.switch("echo", True)
+    assert why(shelf) is None
+
+
+def test_a_tool_that_its_configuration_switches_off_can_be_switched_on(
+    tmp_path: Path, shelf: Shelf
+) -> None:
+    shelf.add(read_folder(make_folder(tmp_path, enabled=False)))
+    assert "switched off" in (why(shelf) or "")
+    shelf.switch("echo", True)
+    assert why(shelf) is None
+    shelf.switch("echo", None)
+    assert "switched off" in (why(shelf) or "")
+
+
+def test_a_tool_that_imports_what_is_not_installed_is_there_and_disabled(
+    tmp_path: Path, shelf: Shelf
+) -> None:
+    code = "import nothing_of_that_name\n" + ECHO
+    shelf.add(read_folder(make_folder(tmp_path, code=code)))
+    made = registry(shelf)
+    assert made.disabled["echo"] == "it imports what is not installed: nothing_of_that_name"
+    assert "echo" in made.all_specs()
+    assert "echo" not in made.specs()
+    found = find_tools(made, Policy(allow=["echo"]), "echo")
+    assert (found.hits, found.denied) == ((), 0)
+    assert found.disabled == (("echo", made.disabled["echo"]),)
+
+
+def test_removing_deletes_the_folder_and_forgets(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    shelf.switch("echo", False)
+    shelf.remove("echo")
+    assert not (shelf.folder / "echo").exists()
+    assert shelf.said() == Said()
+    make_folder(shelf.folder)
+    assert "nobody has said" in (why(shelf) or "")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link", "file"])
+def test_whatever_has_a_tools_name_can_be_removed(
+    tmp_path: Path, shelf: Shelf, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.folder.mkdir(parents=True)
+    monkeypatch.chdir(shelf.folder)  # a socket's path is short
+    if kind == "pipe":
+        os.mkfifo("odd")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind("odd")
+    elif kind == "link":
+        Path("odd").symlink_to(tmp_path)
+    else:
+        Path("odd").touch()
+    shelf.remove("odd")
+    assert names_in(shelf.folder) == []
+    assert tmp_path.exists()
+
+
+def test_what_cannot_be_removed_is_left_whole_and_trusted(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    with unrecordable(shelf), pytest.raises(ConfigError, match=r"tools\.json"):
+        shelf.remove("echo")
+    assert why(shelf) is None
+    assert names_in(shelf.folder) == ["echo"]
+
+
+def test_what_cannot_be_added_leaves_what_was_there(tmp_path: Path, shelf: Shelf) -> None:
+    source = make_folder(tmp_path)
+    shelf.add(read_folder(source))
+    (source / "execute.py").write_text("def execute(a): return {}")
+    with unrecordable(shelf), pytest.raises(ConfigError, match=r"tools\.json"):
+        shelf.add(read_folder(source))
+    assert why(shelf) is None
+    assert (shelf.folder / "echo" / "execute.py").read_text() == ECHO
+    assert names_in(shelf.folder) == ["echo"]
+    (source / "execute.py").write_text("def execute(a): return {}")
+    other = make_folder(tmp_path, "other")
+    with unrecordable(shelf), pytest.raises(ConfigError):
+        shelf.add(read_folder(other))
+    assert names_in(shelf.folder) == ["echo"]
+
+
+def test_a_tools_folder_that_cannot_be_read_is_told_of(shelf: Shelf) -> None:
+    shelf.folder.parent.mkdir()
+    assert registry(shelf).specs()  # nothing was added yet
+    shelf.folder.touch()
+    with pytest.raises(ConfigError, match=r"tools cannot be read: Not a directory"):
+        registry(shelf)
+
+
+@pytest.mark.parametrize("name", ["nl\nx", "\x1b[31mred", "\u202eback", os.fsdecode(b"\xff")])
+def test_the_name_of_a_folder_that_is_no_tools_stands_on_one_line(shelf: Shelf, name: str) -> None:
+    (shelf.folder / name).mkdir(parents=True)
+    (found,) = shelf.tools(Said())
+    assert found.name.isprintable()
+    assert "cannot name a tool" in (found.reason or "")
+
+
+@pytest.mark.parametrize("name", ["-x", "--help", ".x"])
+def test_no_folder_has_a_name_that_reads_as_an_option(
+    tmp_path: Path, shelf: Shelf, name: str
+) -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a tool's folder"):
+        shelf.add(read_folder(make_folder(tmp_path, name)))
+    assert not shelf.folder.exists()
+
+
+@pytest.mark.parametrize("name", ["nothing", "..", ".", "", "a/b", "../data", ".hidden"])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, shelf: Shelf, name: str) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    for attempt in (shelf.remove, shelf.read):
+        with pytest.raises(UsageError, match="there is no tool"):
+            attempt(name)
+    assert (shelf.folder / "echo").exists()
+
+
+# --- what was said ------------------------------------------------------------------------------
+
+
+def test_two_who_change_the_record_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tools.json"
+
+    def switch(start: int) -> None:
+        for number in range(start, start + 20):
+            change_record(path, partial(Said.switching, name=f"t{number}", on=False))
+
+    threads = [Thread(target=switch, args=(start,)) for start in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_record(path).switched) == 60
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 2, "trusted": {}, "switched": {}}',
+        '{"version": 1, "trusted": [], "switched": {}}',
+        '{"version": 1, "trusted": {"a": 1}, "switched": {}}',
+        '{"version": 1, "trusted": {}, "switched": {"a": 0}}',
+        '{"version": 1, "trusted": {}}',
+        "[" * 100_000,
+        "\\ud800",
+    ],
+)
+def test_a_record_that_cannot_be_read_stops_everything(shelf: Shelf, text: str) -> None:
+    shelf.record.parent.mkdir()
+    shelf.record.write_text(text)
+    shelf.record.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"tools\.json is damaged"):
+        registry(shelf)
+    with pytest.raises(ConfigError, match="is damaged"):
+        shelf.switch("clock", False)
+
+
+def test_a_record_that_is_no_file_is_named(shelf: Shelf) -> None:
+    shelf.record.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"tools\.json is no regular file"):
+        shelf.said()
+
+
+def test_a_record_that_others_may_write_to_is_not_believed(shelf: Shelf) -> None:
+    shelf.switch("clock", False)
+    shelf.record.chmod(0o666)
+    with pytest.raises(ConfigError, match="others may write to it"):
+        registry(shelf)
+    shelf.record.unlink()
+    shelf.record.symlink_to(shelf.record.with_name("other"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        registry(shelf)
+
+
+def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
+    tmp_path: Path, shelf: Shelf
+) -> None:
+    shelf.add(read_folder(make_folder(tmp_path)))
+    other = Shelf(tmp_path / "other", shelf.record)
+    make_folder(other.folder)
+    assert "nobody has said" in (why(other) or "")
+
+
+def test_a_root_that_can_be_written_must_not_hold_the_record(tmp_path: Path, shelf: Shelf) -> None:
+    assert exposed_by(shelf, [str(tmp_path), "/usr:rw"]) is None
+    assert "lies below the root" in (exposed_by(shelf, [f"{tmp_path}:rw"]) or "")
+    hidden = Shelf(tmp_path / "tools", tmp_path / ".local" / "share" / "tools.json")
+    assert exposed_by(hidden, [f"{tmp_path}:rw"]) is None
+
+
+# --- a new one ----------------------------------------------------------------------------------
+
+
+def test_a_new_tool_works_as_it_is(tmp_path: Path) -> None:
+    tool = load_tool(write_template(tmp_path, "word-count"))
+    assert tool.spec.name == "word-count"
+    assert tool.spec.effects == {"read"}
+    result = asyncio.run(execute(tool, {"text": "one two"}, timeout=60))
+    assert json.loads(result.content or "")["words"] == 2
+    result = asyncio.run(execute(tool, {"text": " "}, timeout=60))
+    assert result.error is not None
+    assert result.error.message == "there is no text to count in"
+    assert (tmp_path / "word-count" / "test_word_count.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a b", "cannot name a tool"),
+        ("../a", "cannot name a tool"),
+        (".a", "cannot be the name of a tool's folder"),
+        ("-a", "cannot be the name of a tool's folder"),
+        ("é", "cannot name a tool"),
+        ("there", "is there already"),
+        ("queryKnowledgeBase", "is another name of query_knowledge_base"),
+    ],
+)
+def test_a_name_that_cannot_be_or_is_taken_makes_nothing(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UsageError, match=said):
+        write_template(tmp_path, name)
+    assert names_in(tmp_path) == ["there"]
+
+
+def test_a_tool_that_cannot_be_is_told_of_when_it_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ToolDefinitionError, match="is missing"):
+        load_tool(tmp_path)

@@ -1,0 +1,243 @@
+"""Searches: hits become sources, engines are asked in turn, and none is without the extra."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from mlx_tools import Controller, Policy, Registry
+from mlx_tools.errors import UsageError
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.tools import ToolError, ToolResult, execute
+from mlx_tools.tools.builtin.web_search import web_search
+from mlx_tools.tools.web.search import ENGINES, EngineSearch, Search, hits_of
+from mlx_tools.tools.web.worker import Bounds, Ended
+
+HITS = [
+    {"url": "https://a.org/x", "title": "First", "text": "one two"},
+    {"url": "https://b.org", "title": "Second\nline", "text": "three  four"},
+]
+
+
+def giving(hits: Iterable[Mapping[str, Any]], asked: list[Any] | None = None) -> Search:
+    async def search(query: str, most: int, seconds: float) -> Iterable[Mapping[str, Any]]:
+        if asked is not None:
+            asked.append((query, most))
+        return hits
+
+    return search
+
+
+def called(search: Search, **arguments: Any) -> ToolResult:
+    tool = web_search(search)
+    return asyncio.run(execute(tool, {"query": "q", **arguments}, timeout=20))
+
+
+def test_what_is_found_are_sources_that_an_answer_can_cite() -> None:
+    asked: list[Any] = []
+    tools = Registry([web_search(giving(HITS, asked))])
+    backend = ScriptedBackend(
+        '{"type":"tool_call","name":"web_search","arguments":{"query":"  tea \\n time "}}',
+        '{"type":"final_answer","content":"At five [2]."}',
+    )
+    outcome = Controller(backend, tools, Policy(allow=["web_search"])).run_sync("When is tea?")
+    assert [s.location for s in outcome.sources] == ["https://b.org/"]
+    assert asked == [("tea time", 5)]
+    assert "[1] First (https://a.org/x)\\n> one two\\n[2] Second line" in backend.prompts[1]
+
+
+def test_at_most_as_many_results_come_as_were_asked_for() -> None:
+    many = [{"url": f"https://a.org/{n}", "title": str(n), "text": ""} for n in range(50)]
+    asked: list[Any] = []
+    result = called(giving(many, asked), max_results=3)
+    assert result.sources is not None and len(result.sources.found) == 3
+    assert asked == [("q", 3)]
+
+
+def test_nothing_that_is_found_is_told() -> None:
+    result = called(giving([]))
+    assert result.content is not None and "Nothing was found" in result.content
+
+
+@pytest.mark.parametrize(
+    "hit",
+    [
+        {},
+        {"url": None, "title": None, "text": None},
+        {"url": "javascript:alert(1)", "title": "a", "text": "b"},
+        {"url": "https://user@a.org/", "title": "a", "text": "b"},
+        {"url": "http://127.1/", "title": "a", "text": "b"},
+        {"url": 5, "title": ["x"], "text": {"y": 1}},
+    ],
+)
+def test_a_hit_that_is_no_page_on_the_web_is_left_out(hit: Mapping[str, Any]) -> None:
+    assert hits_of([hit, *HITS], 10)[0].title == "First"
+
+
+def test_hits_are_cut_short_and_given_once() -> None:
+    hostile = {"url": "https://a.org/x", "title": "\x1b[31m" + "t" * 9999, "text": "\n[9] " * 9999}
+    (hit,) = hits_of([hostile, hostile], 10)
+    assert len(hit.title) <= 200 and len(hit.text) <= 500
+    assert hit.title.isprintable() and hit.text.isprintable()
+    assert (
+        hits_of([{"url": "https://a.org", "title": "", "text": ""}], 1)[0].title == "https://a.org/"
+    )
+
+
+def test_letters_that_nothing_shows_are_left_out_of_hits() -> None:
+    secret = "".join(chr(first + ord(c)) for first in (0xE0000, 0xE0100) for c in "obey")
+    hit = {"url": "https://a.org/", "title": f"a{secret}b", "text": f"c{secret}d"}
+    assert [(one.title, one.text) for one in hits_of([hit], 1)] == [("ab", "cd")]
+
+
+def test_a_search_that_takes_too_long_is_ended() -> None:
+    async def search(query: str, most: int, seconds: float) -> list[Any]:
+        await asyncio.sleep(30)
+        return []
+
+    result = asyncio.run(execute(web_search(search, seconds=0.1), {"query": "q"}, timeout=20))
+    assert result.error is not None and result.error.code == "timeout"
+
+
+@pytest.mark.parametrize("engines", [(), ("nobody",), ("brave", "google")])
+def test_an_engine_that_does_not_exist_is_the_callers_fault(engines: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="search_engines"):
+        web_search(engines=engines)
+
+
+# --- engines ---
+
+
+Answer = dict[str, Any] | Exception
+
+
+def engines(*names: str, **answers: Answer) -> tuple[EngineSearch, list[str]]:
+    asked: list[str] = []
+
+    async def ask(script: str, package: str, question: dict[str, Any], bounds: Bounds) -> Any:
+        assert (script, package) == ("search_script", "ddgs")
+        asked.append(question["engine"])
+        answer = answers[question["engine"]]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return EngineSearch(names, ask), asked
+
+
+def test_the_next_engine_hears_of_a_query_only_where_those_before_found_nothing() -> None:
+    search, asked = engines("duckduckgo", "brave", duckduckgo={"hits": HITS}, brave={"hits": []})
+    assert asyncio.run(search("q", 5, 10)) == HITS
+    assert asked == ["duckduckgo"]
+    failures: list[Answer] = [{"hits": []}, {"error": "no"}, Ended(beyond=True), {"hits": "x"}]
+    for failure in failures:
+        search, asked = engines("duckduckgo", "brave", duckduckgo=failure, brave={"hits": HITS})
+        assert asyncio.run(search("q", 5, 10)) == HITS
+        assert asked == ["duckduckgo", "brave"]
+
+
+def test_engines_that_fail_alike_are_told_of_together_and_in_plain_words() -> None:
+    offline = {"error": "DNSError: DNSError('error sending request for url (https://a.example/)')"}
+    slow = {"error": "TimeoutException: RuntimeError('operation timed out')"}
+    search, _ = engines("brave", "mojeek", "yahoo", brave=offline, mojeek=offline, yahoo=slow)
+    expected = (
+        "no search engine answered: brave, mojeek: not online, or the name cannot be looked up; "
+        "yahoo: too slow"
+    )
+    with pytest.raises(ToolError) as raised:
+        asyncio.run(search("q", 5, 10))
+    assert str(raised.value) == expected
+
+
+def test_that_no_engine_answered_is_an_error_and_that_none_found_anything_is_not() -> None:
+    search, _ = engines("brave", "mojeek", brave={"error": "blocked"}, mojeek=Ended(beyond=True))
+    with pytest.raises(ToolError, match="brave: blocked; mojeek: too slow"):
+        asyncio.run(search("q", 5, 10))
+    search, _ = engines("brave", "mojeek", brave={"error": "blocked"}, mojeek={"hits": []})
+    assert asyncio.run(search("q", 5, 10)) == []
+
+
+FAKE = """
+import json, runpy, sys, types
+
+class DDGSException(Exception): pass
+
+class DDGS:
+    def __init__(self, timeout): self.timeout = timeout
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def text(self, query, backend, max_results):
+        if query == "nothing": raise DDGSException("No results found.")
+        if query == "blocked": raise DDGSException("429 " + "x" * 5000)
+        title = f"{query} {backend} {max_results} {self.timeout}"
+        return [{"title": title, "href": "u", "body": "b"}]
+
+for name, content in {
+    "ddgs": {"DDGS": DDGS},
+    "ddgs.engines": {"ENGINES": {"text": {"brave": 1}}},
+    "ddgs.exceptions": {"DDGSException": DDGSException},
+}.items():
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(content)
+runpy.run_module("mlx_tools.foreign.search_script", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "engine", "answer"),
+    [
+        ("tea", "brave", {"hits": [{"title": "tea brave 3 4", "url": "u", "text": "b"}]}),
+        ("nothing", "brave", {"hits": []}),
+        ("tea", "auto", {"error": "the installed ddgs knows no engine auto"}),
+        ("blocked", "brave", {"error": "429 " + "x" * 996}),
+    ],
+)
+def test_the_script_asks_one_engine_and_no_other(
+    query: str, engine: str, answer: dict[str, Any]
+) -> None:
+    limits = {"cpu_seconds": 10, "memory_mb": 4000}
+    question = {"query": query, "engine": engine, "most": 3, "seconds": 4.9, "limits": limits}
+    done = subprocess.run(
+        [sys.executable, "-c", FAKE], input=json.dumps(question), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == answer
+
+
+def test_all_engines_that_can_be_set_are_known_to_the_package() -> None:
+    known = pytest.importorskip("ddgs.engines").ENGINES["text"]
+    assert set(ENGINES) <= set(known)
+
+
+WITHOUT = """
+import sys
+
+sys.modules["ddgs"] = None
+from mlx_tools import Policy, Registry
+
+registry = Registry.builtin()
+assert "pip install 'mlx-tools[web]'" in registry.disabled["web_search"]
+assert "fetch_url" not in registry.disabled
+assert "disabled" in registry.lacks("web_search", Policy(allow=["*"]))
+"""
+
+
+def test_without_the_extra_the_tool_is_disabled_and_names_it(
+    script: Callable[[str], None],
+) -> None:
+    script(WITHOUT)
+
+
+@pytest.fixture
+def script() -> Callable[[str], None]:
+    def run(code: str) -> None:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return run
