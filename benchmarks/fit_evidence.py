@@ -65,13 +65,24 @@ BY_HAND = {"free": -4.0}
 FEATURES_BY_HAND = {
     "answer again": 3.0,
     "first computes": 5.0,
+    "first keeps": 3.0,
+    "first opens": 3.0,
+    "first of one's own": 4.0,
     "turn new tool, unsaid": -1.5,
     "turn spread name": 1.5,
     "turn list cut": -0.5,
+    "enum told": 5.0,
+    "text file": 4.0,
+    "text sum": 8.0,
+    "text moment": 8.0,
+    "text clause": 8.0,
 }
 """Weights that are chosen here and not fitted: BFCL has no runs of several turns, no tool that
 computes what a formula says, hardly a clause that goes on without a word of any tool, nor a plain
-list of names in a request that does not say in words that there are several things to do."""
+list of names in a request that does not say in words that there are several things to do. Sums in
+words, times to come and whole clauses are offered only where an argument asks for one of them;
+no tool there reads what is the user's own, hardly any description says what each allowed value
+does, and few arguments are files."""
 
 
 @dataclass(frozen=True, slots=True)

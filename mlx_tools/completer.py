@@ -12,17 +12,7 @@ import anyio
 from mlx_tools import events
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, GrammarText
 from mlx_tools.backends.guard import Guarded
-from mlx_tools.decoding import (
-    Asker,
-    AskerLimits,
-    Guide,
-    Opening,
-    Restarted,
-    Task,
-    Unfilled,
-    guidance,
-)
-from mlx_tools.decoding.grammar import grammar_for
+from mlx_tools.decoding import Opening
 from mlx_tools.due import Complete, Thought
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import ErrorInfo
@@ -34,8 +24,6 @@ GRACE_SECONDS: Final = 0.25
 """How long the server may take, once the message is whole, to end by itself and say its usage."""
 CHARS_PER_TOKEN: Final = 64
 """More text than this for each token asked for is no completion: the stream is closed."""
-NO_REQUEST: Final = "..."
-"""Stands for the request where the model is asked what it likes whatever is requested."""
 
 Emit = Callable[[events.Event], None]
 
@@ -77,6 +65,8 @@ class Completer:
 
     async def _guide(self, prompt: str, due: Complete, written: Written, emit: Emit) -> None:
         """Writes the turn hole by hole: see `mlx_tools.decoding.guided`."""
+        from mlx_tools.decoding import CutOff, Restarted, Unfilled, guide_for
+
         reader = Reader(due.rules)
         ahead = len(due.rules.prefix)  # the reader has this already
 
@@ -87,29 +77,9 @@ class Completer:
             for delta in reader.feed(new):
                 emit(_event(due.turn, delta))
 
-        limits, sampling = self._session.limits, self._session.header.sampling
         prompt = prompt.removesuffix(due.rules.prefix)
-        asker = Asker(
-            self._backend,
-            prompt,
-            AskerLimits(
-                max_tokens=due.max_tokens,
-                timeout=limits.completion_timeout,
-                idle_timeout=limits.idle_timeout,
-                temperature=sampling.get("temperature", 0.0),
-                seed=sampling.get("seed"),
-            ),
-            _neutral(prompt, due),
-        )
-        task = Task(
-            style=due.rules.style,
-            tools=due.tools,
-            tool_choice=due.rules.tool_choice,
-            max_calls=due.rules.max_calls or 1,
-        )
-        weight = self._session.header.request_weight
-        evidence = guidance(due.question, due.answered, tuple(due.tools.values()), weight)
-        guide = Guide(asker, task, evidence, tell)
+        guide = guide_for(self._session, due, prompt, self._backend, tell)
+        asker = guide.asker
         try:
             await guide.write()
             written.reading = reader.finish()
@@ -122,6 +92,8 @@ class Completer:
                 emit(_event(due.turn, delta))
             written.finish_reason = asker.finish or "stop"
             written.reading = again.finish(written.finish_reason)
+        except CutOff:
+            written.reading, written.finish_reason = reader.finish("length"), "length"
         except Unfilled as error:
             text = self._session.words.error("unfilled", name=guide.tool, reason=str(error))
             written.reading = Reading(error=ErrorInfo("unfilled", text))
@@ -191,6 +163,8 @@ class Completer:
 
     def _grammar(self, due: Complete) -> GrammarText:
         """What the completion may be: the calls and the answer that are open to the model now."""
+        from mlx_tools.decoding.grammar import grammar_for
+
         return grammar_for(
             due.tools,
             style=due.rules.style,
@@ -221,12 +195,3 @@ def _event(turn: int, delta: Delta) -> events.Event:
             return events.CallOpened(turn=turn, index=delta.index, name=delta.name)
         case ArgumentsDelta():
             return events.ArgumentsPiece(turn=turn, index=delta.index, text=delta.text)
-
-
-def _neutral(prompt: str, due: Complete) -> str:
-    """The prompt with a request that says nothing in place of the last one; empty where that one
-    does not end it word for word."""
-    before, found, after = prompt.rpartition(due.question)
-    if due.answered or not found or not due.question.strip():
-        return ""
-    return before + NO_REQUEST + after

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from mlx_tools.decoding.amounts import dimensions, singular
+from mlx_tools.decoding.sayings import is_moment
 from mlx_tools.decoding.shape import Schema
 from mlx_tools.lexical import stems
 
@@ -73,13 +74,17 @@ _LISTING: Final = re.compile(
 _DEFAULT: Final = re.compile(
     r"\bdefaults?\b(?:\s+(?:value|is|to|set|of|as|:|=))*\s*['\"]?([\w.%-]+)?", re.IGNORECASE
 )
+_PLACES: Final = frozenset(("path", "filepath", "file", "filename"))
+_FILE: Final = re.compile(r"[\w-]/[\w-]|[\w-]\.[A-Za-z]\w{0,4}\Z", re.ASCII)
+_WHOLE: Final = re.compile(r"\bwhole (?:text|sentences?)\b", re.IGNORECASE)
+_MOST_SAMPLES: Final = 8
 _OPTIONAL: Final = re.compile(r"\boptional", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class About:
     """What is known of an argument: its name, its description, its schema's ``format`` and
-    ``type``, and whether it is required."""
+    ``type``, whether it is required, and the texts among its schema's ``examples``."""
 
     name: str = ""
     description: str = ""
@@ -87,6 +92,7 @@ class About:
     kind: str = ""
     required: bool = True
     default: Any = field(default=None, compare=False)
+    samples: tuple[str, ...] = ()
 
     @cached_property
     def named(self) -> frozenset[str]:
@@ -150,9 +156,29 @@ class About:
         return tuple(dict.fromkeys(text.strip() for text in found if text.strip()))
 
     @cached_property
+    def is_path(self) -> bool:
+        """Whether it says where a file is, by its name."""
+        return bool(self.raw & _PLACES)
+
+    def told_of(self, value: str) -> frozenset[str]:
+        """The stems of what its description says of one of its values: *list: the files there*."""
+        found = re.search(rf"(?<!\w){re.escape(value)}['\"]?: ([^.;\n]+)", self.description)
+        return frozenset(stems(found[1])) if found is not None else frozenset()
+
+    @cached_property
     def shapes(self) -> frozenset[str]:
         """What its examples are spelled like: see `spelling`."""
         return frozenset(spelling(example) for example in self.examples)
+
+    @cached_property
+    def is_moment(self) -> bool:
+        """Whether its values are times to come, by its schema's examples."""
+        return any(is_moment(sample) for sample in self.samples)
+
+    @cached_property
+    def is_whole_text(self) -> bool:
+        """Whether it asks for a whole text, or whole sentences: for more than a name or a word."""
+        return bool(_WHOLE.search(self.description))
 
     @cached_property
     def says_default(self) -> bool:
@@ -185,7 +211,18 @@ def about(name: str, schema: Schema, *, required: bool = True) -> About:
         kind if isinstance(kind, str) else "",
         required,
         schema.get("default"),
+        _samples(schema.get("examples")),
     )
+
+
+def _samples(examples: Any) -> tuple[str, ...]:
+    known = examples if isinstance(examples, list) else []
+    return tuple(text for text in known[:_MOST_SAMPLES] if isinstance(text, str))
+
+
+def is_file(text: str) -> bool:
+    """Whether a text is spelled like a file: *notes/plan*, *plan.txt*."""
+    return " " not in text and "//" not in text and bool(_FILE.search(text))
 
 
 def spelling(text: str) -> str:

@@ -27,6 +27,10 @@ class Unfilled(Exception):
     """The model gave nothing that fits a place, within the bounds. Says what was wanted."""
 
 
+class CutOff(Unfilled):
+    """An answer did not end within the tokens of its turn."""
+
+
 class Restarted(Exception):
     """The model wrote a whole line of its own where it was to go on with the host's: some servers
     pay no heed to what the model's turn begins with. ``text`` is the line."""

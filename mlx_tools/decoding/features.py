@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.decoding.amounts import MONEY, PER_YEAR, dimensions, singular
-from mlx_tools.decoding.arguments import About, spelling
+from mlx_tools.decoding.arguments import About, is_file, spelling
 from mlx_tools.decoding.english import FIRST, LAST, PREPOSITIONS
 from mlx_tools.decoding.mentions import Mention
 from mlx_tools.lexical import is_common, stem, stems
@@ -191,6 +191,7 @@ def text_features(mention: Mention, about: About, beside: Beside, context: Conte
     for kind in about.classes:
         found[f"text {mention.kind} as {kind}"] = 1.0
     _add_context(found, "text", mention, about, beside, context)
+    found["text file"] = float(about.is_path and is_file(mention.text))
     left, right = context.bounds(mention)
     found[f"text {mention.kind} bounds {int(left)}{int(right)}"] = 1.0
     before = context.preposition(mention.start)
@@ -244,7 +245,9 @@ def allowed_features(value: Any, place: int, about: About, context: Context) -> 
         return _truth_features(about, context, value=value)
     words = frozenset(stems(str(value)))
     share = len(words & context.stems) / len(words) if words else 0.0
+    told = len(about.told_of(str(value)) & context.stems) / max(len(context.stems), 1)
     return {
+        "enum told": told,
         "enum all": float(share == 1.0),
         "enum share": share,
         "enum first": float(place == 0),

@@ -46,11 +46,20 @@ MAX_DEPTH: Final = 12
 
 
 class Filler:
-    """Fills the schemas of one tool, with a pen that has written all that comes before."""
+    """Fills the schemas of one tool, with a pen that has written all that comes before. ``bare``:
+    optional members are left out, but those for which the request has something."""
 
     def __init__(
-        self, asker: Asker, pen: Pen, shapes: Shapes, fits: Fits, evidence: RequestEvidence
+        self,
+        asker: Asker,
+        pen: Pen,
+        shapes: Shapes,
+        fits: Fits,
+        evidence: RequestEvidence,
+        *,
+        bare: bool = False,
     ) -> None:
+        self._bare = bare
         self._asker = asker
         self._pen = pen
         self._shapes = shapes
@@ -93,7 +102,7 @@ class Filler:
                 listed = self._listed(schema, place)
                 return await self._items(shape, place, depth) if listed is None else listed
             case Record():
-                return await self._record(shape, place, depth)
+                return await self._record(shape, schema, place, depth)
             case OneOf():
                 return await self._branch(shape, place, depth)
             case Free():
@@ -156,7 +165,9 @@ class Filler:
 
     # --- objects ---
 
-    async def _record(self, shape: Record, place: Place, depth: int) -> dict[str, Any]:
+    async def _record(
+        self, shape: Record, schema: Schema, place: Place, depth: int
+    ) -> dict[str, Any]:
         self._pen.host("{")
         needed, optional = members_in_order(shape)
         named = members(shape, self._shapes, self._fits)
@@ -166,19 +177,21 @@ class Filler:
         places = {name: Place(about, beside, plan) for name, about in known.items()}
         values: dict[str, Any] = {}
         for name in needed:
-            schema = shape.members.get(name, shape.other)
-            await self._member(values, name, schema, places[name], depth)
-        left = list(optional)
+            member = shape.members.get(name, shape.other)
+            await self._member(values, name, member, places[name], depth)
+        left = [name for name in optional if not self._bare or name in plan]
         while left and (shape.most is None or len(values) < shape.most):
             chosen = await self._next_member(shape, left, places, values)
             if chosen is None:
                 break
             left.remove(chosen)
-            begun = len(self._pen.text)
-            try:
-                await self._member(values, chosen, shape.members[chosen], places[chosen], depth)
-            except Unfilled:
-                self._pen.back(begun)
+            await self._try_member(values, chosen, shape.members[chosen], places[chosen], depth)
+        for name in optional:  # one may be needed all the same: by what another one has (`if`)
+            if self._fits(values, schema):
+                break
+            if name in values:
+                continue
+            await self._try_member(values, name, shape.members[name], places[name], depth)
         if len(values) < shape.least or not shape.members:
             await self._other_members(shape, values, depth)
         self._pen.host("}")
@@ -189,6 +202,16 @@ class Filler:
     ) -> None:
         self._pen.host(("," if values else "") + dump(name) + ":")
         values[name] = await self.fill(schema, place, depth + 1)
+
+    async def _try_member(
+        self, values: dict[str, Any], name: str, schema: Schema, place: Place, depth: int
+    ) -> None:
+        """The same; left out where nothing fits it."""
+        begun = len(self._pen.text)
+        try:
+            await self._member(values, name, schema, place, depth)
+        except Unfilled:
+            self._pen.back(begun)
 
     async def _next_member(
         self,

@@ -6,23 +6,26 @@ are. What it writes is a line of the protocol whose calls validate against their
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlx_tools.decoding.asker import Asker, Unfilled
+from mlx_tools.decoding.answers import Answer, AnswerHole, TextHole
+from mlx_tools.decoding.asker import Asker, CutOff, Unfilled
 from mlx_tools.decoding.choice import Option, choose, likelihoods, liking
 from mlx_tools.decoding.evidence import RequestEvidence
 from mlx_tools.decoding.fill import Filler
-from mlx_tools.decoding.holes import StringHole, TextHole
 from mlx_tools.decoding.leaves import Place
 from mlx_tools.decoding.opening import call_odds
-from mlx_tools.decoding.outline import beside, fitting
+from mlx_tools.decoding.outline import beside, fitting, outline
 from mlx_tools.decoding.pen import Pen
+from mlx_tools.decoding.quoting import WEAK_FROM, quoted
 from mlx_tools.decoding.shape import Shapes
 from mlx_tools.decoding.turn import PlannedCall, plan_turn
+from mlx_tools.due import Observed
 from mlx_tools.protocol import Style, forcing_prefix
 from mlx_tools.protocol.styles import closing
 from mlx_tools.spec import ToolSpec
@@ -32,12 +35,16 @@ OPEN_ARGUMENTS: Final = '","arguments":'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a turn is to be: in which style, with which tools, by which choice."""
+    """What a turn is to be: in which style, with which tools, by which choice. ``observed`` is what
+    came of the calls before it; ``look_up`` is whether a question is looked up before it is
+    answered."""
 
     style: Style
     tools: Mapping[str, ToolSpec]
     tool_choice: str = "auto"
     max_calls: int = 1
+    observed: tuple[Observed, ...] = ()
+    look_up: bool = False
 
 
 Made = tuple[ToolSpec, Any]
@@ -45,7 +52,8 @@ Made = tuple[ToolSpec, Any]
 
 
 class Guide:
-    """Writes one turn. ``text`` is what it has written; ``tell`` is given each piece of it."""
+    """Writes one turn with what ``asker`` gives. ``text`` is what it has written; ``tell`` is given
+    each piece of it."""
 
     def __init__(
         self,
@@ -57,19 +65,22 @@ class Guide:
         self.text = ""
         self.tool = ""
         """The name of the tool that is called at last; empty for none."""
-        self._asker = asker
+        self.asker = asker
         self._task = task
         self._evidence = evidence
         self._tell = tell
-        self._called = call_odds(evidence, tuple(task.tools.values()))
+        self._called = call_odds(evidence, tuple(task.tools.values()), look_up=task.look_up)
 
     async def write(self) -> str:
-        """Writes the turn and gives it. Raises `Unfilled`, and what the asker raises."""
-        if not await self._calls():
+        """Writes the turn and gives it. Raises `Unfilled`, of an answer that is too long `CutOff`,
+        and what the asker raises."""
+        planned = await self._planned() if await self._calls() else []
+        if self._is_weak and self._task.tool_choice == "auto":
+            planned = [call for call in planned if not self._has_failed(call)]
+        if not planned:
             await self._answer()
             return self.text
         made: list[Made] = []
-        planned = await self._planned()
         for call in planned[: self._task.max_calls]:
             await self._call(call, made, alone=len(planned) == 1)
         return self.text
@@ -77,6 +88,10 @@ class Guide:
     def _say(self, text: str) -> None:
         self.text += text
         self._tell(text)
+
+    @property
+    def _is_weak(self) -> bool:
+        return self._evidence.weights.request >= WEAK_FROM
 
     # --- call or answer ---
 
@@ -91,9 +106,9 @@ class Guide:
         texts = [text[len(common) :] for text in openings]
         weights = self._evidence.weights
         words = weights.request * max(self._called, default=0.0)
-        call, answer = await likelihoods(self._asker, common, texts)
+        call, answer = await likelihoods(self.asker, common, texts)
         if abs(words) < weights.sure:
-            likes_call, likes_answer = await liking(self._asker, common, texts)
+            likes_call, likes_answer = await liking(self.asker, common, texts)
             call, answer = call - likes_call, answer - likes_answer
         return words + weights.call * (call - answer) > 0
 
@@ -111,6 +126,23 @@ class Guide:
             return sorted(planned, key=lambda call: call.spec.name != first.name)
         return plan_turn(self._evidence, (first,))
 
+    def _has_failed(self, call: PlannedCall) -> bool:
+        """Whether this call was made and failed: a weak model only makes it again. One that
+        had more than what is planned may fail by just that, and is worth another."""
+        tried = self._failed_with(call)
+        needed = {one.about.name for one in outline(call.spec) if one.about.required}
+        return len(tried) > 1 or any(not made.keys() - needed - call.plan.keys() for made in tried)
+
+    def _failed_with(self, call: PlannedCall) -> list[Mapping[str, Any]]:
+        """The arguments of all failed calls that had what is planned of this one."""
+        values = {name: planned.candidate.value for name, planned in call.plan.items()}
+        return [
+            one.call.arguments
+            for one in self._task.observed
+            if one.failed and one.call is not None and one.call.name == call.spec.name
+            if all(one.call.arguments.get(name) == value for name, value in values.items())
+        ]
+
     async def _first_tool(self, tools: Sequence[ToolSpec], planned: ToolSpec | None) -> ToolSpec:
         """One of the tools, by the request's words and the model's likelihoods; ``planned`` is the
         first of several calls, where that many are planned."""
@@ -123,10 +155,10 @@ class Guide:
         names = [tool.name + '"' for tool in tools]
         first, second = sorted([*biases, -math.inf], reverse=True)[:2]
         if first - second < weights.sure:
-            liked = await liking(self._asker, before, names)
+            liked = await liking(self.asker, before, names)
             biases = [bias - like for bias, like in zip(biases, liked, strict=True)]
         options = [Option(name, bias) for name, bias in zip(names, biases, strict=True)]
-        return tools[await choose(self._asker, before, options)]
+        return tools[await choose(self.asker, before, options)]
 
     async def _call(self, planned: PlannedCall, made: list[Made], *, alone: bool) -> None:
         """Writes a call. One besides others is told of when it is whole, and dropped where it has
@@ -141,7 +173,9 @@ class Guide:
             evidence = evidence.of_clauses(planned.start, planned.end)
             own = planned.in_clauses()
         pen = Pen(self.text + ("\n" + opening if made else ""))
-        filler = Filler(self._asker, pen, Shapes(spec.parameters), fitting(spec), evidence)
+        bare = self._is_weak and bool(self._failed_with(planned))
+        shapes = Shapes(spec.parameters)
+        filler = Filler(self.asker, pen, shapes, fitting(spec), evidence, bare=bare)
         place = Place(beside=beside(spec), own=own)
         try:
             arguments = await filler.fill(spec.parameters, place)
@@ -161,18 +195,33 @@ class Guide:
         task = self._task
         self._say(forcing_prefix(task.style, "none"))
         end = closing(task.style, "final_answer")
-        hole = TextHole(end) if task.style == "xml" else StringHole()
-        async with aclosing(self._asker.read(self.text, self._asker.left)) as pieces:
+        if quotation := self._quotation():
+            self._say(quotation + end)
+            return
+        answer = Answer(TextHole(end) if task.style == "xml" else AnswerHole())
+        async with aclosing(self.asker.read(self.text, self.asker.left)) as pieces:
             async for piece in pieces:
-                if new := hole.feed(piece):
+                if new := answer.feed(piece):
                     self._say(new)
-                if hole.done:
+                if answer.done:
                     break
-        if not hole.done:
-            self._say(hole.finish())
-            if not hole.text or self._asker.finish != "stop":
-                raise Unfilled("the answer did not end within the tokens of the turn")
+        self._say(answer.finish())
+        if not answer.done:
+            if answer.is_empty:
+                raise Unfilled("the model answered nothing")
+            if self.asker.finish != "stop":
+                raise CutOff("the answer did not end within the tokens of the turn")
         self._say(end)
+
+    def _quotation(self) -> str:
+        """What a weak model answers instead of words of its own, as it stands in the turn; empty
+        where it is to find them itself."""
+        if not self._is_weak:
+            return ""
+        said = quoted(self._evidence.request, self._task.observed)
+        if self._task.style != "xml":
+            return json.dumps(said, ensure_ascii=False)[1:-1]
+        return "" if "</" in said else said
 
 
 def _common(one: str, other: str) -> str:

@@ -47,9 +47,16 @@ class StringHole:
         while at < len(held) and not self.done:
             char = held[at]
             if char == '"':
-                self.done, self.rest = True, held[at + 1 :]
-                break
-            if char != "\\":
+                closes = self._closes(held[at + 1 :])
+                if closes is None:
+                    self._held = held[at:]
+                    break
+                if closes:
+                    self.done, self.rest = True, held[at + 1 :]
+                    break
+                added.append('\\"')
+                at += 1
+            elif char != "\\":
                 added.append(_escaped(char))
                 at += 1
             else:
@@ -66,6 +73,11 @@ class StringHole:
         new = "".join(added)
         self.text += new
         return new
+
+    def _closes(self, after: str) -> bool | None:
+        """Whether a quote closes the string, by what comes after it; None where more must come to
+        tell."""
+        return True
 
     def finish(self) -> str:
         """The model ended its text: gives what was held back, where that is something whole."""
@@ -124,41 +136,6 @@ def _pair_at(text: str, at: int) -> tuple[str, int] | None:
 
 def _may_be_low(text: str) -> bool:
     return re.fullmatch(r"\\u[dD]([c-fC-F]([0-9a-fA-F]{1,2})?)?", text) is not None
-
-
-class TextHole:
-    """Plain text up to an end mark, as style ``xml`` has its answer. Nothing is escaped."""
-
-    def __init__(self, end: str) -> None:
-        self.text = ""
-        self.done = False
-        self.rest = ""
-        self._end = end
-        self._held = ""
-
-    def feed(self, piece: str) -> str:
-        """Takes a piece; gives what it adds to ``text``."""
-        if self.done:
-            self.rest += piece
-            return ""
-        held = self._held + piece
-        found = held.find(self._end)
-        if found >= 0:
-            self.done, self.rest = True, held[found + len(self._end) :]
-            new, self._held = held[:found], ""
-        else:
-            keep = next(
-                (n for n in range(len(self._end) - 1, 0, -1) if held.endswith(self._end[:n])), 0
-            )
-            new, self._held = held[: len(held) - keep], held[len(held) - keep :]
-        self.text += new
-        return new
-
-    def finish(self) -> str:
-        """The model ended its text: the beginning of an end mark is text too."""
-        held, self._held = self._held, ""
-        self.text += held
-        return held
 
 
 _LEAD: Final = re.compile(r"[\s\"'$€£¥₹+~=:(]{0,12}")

@@ -36,12 +36,16 @@ Kind = Literal[
     "phrase",
     "word",
     "date",
+    "sum",
+    "moment",
+    "clause",
 ]
 """What a mention is spelled like. ``percent`` is a number before a sign of percent, ``fraction``
 the same by hundred; ``scaled`` has its *thousand* counted in and ``converted`` is in another unit.
 ``place`` is two names with a comma between, ``part`` what stands before or behind the *of* of a
 name, ``piece`` any other part of a name or a quotation. ``bracket`` is what stands in brackets,
-with them, ``digits`` a number as text, ``amount`` a number with its unit."""
+with them, ``digits`` a number as text, ``amount`` a number with its unit. The last three are of
+`mlx_tools.decoding.sayings`."""
 
 MAX_REQUEST_CHARS: Final = 8_000
 MAX_MENTIONS: Final = 240

@@ -24,6 +24,7 @@ from mlx_tools.decoding.features import (
     text_features,
 )
 from mlx_tools.decoding.mentions import Mention, enumerations, runs, texts
+from mlx_tools.decoding.sayings import clauses_to_keep, moments, sums
 from mlx_tools.lexical import stems, tool_stems
 from mlx_tools.spec import ToolSpec
 
@@ -58,6 +59,9 @@ class Offers:
         self.context = Context(request)
         self.numbers = numbers(request)
         self.texts = texts(request)
+        self._sums = list(sums(request))
+        self._moments = moments(request)
+        self._clauses = list(clauses_to_keep(request))
         self.strong = [mention for mention in self.texts if mention.kind in STRONG]
         self.lists = [
             *runs(_with_units(self.numbers, request), request),
@@ -258,7 +262,16 @@ class Offers:
             if "truth" in about.classes
             or (set(stems(value)) and set(stems(value)) <= self.context.stems)
         ]
-        return [*days, *self.texts, *listed]
+        plain = [m for m in self.texts if m.kind != "formula" or not about.is_path]
+        return [*days, *self._said(about), *plain, *listed]
+
+    def _said(self, about: About) -> Sequence[Mention]:
+        """Whole phrases, for an argument that asks for what they are."""
+        if "formula" in about.classes:
+            return self._sums
+        if about.is_moment:
+            return self._moments
+        return self._clauses if about.is_whole_text else ()
 
 
 def _is_place(run: Sequence[Mention], request: str) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from typing import Any
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.backends.base import Chunk, TokenScore
-from mlx_tools.decoding import Asker, AskerLimits, Guide, Task, Unfilled, guidance
+from mlx_tools.decoding import Asker, AskerLimits, CutOff, Guide, Task, Unfilled, guidance
+from mlx_tools.decoding.answers import HELD_FROM, LEAST_CHARS
 from mlx_tools.decoding.asker import MAX_REQUESTS
 from mlx_tools.messages import FinalAnswer, ToolCall
 from mlx_tools.protocol import (
@@ -51,6 +53,7 @@ def calls(text: str, style: Style) -> tuple[ToolCall, ...]:
     return found
 
 
+@pytest.mark.slow
 @WELL
 @given(tools(), STYLES, st.booleans(), st.integers(0, 999))
 def test_a_model_that_writes_a_valid_call_gets_exactly_that_call(
@@ -83,7 +86,11 @@ def test_a_model_that_writes_rubbish_gets_a_valid_call_or_none(
 
 
 @WELL
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), STYLES, st.integers(0, 99))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=LEAST_CHARS // 6 - 1),
+    STYLES,
+    st.integers(0, 99),
+)
 def test_an_answer_is_what_the_model_writes(answer: str, style: Style, seed: int) -> None:
     target = write_answer(answer, style)
     if style == "xml" and not target.startswith("<"):
@@ -117,10 +124,23 @@ class Says:
         self._texts = list(texts)
 
     async def complete(self, request: Any) -> Any:
-        from mlx_tools.backends.base import Chunk
-
         yield Chunk(self._texts.pop(0) if self._texts else "")
         yield Chunk("", "stop")
+
+
+class Endless:
+    """Says its pieces one after another, the last one until it is stopped."""
+
+    model = None
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = pieces
+
+    async def complete(self, request: Any) -> Any:
+        said = itertools.chain(self._pieces, itertools.repeat(self._pieces[-1]))
+        for piece in itertools.islice(said, request.max_tokens):
+            yield Chunk(piece)
+        yield Chunk("", "length")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +160,29 @@ def test_holes_take_what_the_model_writes(texts: tuple[str, ...], arguments: Any
 def test_a_number_that_never_comes_leaves_the_call_unfilled() -> None:
     with pytest.raises(Unfilled, match="no number"):
         guided(Says('Lisbon"', "some", "a few", "many"), {"weather": WEATHER}, "jsonl", "weather")
+
+
+@pytest.mark.parametrize(
+    "piece", ["\\n", "-", "The tide is in. ", "Say " + "it, no, " * 12 + "late. "]
+)
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+def test_an_answer_that_goes_round_in_circles_is_ended_by_the_host(
+    piece: str, style: Style
+) -> None:
+    ends = Endless("High water: four. ", piece)
+    text, asker = guided(ends, {}, style, "none")
+    (answer,) = read(text, "stop", ReadingRules(style=style)).messages
+    assert isinstance(answer, FinalAnswer)
+    said = piece if style == "xml" else json.loads(f'"{piece}"')
+    first = ("High water: four. " + said).rstrip()
+    assert answer.content.startswith(first)
+    assert len(answer.content) < len(first) + HELD_FROM
+    assert asker.pieces < 180
+
+
+def test_an_answer_that_says_new_things_is_cut_off_by_its_tokens_alone() -> None:
+    with pytest.raises(CutOff):
+        guided(Endless(*(f"{number} " for number in range(10_000))), {}, "jsonl", "none")
 
 
 def test_an_optional_argument_that_the_request_names_is_given() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.decoding.holes import FreeHole, NumberHole, StringHole, TextHole
+from mlx_tools.decoding.answers import AnswerHole, TextHole
+from mlx_tools.decoding.holes import FreeHole, NumberHole, StringHole
 
 MARKS = st.text(alphabet='"\\/bfnrtudDcC089aF{}[],:. \n\t\x00é😀\ud83d-+eE$<>')
 
@@ -33,6 +34,7 @@ def told(make: Callable[[], Any], pieces: list[str]) -> tuple[Any, ...]:
     "make",
     [
         StringHole,
+        AnswerHole,
         lambda: StringHole(3),
         lambda: NumberHole(whole=True),
         lambda: NumberHole(whole=False, grouped=False),
@@ -47,9 +49,12 @@ def test_a_hole_is_read_the_same_however_its_text_is_split(
     assert told(make, splits(data, text)) == told(make, [text])
 
 
-@given(MARKS | st.text())
-def test_a_string_hole_always_holds_the_inside_of_a_json_string(text: str) -> None:
-    hole = StringHole()
+@pytest.mark.parametrize("make", [StringHole, AnswerHole])
+@given(text=MARKS | st.text())
+def test_a_string_hole_always_holds_the_inside_of_a_json_string(
+    make: Callable[[], StringHole], text: str
+) -> None:
+    hole = make()
     hole.feed(text)
     hole.finish()
     value = json.loads(f'"{hole.text}"')
