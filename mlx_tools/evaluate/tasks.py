@@ -2,81 +2,39 @@
 
 from __future__ import annotations
 
-import re
+import shutil
 import tempfile
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from mlx_tools.backends.base import Backend
 from mlx_tools.controller import Controller
-from mlx_tools.errors import BackendError, ConfigError
+from mlx_tools.errors import BackendError, UsageError
 from mlx_tools.evaluate.results import Key, Results
 from mlx_tools.evaluate.runner import Ask, run_all
+from mlx_tools.evaluate.task_file import Task, TaskSet
+from mlx_tools.evaluate.task_judge import fault_of, repeated
+from mlx_tools.evaluate.task_world import SaysYes, World
 from mlx_tools.events import Finished, FormatBroken
-from mlx_tools.outcome import Answered, CallReport, Outcome, Stopped
-from mlx_tools.policy import Limits, Policy
-from mlx_tools.protocol import canonical
+from mlx_tools.outcome import Answered, Outcome, Stopped
+from mlx_tools.policy import Limits
 from mlx_tools.run_settings import RunSettings
-from mlx_tools.tools import Registry
 
-FILE: Final = Path(__file__).with_name("tasks.toml")
-TOOLS: Final = ("calculator", "clock", "file_access")
-
-_NUMBER: Final = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?", re.ASCII)
-_WITH_COMMA: Final = re.compile(r"(-?\d+(?:\.\d{3})*),(\d{1,2})(?!\d)", re.ASCII)
-_MINUS: Final = str.maketrans("\u2212\u00a0\u202f", "-  ")
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A question, the files it is asked over, and what a right run does and answers.
+class How:
+    """How tasks are asked. ``all_tools`` offers every tool in every task, not those that the task
+    names; ``transcripts`` is a folder in which the run of each is kept, None for none."""
 
-    What each field demands says the head of ``tasks.toml``.
-    """
-
-    id: str
-    category: str
-    question: str
-    files: Mapping[str, str] = field(default_factory=dict)
-    contains: tuple[str, ...] = ()
-    any_of: tuple[str, ...] = ()
-    number: float | None = None
-    tolerance: float = 0.0
-    matches: str | None = None
-    ran: tuple[str, ...] = ()
-    tried: tuple[str, ...] = ()
-    quiet: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSet:
-    """Tasks, and the time at which their clock stands."""
-
-    tasks: tuple[Task, ...]
-    now: datetime
-
-
-def load_tasks(path: Path = FILE) -> TaskSet:
-    """The tasks of a file. Raises `ConfigError` for a file that is not one of tasks."""
-    known = get_type_hints(Task)
-    try:
-        read = tomllib.loads(path.read_text(encoding="utf-8"))
-        tasks = []
-        for table in read["tasks"]:
-            if unknown := sorted(set(table) - set(known)):
-                raise ConfigError(f"{path}: {table.get('id')}: unknown key {unknown[0]}")
-            lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-            tasks.append(Task(**{**table, **lists}))
-        return TaskSet(tuple(tasks), datetime.fromisoformat(read["now"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no file of tasks: {error}") from None
+    limits: Limits | None = None
+    all_tools: bool = False
+    transcripts: Path | None = None
 
 
 async def run_tasks(
@@ -84,20 +42,20 @@ async def run_tasks(
     backend: Backend,
     strategies: Mapping[str, RunSettings],
     results: Results,
+    how: How = How(),
     *,
-    limits: Limits | None = None,
     step: Callable[[], None] = lambda: None,
 ) -> list[Mapping[str, Any]]:
     """The results of all tasks by all strategies, each with its settings."""
 
-    def asking(task: Task, settings: RunSettings) -> Ask:
+    def asking(task: Task, strategy: str, settings: RunSettings) -> Ask:
         async def ask() -> Mapping[str, Any]:
-            return await ask_task(task, tasks.now, backend, settings, limits)
+            return await ask_task(task, tasks, backend, settings, how, f"{task.id}-{strategy}")
 
         return ask
 
     todo = [
-        (Key(task.category, task.id, strategy), asking(task, settings))
+        (Key(task.category, task.id, strategy), asking(task, strategy, settings))
         for strategy, settings in strategies.items()
         for task in tasks.tasks
     ]
@@ -106,34 +64,42 @@ async def run_tasks(
 
 async def ask_task(
     task: Task,
-    now: datetime,
+    tasks: TaskSet,
     backend: Backend,
     settings: RunSettings,
-    limits: Limits | None = None,
+    how: How = How(),
+    name: str = "",
 ) -> dict[str, Any]:
-    """One task's result: a whole run in a folder of its own.
+    """One task's result: a whole run in a folder of its own. ``tasks`` says what time it is there,
+    ``name`` what its transcript is kept as.
 
     ``correct`` says that it ended as the task demands; ``valid`` that nothing the model wrote was
     broken or repaired; ``repeated`` counts calls that were made before in the run.
     """
-    with tempfile.TemporaryDirectory(prefix="mlx-tools-task-") as name:
-        root = Path(name).resolve()
-        for path, text in task.files.items():
-            target = root / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="mlx-tools-task-") as folder:
+        world = World(Path(folder).resolve(), task, tasks)
+        world.seed()
         controller = Controller(
             backend,
-            tools_at(now, root),
-            Policy(allow=TOOLS),
-            limits=limits,
-            settings=replace(settings, roots=(str(root),)),
+            world.registry(),
+            world.policy(all_tools=how.all_tools),
+            limits=how.limits,
+            settings=replace(settings, roots=(world.root,)),
+            store=world.sessions(),
+            approver=SaysYes(),
+            now=world.now,
         )
         began = monotonic()
         broken, outcome = await _run(controller, task.question)
         seconds = monotonic() - began
-    _raise_if_unasked(outcome)
-    fault = fault_of(task, outcome)
+        _raise_if_unasked(outcome)
+        fault = fault_of(task, outcome, world.left())
+        if how.transcripts is not None:
+            _keep(outcome, how.transcripts / f"{name or task.id}.jsonl")
+    return _result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
+
+
+def _result(outcome: Outcome, fault: str, broken: int) -> dict[str, Any]:
     repairs = sum(outcome.repairs.values())
     refused = any(call.error_code in _NO_CALL for call in outcome.calls)
     return {
@@ -156,19 +122,18 @@ async def ask_task(
         "prompt_tokens": outcome.usage.prompt_tokens,
         "cached_tokens": outcome.usage.cached_tokens,
         "completion_tokens": outcome.usage.completion_tokens,
-        "seconds": round(seconds, 3),
     }
 
 
-def tools_at(now: datetime, root: Path) -> Registry:
-    """The built-in tools, real ones, the clock standing at ``now``, files below ``root``."""
-    from mlx_tools.tools.builtin.calculator import calculator
-    from mlx_tools.tools.builtin.clock import clock
-    from mlx_tools.tools.builtin.file_access import file_access
-    from mlx_tools.tools.builtin.rooted import Root, RootName
-
-    files = file_access([Root(RootName(str(root)))])
-    return Registry([calculator(), clock(now=lambda: now), files])
+def _keep(outcome: Outcome, path: Path) -> None:
+    """Copies a run's transcript out of the folder that goes. Raises `UsageError`."""
+    if outcome.transcript is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(outcome.transcript, path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 async def _run(controller: Controller, question: str) -> tuple[int, Outcome]:
@@ -188,50 +153,3 @@ def _raise_if_unasked(outcome: Outcome) -> None:
     """Raise what the backend did to a run that it ended: that is no result of the model's."""
     if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
         raise BackendError(outcome.message)
-
-
-# --- judging ----------------------------------------------------------------------------------
-
-
-def fault_of(task: Task, outcome: Outcome) -> str:
-    """What is wrong with a run, in a word or two; empty where nothing is."""
-    if not isinstance(outcome, Answered):
-        return outcome.status
-    ran = {call.name for call in outcome.calls if call.status == "ok"}
-    tried = {call.name for call in outcome.calls}
-    if task.quiet and tried:
-        return f"called {min(tried)}"
-    if lacking := [name for name in task.ran if name not in ran]:
-        return f"{lacking[0]} did not run"
-    if lacking := [name for name in task.tried if name not in tried]:
-        return f"{lacking[0]} was not called"
-    return "" if answers(task, outcome.answer) else "wrong answer"
-
-
-def answers(task: Task, answer: str) -> bool:
-    """Whether the answer's text is what the task demands."""
-    text = answer.casefold()
-    if any(part.casefold() not in text for part in task.contains):
-        return False
-    if task.any_of and not any(part.casefold() in text for part in task.any_of):
-        return False
-    if task.matches is not None and not re.search(task.matches, answer):
-        return False
-    return task.number is None or any(
-        abs(number - task.number) <= task.tolerance + 1e-9 for number in numbers_in(answer)
-    )
-
-
-def numbers_in(text: str) -> list[float]:
-    """The numbers in a text: with a point before the fraction and commas between thousands, or the
-    other way round where that is what it must be."""
-    text = text.translate(_MINUS)
-    found = [number.replace(",", "") for number in _NUMBER.findall(text)]
-    found += [f"{whole.replace('.', '')}.{part}" for whole, part in _WITH_COMMA.findall(text)]
-    return [float(number) for number in found if len(number) < 300]
-
-
-def repeated(calls: Sequence[CallReport]) -> int:
-    """How many calls are the same as an earlier one."""
-    seen = [canonical(call.name, call.arguments) for call in calls]
-    return len(seen) - len(set(seen))

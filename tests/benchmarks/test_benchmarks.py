@@ -67,6 +67,7 @@ def test_a_parser_past_the_cap_is_ended_and_not_asked_for_more() -> None:
     assert sizes["1000"]["json"]["over"] == 0.001
 
 
+@pytest.mark.slow
 def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
     ways = ("", ", durable", ", synced", ", streamed")
     agents = [f"mlx-tools{way}" for way in ways]
@@ -86,6 +87,7 @@ def test_a_run_that_did_not_do_the_work_is_no_result(monkeypatch: pytest.MonkeyP
         agent.outcome("done")
 
 
+@pytest.mark.slow
 def test_startup_measures_import_first_answer_and_help() -> None:
     found = results("startup.py", "--rounds", "1")
     for part in ("import", "first_answer", "help"):
@@ -93,6 +95,7 @@ def test_startup_measures_import_first_answer_and_help() -> None:
     assert found["memory"]["mlx-tools"] > 1_000_000
 
 
+@pytest.mark.slow
 def test_replays_are_held_to_their_transcripts_and_stand_beside_a_run() -> None:
     options = ("--here", "--replays", "8", "--repeats", "1", "--rounds", "1")
     found = results("golden_replay.py", *options)
@@ -105,6 +108,7 @@ def test_replays_are_held_to_their_transcripts_and_stand_beside_a_run() -> None:
         assert {cell["outcome"] for cell in cells.values()} == {f"{count} calls"}
 
 
+@pytest.mark.slow
 def test_a_missing_competitor_is_left_out_or_where_all_are_needed_an_error() -> None:
     options = [sys.executable, str(BENCHMARKS / "steps.py"), "--steps", "1", "--rounds", "1"]
     options += ["--agents", "mlx-tools;LangChain JSON chat"]
@@ -135,6 +139,22 @@ def test_tool_retrieval_counts_the_questions_whose_tools_are_found(tmp_path: Pat
     assert found["all"]["shown"]["hits"] == 50  # three fit
     page = run("tool_retrieval.py", *options)
     assert "| multiple | 8 | 100.0 % (67.6 to 100.0) |" in page
+
+
+def test_rankings_are_compared_on_the_same_questions(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "bfcl.whl")
+    named = ("--category", "simple_java,simple_python,multiple", "--half", "all")
+    page = run(
+        *("tool_ranking.py", "--wheel", str(wheel), *named, "--only", "mlx-tools", "--print")
+    )
+    rows = [line for line in page.splitlines() if " mlx-tools " in line]
+    assert len(rows) == 2
+    assert rows[0] == rows[1]  # of so few tools, 300 are all
+    assert "49 questions" in page
+
+
+def test_the_table_of_rankings_is_what_the_figures_say() -> None:
+    run("tool_ranking.py", "--check")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,10 @@ from hypothesis import strategies as st
 from mlx_tools import Answered, RunSettings, Stopped, data
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.tasks import (
-    TOOLS,
-    Task,
-    TaskSet,
-    answers,
-    ask_task,
-    fault_of,
-    load_tasks,
-    numbers_in,
-    repeated,
-    run_tasks,
-    tools_at,
-)
+from mlx_tools.evaluate.task_file import FILE, TOOLS, After, JobDue, Task, load_tasks
+from mlx_tools.evaluate.task_judge import answers, fault_of, fault_of_world, numbers_in, repeated
+from mlx_tools.evaluate.task_world import Left, World
+from mlx_tools.evaluate.tasks import How, ask_task, run_tasks
 from mlx_tools.outcome import CallReport
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
@@ -35,45 +27,122 @@ from tests.core.sessions import answer, call
 TASKS = load_tasks()
 BY_ID = {task.id: task for task in TASKS.tasks}
 SETTINGS = RunSettings(chat_format=NAMED_FORMATS["chatml"], strategy="free")
+NOTHING = Left({}, (), ())
 
-RIGHT: dict[str, list[str]] = {
-    "product": [call("calculator", expression="387 * 46"), answer("It is 17,802.")],
-    "percent": [call("calculator", expression="15% * 260"), answer("15% of 260 is 39.")],
-    "invoice": [call("calculator", expression="13*24.5"), answer("You pay 318,50 euros.")],
+
+def calc(expression: str) -> str:
+    return call("calculator", expression=expression)
+
+
+def read(path: str) -> str:
+    return call("file_access", operation="read", path=path)
+
+
+def search(query: str) -> str:
+    return call("query_knowledge_base", query=query)
+
+
+def later(task: str, when: str) -> list[str]:
+    return [call("schedule_task", task=task, when=when), answer("It is scheduled.")]
+
+
+def read_on(prompt: str) -> str:
+    """Reads on where the output was cut, by the id that the prompt says."""
+    cut = re.findall(r"call read_artifact with id (\w+) and offset (\d+)", prompt)[-1]
+    return call("read_artifact", id=cut[0], offset=int(cut[1]))
+
+
+def passed_on(prompt: str) -> str:
+    """The last thing that was observed, as the answer."""
+    return answer(prompt[prompt.rindex("tool_observation") :])
+
+
+RIGHT: dict[str, list[Any]] = {
+    "product": [calc("387 * 46"), answer("It is 17,802.")],
+    "percent": [calc("15% * 260"), answer("15% of 260 is 39.")],
+    "invoice": [calc("13*24.5"), answer("You pay 318,50 euros.")],
     "two-results": [
-        call("calculator", expression="58*19") + "\n" + call("calculator", expression="1512/12"),
+        calc("58*19") + "\n" + calc("1512/12"),
         answer("They are 1102 and 126."),
     ],
+    "root": [calc("sqrt(7921)"), passed_on],
+    "share": [calc("918.40 / 7"), passed_on],
     "weekday": [call("clock"), answer("No, it is Thursday.")],
-    "year": [call("clock"), answer("It is 2027.")],
+    "year": [call("clock"), passed_on],
     "tokyo": [call("clock", timezone="Asia/Tokyo"), answer("It is 7:42 PM.")],
-    "read": [
-        call("file_access", operation="read", path="shopping.txt"),
-        answer("Oats, lemons and candles."),
+    "today": [call("clock"), answer("It is August 19th, 2027.")],
+    "read": [read("shopping.txt"), answer("Oats, lemons and candles.")],
+    "list": [call("file_access", operation="list", path="letters"), passed_on],
+    "absent": [read("recipe.txt"), answer("That file does not exist.")],
+    "setting": [read("config/server.toml"), answer("On port 8147.")],
+    "line": [read("plants.txt"), answer("The basil.")],
+    "make-list": [
+        call("create_file", path="packing.txt", content="tent\ntorch\nrope\n"),
+        answer("Done."),
     ],
-    "list": [
-        call("file_access", operation="list", path="letters"),
-        answer("harbour.txt and tax-office.txt"),
+    "make-letter": [
+        call("create_file", path="letters/ana.txt", content="Dear Ana, thank you for the keys."),
+        answer("Done."),
     ],
-    "absent": [
-        call("file_access", operation="read", path="recipe.txt"),
-        answer("That file does not exist."),
+    "replace": [
+        call("file_access", operation="write", path="status.txt", content="closed until Monday"),
+        answer("Done."),
     ],
-    "read-and-add": [
-        call("file_access", operation="read", path="readings.txt"),
-        answer("Their sum is 1287."),
+    "delete": [
+        call("file_access", operation="delete", path="drafts/old-speech.txt"),
+        answer("It is gone."),
     ],
+    "note-meter": [
+        call("notes_create", title="Gas meter", content="It reads 48213."),
+        answer("Noted."),
+    ],
+    "note-paint": [
+        call("notes_create", title="Hallway paint", content="The colour is RAL 9010."),
+        answer("Noted."),
+    ],
+    "note-plumber": [
+        call("notes_create", title="Plumber", content="Comes on Friday at 10."),
+        answer("Noted."),
+    ],
+    "find-lock": [call("notes_search", query="bicycle lock"), answer("It is 7305.")],
+    "find-boiler": [call("notes_search", query="boiler"), passed_on],
+    "find-size": [call("notes_search", query="curtains"), answer("235 cm.")],
+    "find-nothing": [call("notes_search", query="piano tuner"), answer("No, there is none.")],
+    "notice": [search("notice period"), answer("Three months [1].")],
+    "excess": [search("excess household insurance"), answer("It is 150 euros [1].")],
+    "filter": [search("lint filter"), answer("Every eight weeks [1].")],
+    "fault-code": [search("E17"), answer("No water comes in: open the tap [1].")],
+    "corpora": [call("list_corpora"), passed_on],
+    "remind-tomorrow": later("Remind me to water the tomatoes.", "tomorrow 8:15"),
+    "remind-hours": later("Remind me of the bread in the oven.", "in 3 hours"),
+    "remind-date": later("Say that the chimney sweep is to be called.", "2027-12-03 14:00"),
+    "weekdays": later("Say which birthdays there are today.", "every weekday at 7:30"),
+    "bins": later("Say that the bins go out.", "monday 18:00"),
+    "read-and-add": [read("readings.txt"), calc("418 + 377 + 492"), passed_on],
+    "read-and-note": [
+        read("guests.txt"),
+        call("notes_create", title="Guests", content="Farid, Ingrid, Tomas"),
+        answer("I have noted it."),
+    ],
+    "age": [call("clock"), calc("2027 - 1969"), passed_on],
+    "yearly-rent": [search("monthly rent"), calc("860 * 12"), passed_on],
+    "moved": [read("plan.txt"), read("archive/plan.txt"), passed_on],
+    "folder": [
+        read("recipes"),
+        call("file_access", operation="list", path="recipes"),
+        answer("Two recipes: pancakes and soup."),
+    ],
+    "long-log": [read("log.txt"), read_on, answer("At 15:42.")],
     "thanks": [answer("You are welcome!")],
     "ocean": [answer("The Indian Ocean.")],
+    "opposite": [answer("Cold.")],
+    "birthday": [answer("Happy birthday, dear Greta!")],
 }
 
 
-READ_X = call("file_access", operation="read", path="x")
-
-
-def ask(task: Task, *script: Any) -> dict[str, Any]:
+def ask(task: Task, *script: Any, how: How | None = None) -> dict[str, Any]:
     backend = ScriptedBackend(*script)
-    return anyio.run(ask_task, task, TASKS.now, backend, SETTINGS)
+    return anyio.run(ask_task, task, TASKS, backend, SETTINGS, how or How())
 
 
 @pytest.mark.parametrize("task", TASKS.tasks, ids=lambda task: task.id)
@@ -83,21 +152,45 @@ def test_every_task_can_be_done_with_the_tools_there_are(task: Task) -> None:
     assert result["answered"] and result["repeated"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS.tasks, ids=lambda task: task.id)
 def test_no_task_is_done_by_saying_nothing_or_by_its_own_words(task: Task) -> None:
-    assert (
-        not ask(task, answer("I cannot help with that, sorry: 1, 2, 3."))["correct"] or task.quiet
-    )
-    if task.id != "thanks":
+    assert not ask(task, answer("I cannot do that, sorry: 1, 2, 3."))["correct"]
+    if task.id not in ("thanks", "birthday"):
         assert not ask(task, answer(task.question))["correct"]
 
 
-def test_the_observations_hold_what_the_answers_must(tmp_path: Path) -> None:
-    (tmp_path / "letters").mkdir()
-    registry = tools_at(TASKS.now, tmp_path)
-    assert set(registry.specs()) == set(TOOLS) and not registry.disabled
-    result = ask(BY_ID["weekday"], call("clock"), lambda prompt: answer(prompt[-400:]))
-    assert "2027-08-19" in result["answer"]
+@pytest.mark.parametrize("task", TASKS.tasks, ids=lambda task: task.id)
+def test_no_task_is_done_by_calls_alone(task: Task) -> None:
+    if any((task.after.files, task.after.gone, task.after.note, task.after.job)):
+        pytest.skip("what it leaves behind is what counts")
+    assert not ask(task, *RIGHT[task.id][:-1], answer("Done."))["correct"]
+
+
+def test_there_are_enough_tasks_of_every_kind_and_no_network_in_any() -> None:
+    categories = {task.category for task in TASKS.tasks}
+    assert len(TASKS.tasks) >= 28
+    assert {
+        "files",
+        "writing",
+        "notes",
+        "knowledge",
+        "schedule",
+        "calculator",
+        "clock",
+    } <= categories
+
+
+def test_all_tools_can_be_offered_in_place_of_a_tasks_own(tmp_path: Path) -> None:
+    world = World(tmp_path, BY_ID["notice"], TASKS)
+    world.seed()
+    assert set(world.registry().specs()) == set(TOOLS) and not world.registry().disabled
+    script = [call("clock"), answer("Cold.")]
+    assert ask(BY_ID["opposite"], *script)["calls"][0]["status"] == "ok"
+    script = [call("notes_search", query="hot"), answer("Cold.")]
+    assert ask(BY_ID["opposite"], *script)["calls"][0]["status"] != "ok"
+    result = ask(BY_ID["opposite"], *script, how=How(all_tools=True))
+    assert result["calls"][0]["status"] == "ok" and result["fault"] == "called notes_search"
 
 
 def test_the_questions_are_none_of_the_examples_that_the_model_is_shown() -> None:
@@ -105,18 +198,55 @@ def test_the_questions_are_none_of_the_examples_that_the_model_is_shown() -> Non
     shown = {example["question"] for example in words["direct"]}
     shown |= {e["question"] for examples in words["tools"].values() for e in examples}
     assert shown.isdisjoint(task.question for task in TASKS.tasks)
-    assert len({task.id for task in TASKS.tasks}) == len(TASKS.tasks) >= 12
+    assert len({task.id for task in TASKS.tasks}) == len(TASKS.tasks)
+
+
+MADE_OTHER = [call("create_file", path="packing.txt", content="tent"), answer("Done.")]
+DELETED_BOTH = [
+    call("file_access", operation="delete", path="drafts/old-speech.txt"),
+    call("file_access", operation="delete", path="drafts/new-speech.txt"),
+    answer("Both are gone."),
+]
 
 
 @pytest.mark.parametrize(
     ("id_", "script", "fault"),
     [
-        ("product", [answer("It is 17802.")], "calculator did not run"),
-        ("product", [call("calculator", expression="1+1"), answer("2")], "wrong answer"),
-        ("read", [READ_X, answer("oats, lemons, candles")], "file_access did not run"),
+        ("product", [calc("1+1"), answer("2")], "wrong answer"),
+        ("read", [read("x"), answer("oats, lemons, candles, rice")], "wrong answer"),
         ("absent", [answer("It is not there.")], "file_access was not called"),
         ("thanks", [call("clock"), answer("Bye")], "called clock"),
         ("thanks", ['{"type":'] * 9, "stopped"),
+        ("make-list", [answer("Done.")], "no file packing.txt"),
+        ("make-list", MADE_OTHER, "packing.txt does not hold what it must"),
+        ("delete", [answer("Deleted.")], "drafts/old-speech.txt is still there"),
+        ("delete", DELETED_BOTH, "drafts/new-speech.txt was changed"),
+        ("note-meter", [answer("Noted.")], "no note was made"),
+        (
+            "note-meter",
+            [*RIGHT["note-paint"][:1], answer("x")],
+            "the note does not hold what it must",
+        ),
+        ("find-lock", [*RIGHT["note-paint"][:1], answer("7305")], "a note was made"),
+        ("notice", [search("notice"), answer("Three months.")], "tenancy.md is not cited"),
+        ("bins", [answer("I will remind you.")], "no job was made"),
+        ("bins", later("bins", "tomorrow 18:00"), "the job is due at 2027-08-20 16:00:00 UTC"),
+        ("bins", later("cellar", "monday 18:00"), "the job does not say what it must"),
+        (
+            "bins",
+            later("bins", "every monday at 18:00"),
+            "the job is due at 2027-08-23 16:00:00 UTC",
+        ),
+        (
+            "weekdays",
+            later("birthdays", "tomorrow 7:30"),
+            "the job is due at 2027-08-20 05:30:00 UTC",
+        ),
+        (
+            "bins",
+            later("bins", "monday 18:00")[:1] * 1 + later("bins", "tomorrow 9:00"),
+            "2 jobs were made",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_run_is_told(id_: str, script: list[str], fault: str) -> None:
@@ -147,7 +277,7 @@ def test_a_task_sees_only_its_own_folder() -> None:
 
 
 def test_all_tasks_by_all_strategies_are_kept_and_gone_on_with(tmp_path: Path) -> None:
-    tasks = TaskSet(TASKS.tasks[:2], TASKS.now)
+    tasks = TASKS.only(ids=("product", "percent"))
     script = [text for task in tasks.tasks for text in RIGHT[task.id]]
     strategies = {"free": SETTINGS, "second": SETTINGS}
 
@@ -194,6 +324,8 @@ def task(**expected: Any) -> Task:
         ({"number": 1318.5}, "1.318,50 €", True),
         ({"number": -3}, "\u22123 degrees", True),
         ({"number": 3}, "none", False),
+        ({"lacks": ("yes",)}, "Yes.", False),
+        ({"lacks": ("yes",)}, "No.", True),
         ({}, "anything", True),
     ],
 )
@@ -220,9 +352,46 @@ def report(name: str, status: Any = "ok", **arguments: Any) -> CallReport:
 
 def test_a_call_that_only_failed_did_not_run() -> None:
     outcome = Answered(session="s", answer="x", calls=(report("clock", "error"),))
-    assert fault_of(task(ran=("clock",)), outcome) == "clock did not run"
-    assert fault_of(task(tried=("clock",)), outcome) == ""
-    assert fault_of(task(), Stopped(session="s", reason="x")) == "stopped"
+    assert fault_of(task(ran=("clock",)), outcome, NOTHING) == "clock did not run"
+    assert fault_of(task(tried=("clock",)), outcome, NOTHING) == ""
+    assert fault_of(task(), Stopped(session="s", reason="x"), NOTHING) == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("after", "left", "fault"),
+    [
+        (After(), Left({"a": "1"}, (), ()), ""),
+        (After(), Left({"a": "2"}, (), ()), "a was changed"),
+        (After(), Left({}, (), ()), "a was changed"),
+        (After(), Left({"a": "1", "b": ""}, (), ()), "b was made"),
+        (After(gone=("a",)), Left({}, (), ()), ""),
+        (After(files={"a": ("X",)}), Left({"a": "xy"}, (), ()), ""),
+        (After(note=("x",)), Left({"a": "1"}, ("X", "Y"), ()), "2 notes were made"),
+    ],
+)
+def test_what_nobody_asked_for_must_be_as_it_was(after: After, left: Left, fault: str) -> None:
+    assert fault_of_world(after, {"a": "1"}, left) == fault
+
+
+def test_the_time_of_day_of_a_job_is_that_of_its_person() -> None:
+    due = BY_ID["remind-date"].after.job
+    assert isinstance(due, JobDue) and str(due.due[0]) == "2027-12-03 14:00:00+01:00"  # winter time
+    assert ask(BY_ID["remind-date"], *RIGHT["remind-date"])["correct"]
+
+
+def test_the_transcripts_are_kept_where_one_asks_for_them(tmp_path: Path) -> None:
+    ask(BY_ID["product"], *RIGHT["product"], how=How(transcripts=tmp_path / "runs"))
+    assert '"387 * 46"' in (tmp_path / "runs" / "product.jsonl").read_text()
+
+
+def test_only_some_tasks_are_taken_by_category_or_id() -> None:
+    some = TASKS.only(("none",), ("product",))
+    assert {task.category for task in some.tasks} == {"none", "calculator"}
+    assert TASKS.only() is TASKS
+    with pytest.raises(ConfigError, match="no category 'x'"):
+        TASKS.only(("x",))
+    with pytest.raises(ConfigError, match="no task 'x'"):
+        TASKS.only(ids=("x",))
 
 
 def test_calls_are_the_same_by_name_and_arguments_in_any_order() -> None:
@@ -230,13 +399,31 @@ def test_calls_are_the_same_by_name_and_arguments_in_any_order() -> None:
     assert repeated(calls) == 1
 
 
+HEAD = 'now = "2027-01-01T00:00:00Z"\n'
+ONE = '[[tasks]]\nid = "a"\ncategory = "c"\nquestion = "?"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("now = 1", "no file of tasks"),
         ("[[tasks]]", "no file of tasks"),
-        ('now = "2027-01-01T00:00:00Z"\n[[tasks]]\nid = "a"\nsize = 3', "unknown key size"),
+        (HEAD + ONE + "size = 3", "tasks.0.size"),
+        (HEAD + ONE + "contains = 3", "tasks.0.contains"),
+        (HEAD + ONE + "after.cellar = 3", "tasks.0.after.cellar"),
+        (HEAD + ONE + 'preset = "all"', "task a: no preset all"),
+        (HEAD + ONE + 'tools = ["run_command"]', "task a: no tool run_command here"),
+        (HEAD + ONE + 'matches = "("', "task a: matches is no regular expression"),
+        (HEAD + ONE + 'files = { "../x" = "" }', "no name of a file in the task's own folder"),
+        (HEAD + ONE + 'notes = { "/etc/x" = "" }', "no name of a file in the task's own folder"),
+        (HEAD + ONE + 'corpora = { ".." = { "x" = "" } }', "no name of a file"),
+        (HEAD + ONE + "after.job.due = []", "names no time"),
+        (HEAD + ONE + 'after.job.due = ["2027-01-01T00:00:00"]', "timezone"),
+        (HEAD + ONE + ONE, "two tasks have the id a"),
+        (HEAD + '[[tasks]]\nid = "a"\ncategory = "c"\nquestion = " "\n', "must say something"),
+        ('timezone = "Mars"\n' + HEAD + ONE, "no time zone 'Mars'"),
         ('now = "never"\ntasks = []', "no file of tasks"),
+        ('now = "2027-01-01T00:00:00"\ntasks = []', "no file of tasks"),
         ("=", "no file of tasks"),
     ],
 )
@@ -245,3 +432,10 @@ def test_a_file_that_is_not_one_of_tasks_is_refused(tmp_path: Path, text: str, s
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_tasks(path)
+
+
+def test_a_file_of_ones_own_is_taken_the_same_way(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(HEAD + ONE + 'preset = "notes"\nafter.note = ["x"]\n')
+    (own,) = load_tasks(path).tasks
+    assert own.after.note == ("x",) and own.preset == "notes" and path != FILE
