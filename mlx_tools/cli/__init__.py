@@ -15,9 +15,11 @@ COMMANDS: Mapping[str, str] = {
     "chat": "Talk with the model, with tools, line by line.",
     "parse": "Show how one completion's text is read; runs nothing.",
     "propose": "Show what the model would write in one turn; runs nothing.",
-    "tools": "List, show, search, call and export tools.",
-    "sessions": "List, show and remove the sessions that are kept.",
+    "tools": "List, show, search and call tools; add your own, switch any on and off.",
+    "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
     "golden": "Record runs, replay them, and check them on real models.",
+    "kb": "Add files to the knowledge base, search it, list and remove what is in it.",
+    "schedule": "List, add and remove tasks for later, and run those that are due.",
     "models": "List, fetch and find models.",
     "doctor": "Check the server, the model and what both can do.",
     "eval": "Measure how well a model calls tools.",
@@ -40,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if COMPLETION_VARIABLE not in os.environ:
         if not arguments or arguments[0] in ("--help", "-h"):
-            return _print(help_text(), code=0 if arguments else 2)
+            from mlx_tools.cli.columns import columns_of
+
+            stream = sys.stdout if arguments else sys.stderr
+            return _print(help_text(columns_of(stream)), code=0 if arguments else 2)
         if arguments[0] == "--version":
             return _print(f"mlx-tools {version()}\n")
     from mlx_tools.cli.root import run
@@ -48,23 +53,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(arguments)
 
 
-def help_text() -> str:
-    """What `mlx-tools --help` prints."""
-    lines = [
-        "Usage: mlx-tools COMMAND [OPTIONS] [ARGUMENTS]",
-        "",
-        "Reliable tool use for local models that only complete text.",
-        "",
-        "Commands:",
-        *(f"  {name:<21} {line}" for name, line in COMMANDS.items()),
-        "",
-        "Options:",
-        *(f"  {name:<21} {line}" for name, line in _OPTIONS.items()),
-        "",
+def help_text(columns: int | None = None) -> str:
+    """What `mlx-tools --help` prints, folded to so many columns where that is a number."""
+    from mlx_tools.cli.columns import beside, folded
+
+    def rows(said: Mapping[str, str]) -> list[str]:
+        return [beside(f"  {name:<21}", line, columns) for name, line in said.items()]
+
+    begins = "Usage: mlx-tools COMMAND [OPTIONS] [ARGUMENTS]"
+    about = "Reliable tool use for local models that only complete text."
+    ends = (
         "Exit codes: 0 done, 1 stopped without an answer, 2 wrong usage or configuration,",
         "3 backend unreachable or failed, 4 paused for an approval, 130 interrupted.",
+    )
+    parts = [
+        [folded(begins, columns)],
+        [folded(about, columns)],
+        ["Commands:", *rows(COMMANDS)],
+        ["Options:", *rows(_OPTIONS)],
+        [folded(line, columns) for line in ends],
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def version() -> str:
@@ -75,9 +84,14 @@ def version() -> str:
 
 
 def _print(text: str, code: int = 0) -> int:
+    stream = sys.stderr if code else sys.stdout
+    if stream is None:  # it was closed before we began
+        return code
     try:
-        (sys.stderr if code else sys.stdout).write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stream.write(text)
+        stream.flush()
+    except OSError as error:  # a full disk, or nobody who reads
+        from mlx_tools.cli.failures import refused
+
+        return refused(error)
     return code

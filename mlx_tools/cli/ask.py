@@ -14,7 +14,8 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
-from mlx_tools.cli.output import complain, print_json
+from mlx_tools.cli.failures import Told
+from mlx_tools.cli.output import begin_line, complain, print_json
 from mlx_tools.cli.trace import FullTrace, cleaner
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, tell
@@ -119,8 +120,9 @@ def _events(run: RunOptions, question: str, trace: FullTrace | None, view: View)
             yield from turns.run(conversation, question)
         except KeyboardInterrupt:
             view.end()
+            begin_line()
             complain(f"the transcript is in {conversation.transcript}", kind="interrupted")
-            raise
+            raise Told from None
         finally:
             view.end()
 

@@ -7,12 +7,12 @@ such text can look like a line of ours, whatever it holds and however wide the s
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 from mlx_tools.approval import ApprovalRequest
+from mlx_tools.cli.columns import cell, cells
 from mlx_tools.cli.escape import as_code, as_name, exact, in_words, on_one_line
 from mlx_tools.cli.output import COLOURS, colourful
 
@@ -52,15 +52,23 @@ class Size:
         return cls(columns or 80, rows or 24)
 
 
-def whole(request: ApprovalRequest, arguments: Mapping[str, Any], *, place: str = "") -> list[Line]:
+def whole(
+    request: ApprovalRequest,
+    arguments: Mapping[str, Any],
+    *,
+    place: str = "",
+    by_model: bool = True,
+) -> list[Line]:
     """All of a call: its name and why it is asked about, its arguments, what it would change.
 
     ``arguments`` are the request's own, or those that the person has put in their place.
-    ``place`` is where the call stands among others: ``1 of 2``.
+    ``place`` is where the call stands among others: ``1 of 2``. ``by_model``: a model asks for it,
+    not the person.
     """
     edited = arguments is not request.arguments
     name, of_many = as_name(request.name), f" ({place})" if place else ""
-    lines = [Line(f"The model asks to call {name}{of_many}: {in_words(request.reason)}.", "bold")]
+    who = "The model asks" if by_model else "You ask"
+    lines = [Line(f"{who} to call {name}{of_many}: {in_words(request.reason)}.", "bold")]
     if edited:
         lines.append(Line("With your arguments:", "bold"))
     lines += [Line(text, foreign=True) for text in exact(arguments).split("\n")]
@@ -151,18 +159,6 @@ def show(rows: Sequence[Line], screen: TextIO) -> None:
         print(f"\x1b[{COLOURS[row.colour]}m{row.text}\x1b[0m" if paint else row.text, file=screen)
 
 
-def cells(text: str) -> int:
-    """How many columns a text takes at most: terminals disagree, and the larger number is safe."""
-    return len(text) if text.isascii() else sum(map(_cell, text))
-
-
-def _cell(char: str) -> int:
-    if char.isascii():
-        return 1
-    wide = unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) == "So"
-    return 2 if wide else 1
-
-
 def _pieces(text: str, room: int) -> Iterator[str]:
     """The text in pieces of at most ``room`` columns; of an empty one, itself."""
     if text.isascii():
@@ -170,7 +166,7 @@ def _pieces(text: str, room: int) -> Iterator[str]:
         return
     start = taken = 0
     for at, char in enumerate(text):
-        size = _cell(char)
+        size = cell(char)
         if taken + size > room:
             yield text[start:at]
             start, taken = at, 0

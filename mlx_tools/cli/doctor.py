@@ -11,7 +11,7 @@ import typer
 
 from mlx_tools.backends import Chosen
 from mlx_tools.cli import options, probe
-from mlx_tools.cli.output import complain, print_json, print_text
+from mlx_tools.cli.output import complain, print_json, print_prose, print_text
 from mlx_tools.cli.wiring import RunOptions, choose, identity_of
 from mlx_tools.doctor import Check, check_all, check_verdict
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
@@ -23,6 +23,7 @@ app = typer.Typer(add_completion=False)
 
 _MARKS: Final = {"ok": "ok  ", "warn": "warn", "fail": "FAIL", "skip": "-   "}
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+_INDENT: Final = " " * 6
 
 
 @dataclass(slots=True)
@@ -64,9 +65,9 @@ def doctor(
     else:
         for check in found.checks:
             line = f"{_MARKS[check.status]}  {check.name}: {check.detail}"
-            print_text(line, colour=_COLOURS[check.status])
+            print_prose(line, _INDENT, colour=_COLOURS[check.status])
             if check.hint:
-                print_text(f"      {check.hint}")
+                print_prose(f"{_INDENT}{check.hint}", _INDENT)
         if found.probed is not None:
             print_text("\n" + probe.table(found.probed))
     if found.failed:

@@ -31,7 +31,8 @@ from mlx_tools.evaluate.bfcl_data import (
 from mlx_tools.evaluate.results import Results
 from mlx_tools.evaluate.runner import described, run_bfcl
 from mlx_tools.evaluate.summary import Result, summarise, table
-from mlx_tools.evaluate.tasks import load_tasks, run_tasks
+from mlx_tools.evaluate.task_file import FILE, TaskSet, load_tasks
+from mlx_tools.evaluate.tasks import How, run_tasks
 from mlx_tools.models.fetch import file_sha256
 from mlx_tools.proposal import Proposer
 from mlx_tools.run_settings import RunSettings
@@ -132,17 +133,45 @@ def bfcl(
 @app.command(help="Whole runs with real tools, judged by their outcome.")
 @options.with_settings(*options.BACKEND, *_WRITING, *options.RUN)
 def tasks(
+    category: Annotated[
+        str | None,
+        typer.Option("--category", metavar="A,B", help="Only tasks of these categories."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="A,B", help="Only the tasks of these ids.")
+    ] = None,
+    tasks_file: Annotated[
+        Path,
+        typer.Option(
+            "--tasks",
+            metavar="FILE",
+            help="Take the tasks from FILE; docs/evaluation.md says what stands in it.",
+            show_default="those that come along",
+        ),
+    ] = FILE,
+    all_tools: Annotated[
+        bool,
+        typer.Option("--all-tools", help="Offer every tool in every task, not its own alone."),
+    ] = False,
+    transcripts: Annotated[
+        Path | None,
+        typer.Option(
+            "--transcripts", metavar="DIR", help="Keep the transcript of each run in DIR."
+        ),
+    ] = None,
     strategy: Strategies = None,
     out: Out = None,
     as_json: AsJson = False,
     *,
     options_given: options.Options,
 ) -> None:
-    """Run all tasks, and print what came of it."""
+    """Run tasks, and print what came of it."""
+    known = load_tasks(tasks_file).only(options.names(category), options.names(only))
     run = RunOptions(configuration=options.load(options_given))
     refuse_where_off(run)
-    asked = _Asked("tasks", run, _strategies(strategy, run), out, {})
-    results = anyio.run(asked.tasks)
+    data = {"tasks": f"sha256:{file_sha256(tasks_file)}", "all_tools": all_tools}
+    asked = _Asked("tasks", run, _strategies(strategy, run), out, data)
+    results = anyio.run(asked.tasks, known, How(all_tools=all_tools, transcripts=transcripts))
     _tell(asked, results, {}, as_json=as_json)
 
 
@@ -231,14 +260,14 @@ class _Asked:
 
         return await self._with_backend(work, len(items))
 
-    async def tasks(self) -> Sequence[Result]:
-        """The results of all tasks."""
-        known = load_tasks()
+    async def tasks(self, known: TaskSet, how: How) -> Sequence[Result]:
+        """The results of these tasks."""
+        how = replace(how, limits=self._limits)
 
         async def work(
             backend: Backend, each: Mapping[str, RunSettings], results: Results, step: Step
         ) -> Sequence[Result]:
-            return await run_tasks(known, backend, each, results, limits=self._limits, step=step)
+            return await run_tasks(known, backend, each, results, how, step=step)
 
         return await self._with_backend(work, len(known.tasks))
 

@@ -15,6 +15,19 @@ from mlx_tools.cli.output import complain
 from mlx_tools.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED, EXIT_USAGE, MlxToolsError
 
 
+class Told(KeyboardInterrupt):
+    """Ctrl-C, after the command itself has said what became of it."""
+
+
+def interrupted(error: KeyboardInterrupt) -> int:
+    """Say that Ctrl-C ended the command, where it was not said yet; its exit code."""
+    if not isinstance(error, Told):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # behind ^C, or a question
+        complain("by Ctrl-C", kind="interrupted")
+    return EXIT_INTERRUPTED
+
+
 def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
     """Run ``command`` and return the exit code: what it returns, or what its failure means.
 
@@ -29,23 +42,30 @@ def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
         for line in getattr(error, "problems", (str(error),)):
             complain(line)
         return error.exit_code
-    except KeyboardInterrupt:
-        complain("interrupted")
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _silence_stdout()
-        return EXIT_STOPPED
+    except KeyboardInterrupt as error:
+        return interrupted(error)
+    except BrokenPipeError as error:
+        return refused(error)
     except Exception as error:
         message = getattr(error, "format_message", None)
         if callable(message):  # the option parser's own: wrong usage
             complain(_usage(str(message()), error))
             return EXIT_USAGE
         if isinstance(error, OSError) and not debug:  # a full disk, say: no bug of ours
-            where = f"{error.filename}: " if error.filename else ""
-            complain(f"{where}{error.strerror or error}")
-            _silence_stdout()
-            return EXIT_STOPPED
-        return _internal(error, debug)
+            return refused(error)
+        return internal_error(error, debug=debug)
+
+
+def refused(error: OSError) -> int:
+    """Say what the system refused, such as room on a disk that is full; the exit code.
+
+    Whoever has read enough of standard output is told nothing.
+    """
+    if not isinstance(error, BrokenPipeError):
+        where = f"{error.filename}: " if error.filename else ""
+        complain(f"{where}{error.strerror or error}")
+    _silence_stdout()
+    return EXIT_STOPPED
 
 
 def _usage(message: str, error: Exception) -> str:
@@ -53,10 +73,23 @@ def _usage(message: str, error: Exception) -> str:
     line = line[:1].lower() + line[1:]
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "mlx-tools")
-    return f"{line} (see: {path} --help)"
+    wanted = _wanted(error, context) if line.startswith("missing ") else ""
+    return f"{line}{wanted} (see: {path} --help)"
 
 
-def _internal(error: Exception, debug: bool) -> int:
+def _wanted(error: Exception, context: Any) -> str:
+    """What could stand where something is missing: the commands of a group, or an option's
+    values."""
+    command: Any = getattr(context, "command", None)
+    parameter = getattr(error, "param", None)
+    if parameter is None and hasattr(command, "list_commands"):
+        return f": one of {', '.join(command.list_commands(context))}"
+    values = getattr(parameter, "metavar", None) or ""
+    return f": one of {values.replace('|', ', ')}" if "|" in values else ""
+
+
+def internal_error(error: Exception, *, debug: bool = False) -> int:
+    """Tell of a fault of this program and keep its traceback; returns the exit code."""
     text = "".join(traceback.format_exception(error))
     if debug:
         print(text, file=sys.stderr, end="")

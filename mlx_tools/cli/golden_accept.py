@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,7 @@ def accept(paths: Sequence[Path], *, yes: bool, dry_run: bool, as_json: bool) ->
             refused += 1
             complain(f"{path}: {error}")
             continue
-        if change.differences or golden.header.version != FORMAT_VERSION:
+        if change.differences or change.now.all != golden.all:
             found.append(change)
             _show(change, as_json=as_json)
     code = EXIT_STOPPED if refused else EXIT_OK
@@ -74,17 +73,19 @@ def _show(change: _Change, *, as_json: bool) -> None:
     show([("bold", str(change.path))])
     if version != FORMAT_VERSION:
         show([("", f"  format {version} becomes {FORMAT_VERSION}")])
+    elif not change.differences:
+        show([("", "  nothing that it says; the digests of the words become today's")])
     show(differences(change.differences))
 
 
 def _agreed(count: int) -> bool:
     """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
     from mlx_tools.cli.wiring import at_terminal  # it brings all that a run needs
+    from mlx_tools.cli.yes_or_no import said_yes
 
     if not at_terminal():
         raise UsageError(
             f"{count} would be written, and nobody is here to be asked",
             hint="--yes writes them, --dry-run shows them",
         )
-    print(f"Write {count} of them? y or n: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().casefold() in ("y", "yes")
+    return said_yes(f"Write {count} of them?")

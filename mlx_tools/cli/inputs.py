@@ -120,12 +120,21 @@ def read_json(path: Path) -> Any:
 
 def as_question(text: str) -> str:
     """A question as it was typed. Raises `UsageError` where it is no text, or empty."""
+    return _spoken(text, "question", "give it as an argument or by a pipe")
+
+
+def as_task(text: str) -> str:
+    """What is to be done later, as it was typed. Raises `UsageError` as `as_question` does."""
+    return _spoken(text, "task", "say what is to be done")
+
+
+def _spoken(text: str, what: str, hint: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UsageError("the question is not UTF-8") from None
+        raise UsageError(f"the {what} is not UTF-8") from None
     if not text.strip():
-        raise UsageError("the question is empty", hint="give it as an argument or by a pipe")
+        raise UsageError(f"the {what} is empty", hint=hint)
     return text
 
 

@@ -58,6 +58,12 @@ def read_key(keyboard: TextIO, ask: Callable[[], None]) -> str | None:
     return text if len(text) == 1 and text.isprintable() else ""
 
 
+def forget_typed(keyboard: TextIO) -> None:
+    """Forgets what was typed so far: it answers no question that was not seen yet."""
+    with contextlib.suppress(OSError, ValueError, termios.error):
+        termios.tcflush(keyboard.fileno(), termios.TCIFLUSH)
+
+
 def read_line(keyboard: TextIO) -> str | None:
     """The next line that is typed, without its end; None at the end of the input."""
     data = b""

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.cli.output import complain, print_json, print_text
+from mlx_tools.cli.output import amount, complain, print_json, print_row, print_text
 from mlx_tools.models import (
     ListedModel,
     Progress,
@@ -47,7 +47,7 @@ def list_all(
         else:
             here = str(model.path) if model.pulled else "not pulled"
             note = "" if model.mlx else "  (not in MLX's form)"
-            print_text(f"{model.name:<44} {_size(model.size):>9}  {here}{note}")
+            print_row(f"{model.name:<44} {amount(model.size):>9} ", f"{here}{note}")
     if not as_json and sys.stderr.isatty():
         complain(suggest_model(memory_bytes()).line, kind="suggestion")
 
@@ -100,7 +100,7 @@ def _bar() -> Iterator[Report]:
                 tasks[progress.stage],
                 completed=progress.done,
                 total=progress.total or None,
-                amount=_amount(progress),
+                amount=_so_far(progress),
             )
 
         yield show
@@ -117,12 +117,8 @@ def _as_json(model: ListedModel) -> dict[str, object]:
     }
 
 
-def _amount(progress: Progress) -> str:
+def _so_far(progress: Progress) -> str:
     """How much of how much; a fetch counts bytes, the other stages steps that say nothing."""
     if progress.stage != "fetch":
         return ""
-    return f"{_size(progress.done)} of {_size(progress.total)}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    return f"{amount(progress.done)} of {amount(progress.total)}"

@@ -17,6 +17,7 @@ from mlx_tools import config
 from mlx_tools.cli.output import warn_all
 from mlx_tools.config import Configuration, Row
 from mlx_tools.errors import UsageError
+from mlx_tools.policy.presets import PRESETS
 
 BACKEND = ("backend.url", "model.name", "backend.kind")
 WRITING = (
@@ -25,6 +26,7 @@ WRITING = (
     "model.prompt_style",
     "model.chat_format",
     "model.reasoning",
+    "model.response_mode",
     "model.temperature",
     "model.seed",
     "limits.max_tokens",
@@ -37,9 +39,10 @@ POLICY = (
     "policy.local_only",
     "policy.approve",
 )
-RUN = ("limits.max_iterations", "limits.total_timeout_ms")
+OUTPUTS = ("tools.cache", "model.long_observations")
+RUN = ("limits.max_iterations", "limits.total_timeout_ms", *OUTPUTS)
 
-_PANELS = {"Model": BACKEND + WRITING, "Tools": POLICY, "Limits": RUN}
+_PANELS = {"Model": BACKEND + WRITING, "Tools": POLICY + OUTPUTS, "Limits": RUN}
 
 ToolChoice = Annotated[
     str,
@@ -136,7 +139,7 @@ def _option(name: str, row: Row) -> inspect.Parameter:
         help=_help(row),
         metavar=row.setting.metavar or "|".join(row.choices) or None,
         rich_help_panel=next((p for p, keys in _PANELS.items() if row.key in keys), None),
-        autocompletion=_completer(row.choices),
+        autocompletion=_completer(PRESETS if row.key == "policy.preset" else row.choices),
         show_default=False,
     )
     return inspect.Parameter(
@@ -147,6 +150,8 @@ def _option(name: str, row: Row) -> inspect.Parameter:
 def _help(row: Row) -> str:
     default = config.defaults().values.get(row.key)
     notes = [row.allowed()] if row.choices else []
+    if row.key == "policy.preset":
+        notes = [", ".join(PRESETS)]
     if default is not None and default != "" and not isinstance(default, bool | tuple):
         scale = row.setting.scale
         notes.append(f"default: {default / scale:g}" if scale != 1 else f"default: {default}")

@@ -9,6 +9,9 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from mlx_tools.cli.columns import beside, columns_of, folded
+from mlx_tools.cli.progress import bar_away
+
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 LINES = "\n\t"
@@ -71,6 +74,19 @@ def to_json(value: Any) -> str:
     return text
 
 
+def counted(number: int, thing: str) -> str:
+    """So many of a thing, with the plural that most words have."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def amount(size: int) -> str:
+    """A number of bytes as a person says it, in units of a thousand."""
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= least:
+            return f"{size / least:.{0 if size >= 100 * least else 1}f} {unit}"
+    return counted(size, "byte")
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON to standard output, as UTF-8 whatever the locale."""
     write_bytes(to_json(value).encode("utf-8") + b"\n")
@@ -78,20 +94,40 @@ def print_json(value: Any) -> None:
 
 def write_bytes(data: bytes) -> None:
     """Write to standard output and flush, past its text layer where there is one."""
-    sys.stdout.flush()
-    buffer = getattr(sys.stdout, "buffer", None)
-    if buffer is None:
-        sys.stdout.write(data.decode("utf-8"))
+    with bar_away():
         sys.stdout.flush()
-        return
-    buffer.write(data)
-    buffer.flush()
+        buffer = getattr(sys.stdout, "buffer", None)
+        if buffer is None:
+            sys.stdout.write(data.decode("utf-8"))
+            sys.stdout.flush()
+            return
+        buffer.write(data)
+        buffer.flush()
 
 
 def print_text(text: str, *, colour: str = "") -> None:
     """Print text to standard output: safe to look at in a terminal, untouched elsewhere."""
     text = painted(text, colour, sys.stdout) if sys.stdout.isatty() else text
     write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
+    """Print text to standard output as `print_text` does; at a terminal each line is folded between
+    words, and goes on behind ``indent``."""
+    columns = columns_of(sys.stdout) if sys.stdout.isatty() else None
+    if columns is not None:
+        lines = shown(text, keep=PROSE).split("\n")
+        text = "\n".join(folded(line, columns, indent) for line in lines)
+    print_text(text, colour=colour)
+
+
+def print_row(head: str, text: str) -> None:
+    """Print a row of a list: ``head``, which stands in columns, and a text beside it; one line,
+    whatever is in them, where nobody folds it at a terminal."""
+    if not sys.stdout.isatty():
+        print_text(" ".join(f"{head} {text}".splitlines()))
+    else:
+        print_text(beside(shown(head), shown(text), columns_of(sys.stdout)))
 
 
 def painted(text: str, colour: str, stream: Any) -> str:
@@ -110,10 +146,22 @@ def colourful(stream: Any) -> bool:
     return steerable(stream) and not os.environ.get("NO_COLOR")
 
 
+def begin_line() -> None:
+    """Have what is said next on standard error begin a line, after the ``^C`` that a terminal shows
+    for Ctrl-C."""
+    if steerable(sys.stderr):
+        sys.stderr.write("\r\x1b[K")
+
+
 def complain(message: str, *, kind: str = "error") -> None:
-    """One line for a person on standard error, with nothing in it that a terminal would obey."""
+    """One line for a person on standard error, with nothing in it that a terminal would obey.
+
+    A terminal gets it folded between words.
+    """
     try:
-        print(f"mlx-tools: {kind}: {shown(message)}", file=sys.stderr, flush=True)
+        columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
+        line = folded(f"mlx-tools: {kind}: {shown(message)}", columns, "  ")
+        print(line, file=sys.stderr, flush=True)
     except OSError:  # nobody is there to read it
         return
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_shown: list[Any] = []
+"""The bar that is on the screen, where one is."""
 
 
 @contextmanager
@@ -20,4 +24,22 @@ def counting(what: str, total: int, *, wanted: bool = True) -> Iterator[Callable
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
+        _shown.append(bar)
+        try:
+            yield lambda: bar.advance(task)
+        finally:
+            _shown.remove(bar)
+
+
+@contextmanager
+def bar_away() -> Iterator[None]:
+    """Inside, no bar is on the screen: what is written to standard output begins a line."""
+    if not _shown or not sys.stdout.isatty():
+        yield
+        return
+    bar = _shown[-1]
+    bar.stop()
+    try:
+        yield
+    finally:
+        bar.start()

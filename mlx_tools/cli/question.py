@@ -178,7 +178,8 @@ class Questions:
     def _whole(self, number: int, arguments: Mapping[str, Any]) -> list[Line]:
         many = len(self._requests)
         place = f"{number + 1} of {many}" if many > 1 else ""
-        return whole(self._requests[number], arguments, place=place)
+        request = self._requests[number]
+        return whole(request, arguments, place=place, by_model=self._in_session)
 
     def _show_foot(self, number: int, arguments: Mapping[str, Any]) -> None:
         size = Size.of(self._screen)

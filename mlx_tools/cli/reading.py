@@ -10,7 +10,7 @@ from mlx_tools.cli.toolfile import read_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ErrorInfo, FinishReason, ToolCall
 from mlx_tools.protocol import JudgedCall, Reading, ReadingRules, Style, judge, read
-from mlx_tools.spec import ToolSpec
+from mlx_tools.spec import ToolSpec, tool_named
 
 Tools = Mapping[str, ToolSpec]
 
@@ -53,7 +53,8 @@ def reading_rules(
 
 def check_choice(tool_choice: str, tools: Tools | None) -> None:
     """Raise `UsageError` for a choice that is neither a word nor one of the tools."""
-    if tools is not None and tool_choice not in ("auto", "none", "required", *tools):
+    allowed = ("auto", "none", "required", *(tools or ()))
+    if tools is not None and tool_named(tool_choice, tools) not in allowed:
         raise UsageError(
             f"--tool-choice: {tool_choice!r} is not allowed",
             hint=f"auto, none, required or one of {', '.join(tools) or 'no tools'}",

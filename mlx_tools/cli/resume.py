@@ -20,8 +20,11 @@ from mlx_tools.approval import ApprovalAnswer, Approvals, Approver
 from mlx_tools.backends import LocalBackend
 from mlx_tools.cli import options
 from mlx_tools.cli.approve import asker
-from mlx_tools.cli.output import complain
+from mlx_tools.cli.failures import Told
+from mlx_tools.cli.job_settings import jobs_of
+from mlx_tools.cli.output import begin_line, complain
 from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.tools import NO_MODEL
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, tell
 from mlx_tools.cli.wiring import (
@@ -110,6 +113,10 @@ def _path_of(given: str) -> Path:
 
 def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
     header = _header_of(path)
+    if header.backend.get("kind") == NO_MODEL:
+        raise UsageError(
+            "nothing waits in the session: it is a call without a model", hint="call it again"
+        )
     run = RunOptions(configuration=options.load(_as_options(header)))
     refuse_where_off(run)
     with ExitStack() as stack:
@@ -130,8 +137,9 @@ def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
             yield from turns.follow(lambda: conversation.stream_resumed(approvals))
         except KeyboardInterrupt:
             view.end()
+            begin_line()
             complain(f"the transcript is in {path}", kind="interrupted")
-            raise
+            raise Told from None
         finally:
             view.end()
 
@@ -165,7 +173,7 @@ async def _reopening(
 ) -> AsyncIterator[Controller]:
     """A controller for a session that was begun before; its backend is closed at the end."""
     configuration = run.configuration
-    registry = registry_of(configuration)
+    registry = registry_of(configuration, jobs_of(configuration, header))
     chosen = await choose(run, note)
     try:
         if not isinstance(chosen.backend, LocalBackend) and not native_markers(header.style):

@@ -23,6 +23,13 @@ _CONTEXT = {"help_option_names": ["--help", "-h"]}
 class LazyGroup(TyperGroup):
     """A group whose commands are files of this package."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Of Ctrl-C the option parser would make an exit code without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            return failures.interrupted(error)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -39,7 +46,16 @@ class LazyGroup(TyperGroup):
         command = get_command(module.app)
         command.name = cmd_name
         command.help = command.help or COMMANDS[cmd_name]
+        for one in (command, *getattr(command, "commands", {}).values()):
+            _show_flags_bare(one, ctx)
         return command
+
+
+def _show_flags_bare(command: Any, ctx: Any) -> None:
+    """A flag takes no value; the help would show one as if it took a ``<bool>``."""
+    for option in (*command.params, command.get_help_option(ctx)):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
 
 
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from mlx_tools.cli.columns import beside
 from mlx_tools.cli.escape import as_name, in_words, on_one_line
 from mlx_tools.outcome import PREVIEW_CHARS
 from mlx_tools.records import (
@@ -27,6 +28,7 @@ from mlx_tools.records import (
     RepairRecord,
     ResumedRecord,
     StoppedRecord,
+    SummaryRecord,
     UserRecord,
 )
 from mlx_tools.sessions import ListedSession, Standing
@@ -38,8 +40,11 @@ Lines = Iterator[tuple[str, str]]
 """Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
 
 
-def row(listed: ListedSession) -> str:
-    """A session on one line: id, state, model, what it was asked, and what waits."""
+def row(listed: ListedSession, columns: int | None = None) -> str:
+    """A session on one line: id, state, model, what it was asked, and what waits.
+
+    Of a terminal with so many ``columns`` it takes more lines, where it must.
+    """
     known = listed.standing
     about = gist(known)
     if known.pending:
@@ -47,7 +52,8 @@ def row(listed: ListedSession) -> str:
     if known.in_doubt:
         about += f"  ({_count(len(known.in_doubt), 'call')} in doubt)"
     model = _cut(in_words(known.model or "-"), 20)
-    return f"{listed.session:<24}  {known.state:<11}  {model:<20}  {about}".rstrip()
+    head = f"{listed.session:<24}  {known.state:<11}  {model:<20} "
+    return beside(head, about, columns).rstrip()
 
 
 def gist(known: Standing) -> str:
@@ -131,6 +137,8 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
         case ExecutionRecord():
             name = as_name(names.get(record.call, "?"))
             yield "dim", f"  {in_words(record.call)} {name} starts{_at(record.at)}"
+        case SummaryRecord():
+            yield from _summary(record)
         case ObservationRecord():
             yield from _observation(record)
         case CorrectionRecord():
@@ -145,8 +153,15 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
             yield "yellow", f"stopped, {in_words(record.reason)}{said}"
 
 
+def _summary(record: SummaryRecord) -> Lines:
+    why = f": {in_words(record.problem)}" if record.problem else ""
+    asked = _count(record.requests, "request")
+    yield "dim", f"  {in_words(record.call)} its output summarised by the model, {asked}{why}"
+
+
 def _observation(record: ObservationRecord) -> Lines:
     took = "" if record.duration_ms is None else f" {in_words(str(record.duration_ms))} ms"
+    took = " (as before)" if record.cached else took
     begin = f"← {in_words(record.call)} {as_name(record.name)}{took}"
     if record.error is not None:
         yield "red", f"{begin} {in_words(record.error.code)}"

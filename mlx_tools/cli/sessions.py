@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.cli.output import complain, print_json, print_text
+from mlx_tools.cli.columns import columns_of
+from mlx_tools.cli.output import amount, complain, counted, print_json, print_prose, print_text
 from mlx_tools.cli.session_text import as_json, conversation, gist, row, title, waiting
 from mlx_tools.errors import EXIT_OK, TranscriptError, UsageError
 from mlx_tools.paths import state_dir
 from mlx_tools.sessions import LAST, ListedSession, SessionFolder
 from mlx_tools.transcript import to_json
 
-app = typer.Typer(help="List, show and remove the sessions that are kept.", add_completion=False)
+app = typer.Typer(
+    help="List and show the sessions that are kept, go on with one, remove old ones.",
+    add_completion=False,
+)
 
 DEFAULT_LIMIT: Final = 50
 _DAY: Final = 86_400.0
@@ -56,9 +60,11 @@ def list_sessions(
         if as_lines:
             print_json(as_json(listed))
         else:
-            print_text(row(listed))
+            print_text(row(listed, _columns(sys.stdout)))
+    if not ids:
+        complain("there are no sessions yet", kind="note")
     if len(ids) > limit:
-        complain(f"{len(ids) - limit} older sessions more (--limit)", kind="note")
+        complain(f"{counted(len(ids) - limit, 'older session')} more (--limit)", kind="note")
 
 
 @app.command(help="Show what happened in a session.")
@@ -85,7 +91,8 @@ def show(
             hint=f"mlx-tools sessions show {session} --json prints it as it is",
         ) from None
     for colour, line in lines:
-        print_text(line, colour=colour)
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        print_prose(line, indent + "  ", colour=colour)
 
 
 @app.command(help="Go on with a session that is paused, or that was broken off.")
@@ -181,6 +188,7 @@ def _chosen(
 def _agreed(chosen: Sequence[ListedSession]) -> bool:
     """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
     from mlx_tools.cli.wiring import at_terminal  # it brings all that a run needs
+    from mlx_tools.cli.yes_or_no import said_yes
 
     if not at_terminal():
         raise UsageError(
@@ -188,9 +196,8 @@ def _agreed(chosen: Sequence[ListedSession]) -> bool:
             hint="--yes removes them, --dry-run lists them",
         )
     for listed in chosen:
-        print(row(listed), file=sys.stderr)
-    print(f"Remove {_sum(chosen)}? y or n: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().casefold() in ("y", "yes")
+        print(row(listed, _columns(sys.stderr)), file=sys.stderr)
+    return said_yes(f"Remove {_sum(chosen)}?")
 
 
 def _tell(sessions: Iterable[ListedSession], word: str) -> None:
@@ -203,5 +210,8 @@ def _tell(sessions: Iterable[ListedSession], word: str) -> None:
 
 def _sum(sessions: Sequence[ListedSession]) -> str:
     size = sum(listed.size for listed in sessions)
-    amount = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size} bytes"
-    return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({amount})"
+    return f"{counted(len(sessions), 'session')} ({amount(size)})"
+
+
+def _columns(stream: Any) -> int | None:
+    return columns_of(stream) if stream.isatty() else None

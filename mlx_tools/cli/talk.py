@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.output import complain, print_text
 from mlx_tools.cli.turns import Turns
-from mlx_tools.cli.view import View, ending
+from mlx_tools.cli.view import View, ending, list_sources
 from mlx_tools.cli.wiring import RunOptions, approver_of, opened
 from mlx_tools.controller import Controller
 from mlx_tools.conversation import Conversation
@@ -81,6 +81,7 @@ class Talk:
             )
             if not live:
                 print_text(outcome.answer)
+            list_sources(outcome.sources)
         said = ending(outcome)
         if said is not None:
             complain(said, kind=outcome.status)

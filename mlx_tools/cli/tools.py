@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import anyio
 import typer
@@ -16,7 +16,17 @@ import typer
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
-from mlx_tools.cli.output import complain, print_json, print_text, shown, to_json
+from mlx_tools.cli.output import (
+    complain,
+    print_json,
+    print_prose,
+    print_row,
+    print_text,
+    shown,
+    to_json,
+)
+from mlx_tools.cli.tool_folders import ALLOW, lacking, register
+from mlx_tools.cli.view import far
 from mlx_tools.cli.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
 from mlx_tools.config import Configuration
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
@@ -25,12 +35,21 @@ from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
 from mlx_tools.records import Header
 from mlx_tools.store import SessionFiles
-from mlx_tools.tools import Registry
+from mlx_tools.tools import Progress, Registry
 from mlx_tools.tools.builtin.tool_search import DEFAULT_LIMIT, Found, find_tools
 from mlx_tools.tools.direct import DirectCall, call_tool
 from mlx_tools.tools.exports import FORMATS, export
+from mlx_tools.tools.registry import NO_SUCH
 
-app = typer.Typer(help="List, show, search, call and export tools.", add_completion=False)
+_EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
+
+NO_MODEL: Final = "none"
+"""The backend's kind in the header of a call without a model."""
+
+app = typer.Typer(
+    help="List, show, search and call tools; add your own, switch any on and off.",
+    add_completion=False,
+)
 
 
 @app.command(
@@ -44,11 +63,16 @@ def list_tools(
 ) -> None:
     """Print a line a tool."""
     loaded = options.load(options_given)
-    for row in registry_of(loaded).listing(loaded.policy()):
-        if as_json:
+    rows = registry_of(loaded).listing(loaded.policy())
+    if as_json:
+        for row in rows:
             print_json(row)
-        else:
-            print_text(f"{row['name']:<20} {_standing(row):<24} {_gist(row)}")
+        return
+    heads = [(row["name"], row["plugin"] or "-", _standing(row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+    for row, head in zip(rows, heads, strict=True):
+        columns = (f"{text:<{width}}" for text, width in zip(head, widths, strict=True))
+        print_row(f"{'  '.join(columns)} ", _gist(row))
 
 
 @app.command(help="Show all that is known of a tool.")
@@ -63,15 +87,20 @@ def show(
     loaded = options.load(options_given)
     registry = registry_of(loaded)
     known = _known(registry, name)
+    name = known["name"]
     row = next(row for row in registry.listing(loaded.policy()) if row["name"] == name)
     known |= {key: value for key, value in row.items() if key not in known}
     if as_json:
         print_json(known)
         return
-    print_text(f"{name}  {_standing(row)}\n\n{known['description']}\n")
+    print_text(f"{name}  {_standing(row)}", colour="bold")
+    print_prose(_declared(known), colour="dim")
+    print_prose(f"\n{known['description']}\n")
     print_text(json.dumps(known["parameters"], ensure_ascii=False, indent=2))
     if row["disabled_reason"]:
-        print_text(f"\ndisabled: {row['disabled_reason']}")
+        print_prose(f"\ndisabled: {row['disabled_reason']}")
+    elif not row["permitted"]:
+        print_prose(f"\n{lacking(name, registry, loaded.policy())}")
 
 
 @app.command(help="Find the tools that match a request, the best match first.")
@@ -102,9 +131,9 @@ def search(
         if as_json:
             print_json(row | {"score": score, "signature": signature(spec)})
         elif everything:
-            print_text(f"{_standing(row):<24} {signature(spec)}")
+            print_row(f"{_standing(row):<24}", signature(spec))
         else:
-            print_text(signature(spec))
+            print_prose(signature(spec), "  ")
     _tell_hidden(found)
 
 
@@ -142,6 +171,7 @@ def call(
                 record=files.transcript.append,
                 session=files.session,
                 secret=store.secret,
+                on_progress=_tell_progress if sys.stderr.isatty() else None,
             )
 
         done = anyio.run(run)
@@ -176,6 +206,9 @@ def export_tools(
     sys.stdout.write(export(specs, format))
 
 
+register(app)
+
+
 class _Asker:
     """Asks the user: no other work goes on meanwhile, so this thread does it."""
 
@@ -184,6 +217,10 @@ class _Asker:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return self._ask(requests)
+
+
+def _tell_progress(progress: Progress) -> None:
+    complain(far(progress.message, progress.fraction), kind="progress")
 
 
 def _tell_hidden(found: Found) -> None:
@@ -196,6 +233,15 @@ def _tell_hidden(found: Found) -> None:
         complain(f"{found.denied} of the best matches may not be called (--all)", kind="note")
     for name, reason in found.disabled:
         complain(f"{name} matches, and is disabled: {reason}", kind="note")
+
+
+def _declared(known: dict[str, Any]) -> str:
+    """What a tool says of itself besides its words, on one line."""
+    parts = [f"from {known['plugin'] or 'this program'}"]
+    parts.append(f"effects: {', '.join(known['effects']) or 'none'}")
+    if known["timeout"] is not None:
+        parts.append(f"at most {known['timeout']:g} s")
+    return "; ".join(parts)
 
 
 def _standing(row: dict[str, Any]) -> str:
@@ -218,8 +264,11 @@ def _gist(row: dict[str, Any]) -> str:
 def _known(registry: Registry, name: str) -> dict[str, Any]:
     """All that is known of a tool. An unknown name is the caller's mistake, not a tool's error."""
     names = registry.all_specs()
-    if name in names:
+    if registry.named(name) in names:
         return registry.describe(name)
+    refused = registry.lacks(name, Policy())
+    if refused != NO_SUCH:
+        raise UsageError(f"{name[:100]}: {refused}")
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
     raise UsageError(f"there is no tool {name[:100]}", hint=hint)
@@ -230,9 +279,12 @@ def _arguments(text: str) -> dict[str, Any]:
     if text == "-":
         name = "standard input"
         text = inputs.decoded(inputs.stdin_bytes(), name)
-    value = inputs.parse_json(text, name)
+    try:
+        value = inputs.parse_json(text, name)
+    except UsageError as error:
+        raise UsageError(error.message, hint=_EXAMPLE) from None
     if not isinstance(value, dict):
-        raise UsageError(f"{name}: expected an object", hint='such as {"expression": "2+2"}')
+        raise UsageError(f"{name}: expected an object", hint=_EXAMPLE)
     return value
 
 
@@ -244,7 +296,7 @@ def _header(
     return Header(
         session=files.session,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        backend={"kind": "none", "how": "tools call"},
+        backend={"kind": NO_MODEL, "how": "tools call"},
         roots=loaded.settings.tools.roots,
         policy=policy.to_json(),
         policy_hash=policy.digest(),
@@ -270,14 +322,23 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
     }
 
 
+def _allowable(done: DirectCall) -> bool:
+    """Whether only a list that names the tool was missing: the preset does not, or not for this."""
+    decided = done.decision
+    if decided is None or decided.decision != "deny":
+        return False
+    return decided.rule == "default" or decided.rule.startswith("preset ")
+
+
 def _tell(done: DirectCall, files: SessionFiles) -> int:
-    if done.error is not None:
-        kind = "dry run" if done.status == "dry_run" else "error"
-        complain(f"{done.error.code}: {done.error.message}", kind=kind)
+    if done.error is not None and done.status == "dry_run":
+        complain(done.error.message, kind="note")
+    elif done.error is not None:
+        hint = f" ({ALLOW.format(name=done.name)})" if _allowable(done) else ""
+        complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":
-        complain(
-            f"an approval is due for {done.name} {shown(to_json(done.arguments))}", kind="paused"
-        )
+        called = f"{done.name} {shown(to_json(done.arguments))}"
+        complain(f"an approval is due for {called} (--approve always gives it)", kind="paused")
         return EXIT_PAUSED
     if done.status in ("ok", "dry_run"):
         return EXIT_OK

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
 from mlx_tools import events
+from mlx_tools.cli.columns import columns_of, folded
 from mlx_tools.cli.output import (
     PROSE,
     complain,
@@ -21,8 +22,10 @@ from mlx_tools.cli.output import (
     to_json,
 )
 from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
+from mlx_tools.sources import GivenSource
 
 _WIDTH: Final = 160
+_FEW: Final = 40
 
 
 class View:
@@ -46,6 +49,8 @@ class View:
                 self._wait(f"· turn {event.turn} …")
             case events.ToolStarted():
                 self._wait(f"  {event.name} runs …")
+            case events.ToolProgress():
+                self._wait(f"  {event.name}: {far(event.message, event.fraction)} …")
             case events.TurnEnded():
                 self._step("dim", f"· turn {event.turn}: {_usage(event)}")
             case events.FormatBroken():
@@ -103,6 +108,7 @@ class View:
 
     def _tool_ended(self, event: events.ToolEnded) -> None:
         took = "" if event.duration_ms is None else f" {_time(event.duration_ms)}"
+        took = " (as before)" if event.cached else took
         if event.error is not None:
             said = f"{event.error.code}: {event.error.message}"
             self._step("red", f"← {event.name}{took}: {_line(said)}")
@@ -116,7 +122,8 @@ class View:
             return
         self._end_line()
         self._stop_waiting()
-        self._steps.write(painted(text, colour, self._steps) + "\n")
+        rows = folded(shown(text, keep=PROSE), columns_of(self._steps), "  ")
+        self._steps.write(painted(rows, colour, self._steps) + "\n")
         self._steps.flush()
 
 
@@ -125,7 +132,7 @@ def ending(outcome: Outcome) -> str | None:
     where = f" (transcript: {outcome.transcript})" if outcome.transcript else ""
     if isinstance(outcome, Paused):
         names = ", ".join(call.name for call in outcome.pending)
-        return f"an approval is due for {names}{where}"
+        return f"an approval is due for {names} (mlx-tools sessions resume {outcome.session})"
     if isinstance(outcome, Stopped):
         said = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.reason}{said}{where}"
@@ -139,15 +146,24 @@ def tell(outcome: Outcome, *, as_json: bool, include_outputs: bool, plain: bool)
     elif plain and isinstance(outcome, Answered) and not sys.stdout.isatty():
         print_text(outcome.answer)
     if plain and isinstance(outcome, Answered):
-        _list_sources(outcome.sources)
+        list_sources(outcome.sources)
     said = ending(outcome)
     if said is not None:
         complain(said, kind=outcome.status)
 
 
-def _list_sources(sources: Iterable[object]) -> None:
+def list_sources(sources: Iterable[GivenSource]) -> None:
+    """Tell a person at a terminal which sources an answer cites."""
     for source in sources if sys.stderr.isatty() else ():
-        complain(str(source), kind="source")
+        complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
+
+
+def far(message: str, fraction: float | None) -> str:
+    """How far a call has come, in a few words: a line that goes away must fit into one row."""
+    words = " ".join(message.split())
+    words = words if len(words) <= _FEW else words[: _FEW - 1] + "…"
+    share = "" if fraction is None else f"{100 * fraction:.0f} %"
+    return ", ".join(part for part in (words, share) if part) or "goes on"
 
 
 def _line(text: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -15,13 +14,15 @@ from mlx_tools.approval import AlwaysApprove, Approver, NobodyThere
 from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, choose_backend
 from mlx_tools.backends.address import parse_address
 from mlx_tools.backends.limits import found_within
+from mlx_tools.cli.job_settings import jobs_of
 from mlx_tools.cli.output import complain
 from mlx_tools.config import Configuration
+from mlx_tools.config.web import Web
 from mlx_tools.controller import Controller
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.models.identity import model_identity
-from mlx_tools.paths import private_dir, state_dir
+from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import check_presets, permitted
 from mlx_tools.policy.patterns import PLUGIN, is_glob
 from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
@@ -30,6 +31,9 @@ from mlx_tools.run_settings import RunSettings
 from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
 from mlx_tools.tools.builtin.rooted import RootName
+from mlx_tools.tools.builtin.schedule_task import Jobs
+from mlx_tools.tools.folder.shelf import OFF, Shelf, exposed_by
+from mlx_tools.tools.web.options import WebOptions
 from mlx_tools.verdicts import decide, find_verdict
 
 Note = Callable[[str], None]
@@ -50,11 +54,24 @@ class RunOptions:
         return self.model or self.configuration.settings.model.name
 
 
-def registry_of(configuration: Configuration) -> Registry:
-    """The tools that exist under these settings, the switched-off ones among them.
+def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+    """The tools that exist under these settings, the switched-off ones among them. ``jobs`` is what
+    jobs are made with, None for what these settings say.
 
     Raises `UsageError` for a root that is no folder, and for an allowed tool that does not exist.
     """
+    registry = tools_of(configuration, jobs)
+    _check_names(configuration, registry)
+    return registry
+
+
+def shelf_of(configuration: Configuration) -> Shelf:
+    """The user's tools folder under these settings."""
+    return Shelf.of(configuration.settings.tools.folder)
+
+
+def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+    """`registry_of`, whatever tools the settings name."""
     settings = configuration.settings
     off: dict[str, str] = {}
     if not settings.enabled:
@@ -62,18 +79,41 @@ def registry_of(configuration: Configuration) -> Registry:
     for pattern in settings.tools.disabled:
         off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
     own = settings.tools
-    registry = Registry.builtin(own.roots, switched_off=off, commands=own.commands)
+    shelf = shelf_of(configuration)
+    for name, on in shelf.said().switched.items():
+        if not on:
+            off[name] = OFF.format(name=name)
+    registry = Registry.builtin(
+        own.roots,
+        switched_off=off,
+        commands=own.commands,
+        notes=own.notes or data_dir() / "notes",
+        jobs=jobs or jobs_of(configuration),
+        web=_web_options(settings.web),
+    )
+    registry.with_folder(shelf, exposed_by(shelf, own.roots))
     if settings.tools.entry_points:
         registry.with_entry_points()
-    check_presets(registry.all_specs())
-    _check_names(configuration, registry)
+    with redirect_stdout(sys.stderr):  # what a package prints is none of our output
+        check_presets(registry.all_specs())
     return registry
+
+
+def _web_options(own: Web) -> WebOptions:
+    return WebOptions(
+        seconds=own.timeout_ms / 1000,
+        max_bytes=own.max_kb * 1000,
+        domains=own.domains,
+        blocked_domains=own.blocked_domains,
+        engines=own.search_engines,
+    )
 
 
 def _check_names(configuration: Configuration, registry: Registry) -> None:
     """A name that no tool has is a slip of the pen: it must not pass as a tool that is never
     called, or as one that is forbidden."""
     known = registry.all_specs()
+    offered = {key.partition("/")[2] for key in registry.disabled if "/" in key}
     values = configuration.settings.policy
     for key, names in (
         ("policy.allow", values.allow or ()),
@@ -83,7 +123,9 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("tools.disabled", configuration.settings.tools.disabled),
     ):
         for name in names:
-            if name in known or is_glob(name) or name.startswith(PLUGIN):
+            if registry.named(name) in known or name in offered:
+                continue
+            if is_glob(name) or name.startswith(PLUGIN):
                 continue
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
@@ -285,17 +327,12 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
         require_tools=options.require_tools,
         temperature=settings.model.temperature,
         seed=settings.model.seed,
+        cache=settings.tools.cache,
+        long_observations=settings.model.long_observations,
         model=model,
         backend=_described(chosen),
-        roots=tuple(_absolute(root) for root in settings.tools.roots),
+        roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),
     )
-
-
-def _absolute(root: str) -> str:
-    """The root as it means the same folder from anywhere."""
-    name = RootName.parse(root)
-    path = Path(name.path).expanduser().resolve()
-    return f"{path}:rw" if name.writable else str(path)
 
 
 def identity_of(chosen: Chosen, model: str | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlx_tools.config.sources import Layer
 from mlx_tools.config.table import Row, table
-from mlx_tools.policy.patterns import PLUGIN, is_glob
+from mlx_tools.policy.patterns import PLUGIN, covers, is_glob
 from mlx_tools.policy.presets import PRESETS
 from mlx_tools.policy.rates import Rate
 
@@ -90,7 +90,7 @@ def _covered(name: str, before: Collection[str]) -> bool:
     Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
     run holds what a project's file allows to what holds without it (`Configuration.policy`).
     """
-    if name in before or "*" in before:
+    if any(covers(other, name) for other in before) or "*" in before:
         return True
     if name.startswith(PLUGIN):
         return name.partition("/")[0] in before  # some tools of a plugin that is allowed whole

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from mlx_tools.backends.address import parse_address
+from mlx_tools.errors import UsageError
 from mlx_tools.policy.patterns import checked
 from mlx_tools.policy.rates import ALLOWED as RATES
 from mlx_tools.policy.rates import Rate, checked_rates
@@ -56,12 +58,27 @@ def an_address(value: Any) -> object:
     return value is None or parse_address(value)
 
 
+def an_absolute_path(value: Any) -> object:
+    try:
+        if value is None or Path(value).expanduser().is_absolute():
+            return value
+    except RuntimeError:  # ~NAME, and there is nobody of that name
+        pass
+    raise UsageError(f"{value} is not absolute")
+
+
 def rates(value: Any) -> object:
     return checked_rates(value, "rates")
 
 
 def a_rate(value: Any) -> object:
     return value is None or Rate.parse(value)
+
+
+def a_zone(value: Any) -> object:
+    from mlx_tools.schedule.zones import zone_of
+
+    return value is None or zone_of(value)
 
 
 Names = tuple[str, ...]

@@ -11,24 +11,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from mlx_tools.config.allowed import PolicySection
+from mlx_tools.config.limits import LimitsSection
 from mlx_tools.config.setting import (
-    RATES_TEXT,
-    TOOLS_TEXT,
     Key,
-    Milliseconds,
     Name,
-    Names,
-    Program,
-    Root,
     Section,
     Setting,
     Text,
-    a_rate,
+    a_zone,
     an_address,
-    patterns,
-    rates,
 )
-from mlx_tools.policy.rates import ALLOWED as RATES
+from mlx_tools.config.tools import Tools
+from mlx_tools.config.web import Web
 
 
 class Routing(Section):
@@ -98,7 +93,7 @@ class Model(Section):
     response_mode: Annotated[
         Literal["answer-first", "rag-first"],
         Field(description="Whether the model answers what it knows, or looks things up first"),
-        Setting("any"),
+        Setting("any", flag="--response-mode", metavar="MODE"),
     ]
     strategy: Annotated[
         Literal["auto", "free", "guided", "grammar"],
@@ -121,6 +116,15 @@ class Model(Section):
         ),
         Setting("any", flag="--request-weight", metavar="W"),
     ] = None
+    long_observations: Annotated[
+        Literal["cut", "summary"],
+        Field(
+            description="What the model is shown of an output of more than "
+            "limits.max_observation_chars: head and tail (cut), or between them a summary that it "
+            "is asked for (summary)"
+        ),
+        Setting("any", flag="--long-observations", metavar="cut|summary"),
+    ]
     temperature: Annotated[
         float,
         Field(ge=0, le=2, description="Randomness of sampling; 0 always takes the likeliest token"),
@@ -156,175 +160,6 @@ class PromptSection(Section):
     ]
 
 
-class PolicySection(Section):
-    allow: Annotated[
-        Names | None,
-        Field(description="The tools that may be called, exactly these; replaces the preset"),
-        Setting(
-            "allow",
-            env="MLX_TOOLS_ALLOWED_TOOLS",
-            flag="--tools",
-            metavar="A,B",
-            allowed=TOOLS_TEXT,
-            check=patterns,
-        ),
-    ] = None
-    preset: Annotated[
-        Name | None,
-        Field(description="A named set of tools that may be called; replaces the list"),
-        Setting("allow", flag="--preset", metavar="NAME", allowed="the name of a preset"),
-    ] = None
-    deny: Annotated[
-        Names,
-        Field(description="Tools that may not be called, whatever else allows them; adds up"),
-        Setting("add", allowed=TOOLS_TEXT, check=patterns),
-    ]
-    ask: Annotated[
-        Names,
-        Field(description="Tools that need an approval for every call; adds up"),
-        Setting("add", allowed=TOOLS_TEXT, check=patterns),
-    ]
-    local_only: Annotated[
-        bool,
-        Field(description="No tool with the network effect runs, and the backend is on loopback"),
-        Setting("only_true", flag="--local-only"),
-    ]
-    dry_run: Annotated[
-        bool,
-        Field(
-            description="Tools that write, execute or use the network report what they would do, "
-            "and do not"
-        ),
-        Setting("only_true", env="MLX_TOOLS_DRY_RUN", flag="--dry-run"),
-    ]
-    approve: Annotated[
-        Literal["never", "auto", "ask", "always"],
-        Field(
-            description="Calls that need approval: never pauses the run, ask asks at the "
-            "terminal, always approves all but repaired and echoed calls; auto is ask at a "
-            "terminal and never elsewhere"
-        ),
-        Setting("stricter", flag="--approve", metavar="WHEN"),
-    ]
-    rate_limits: Annotated[
-        dict[str, str],
-        Field(description="How often each tool may be called, by tool; adds up"),
-        Setting("rarer", allowed=RATES_TEXT, check=rates),
-    ]
-    session_rate_limit: Annotated[
-        str | None,
-        Field(description="How often all tools together may be called in a session"),
-        Setting("rarer", allowed=RATES, check=a_rate),
-    ] = None
-    network_after_read: Annotated[
-        Literal["deny", "ask", "allow"],
-        Field(
-            description="What becomes of calls that may use the network once a tool has shown "
-            "private data, such as your files"
-        ),
-        Setting("stricter"),
-    ]
-    redact: Annotated[
-        bool,
-        Field(description="Secrets of known kinds are taken out of what tools return"),
-        Setting("only_true"),
-    ]
-    redact_paths: Annotated[
-        bool,
-        Field(description="Paths are taken out of what tools return, too"),
-        Setting("only_true"),
-    ]
-
-
-class Tools(Section):
-    roots: Annotated[
-        tuple[Root, ...],
-        Field(description="Folders that file tools may see: DIR or DIR:ro, or DIR:rw"),
-        Setting(
-            "never",
-            flag="--root",
-            metavar="DIR[:rw]",
-            allowed="a list of folders, each DIR, DIR:ro or DIR:rw",
-        ),
-    ]
-    disabled: Annotated[
-        Names,
-        Field(description="Tools that are switched off; adds up"),
-        Setting("add", allowed=TOOLS_TEXT, check=patterns),
-    ]
-    commands: Annotated[
-        tuple[Program, ...],
-        Field(
-            description="Programs that run_command may run besides its own, with any arguments; "
-            "they are looked for in the system's folders alone"
-        ),
-        Setting("never", allowed="a list of programs by name, without a folder"),
-    ]
-    entry_points: Annotated[
-        bool,
-        Field(description="Whether tools of installed packages (mlx_tools.tools) are loaded"),
-        Setting("only_false"),
-    ]
-
-
-class LimitsSection(Section):
-    max_iterations: Annotated[
-        int,
-        Field(ge=1, le=1000, description="Completions in one run; then the model must answer"),
-        Setting("lower", env="MLX_TOOLS_MAX_ITERATIONS", flag="--max-iterations", metavar="N"),
-    ]
-    max_format_errors: Annotated[
-        int,
-        Field(ge=1, le=100, description="Unreadable completions in a row before the run stops"),
-        Setting("lower"),
-    ]
-    total_timeout_ms: Annotated[
-        Milliseconds,
-        Field(description="Time for the whole run; time waiting for a person does not count"),
-        Setting(
-            "lower",
-            env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
-            flag="--timeout",
-            metavar="SECONDS",
-            scale=1000,
-        ),
-    ]
-    completion_timeout_ms: Annotated[
-        Milliseconds, Field(description="Time for one completion"), Setting("lower")
-    ]
-    idle_timeout_ms: Annotated[
-        Milliseconds, Field(description="Time a server may be silent"), Setting("lower")
-    ]
-    tool_timeout_ms: Annotated[
-        Milliseconds,
-        Field(description="Time for one tool call, where the tool sets no shorter one"),
-        Setting("lower", env="MLX_TOOLS_TOOL_TIMEOUT_MS"),
-    ]
-    max_tokens: Annotated[
-        int,
-        Field(ge=1, le=1_000_000, description="Tokens of one completion"),
-        Setting("lower", flag="--max-tokens", metavar="N"),
-    ]
-    max_argument_bytes: Annotated[
-        int,
-        Field(ge=1, le=100_000_000, description="Size of one call's arguments as JSON"),
-        Setting("lower"),
-    ]
-    max_observation_chars: Annotated[
-        int,
-        Field(ge=100, le=10_000_000, description="Characters of a tool's output the model sees"),
-        Setting("lower"),
-    ]
-    max_calls_per_turn: Annotated[
-        int,
-        Field(ge=1, le=100, description="Calls the model may make in one turn"),
-        Setting("lower"),
-    ]
-    parallel: Annotated[
-        int, Field(ge=1, le=4, description="Calls that run at the same time"), Setting("lower")
-    ]
-
-
 class Artifacts(Section):
     keep: Annotated[
         Literal["when_needed", "always"],
@@ -350,6 +185,20 @@ class Artifacts(Section):
     ]
 
 
+class ScheduleSection(Section):
+    timezone: Annotated[
+        str | None,
+        Field(description="The time zone of jobs that name none; without it, this machine's"),
+        Setting(
+            "never",
+            flag="--timezone",
+            metavar="ZONE",
+            allowed="an IANA name such as Europe/Berlin",
+            check=a_zone,
+        ),
+    ] = None
+
+
 class Settings(Section):
     """All settings, each with a value."""
 
@@ -364,5 +213,7 @@ class Settings(Section):
     prompt: PromptSection
     policy: PolicySection
     tools: Tools
+    web: Web
     limits: LimitsSection
     artifacts: Artifacts
+    schedule: ScheduleSection = ScheduleSection()

@@ -81,6 +81,11 @@ class Terminal:
         self._read(0.1)
         return self.process.wait(1)
 
+    def read_rest(self) -> None:
+        """Take in what an ended command has written."""
+        while select.select([self._master], [], [], 0)[0]:
+            self._read(0)
+
     def echoes(self) -> bool:
         """Whether the terminal shows what is typed, line by line, as it does at first."""
         modes = termios.tcgetattr(self._slave)[3]

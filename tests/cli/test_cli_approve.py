@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
 from mlx_tools.cli.approve import _ask_about_the_rest, ask_user, asker, describe
-from mlx_tools.cli.call_text import Line, cells, foot, whole, wrapped
+from mlx_tools.cli.call_text import Line, foot, whole, wrapped
+from mlx_tools.cli.columns import cells
 from mlx_tools.cli.escape import exact, on_one_line, spelled
 from tests.cli.terminal import Terminal, resize
 

@@ -155,7 +155,10 @@ def test_a_call_that_must_be_approved_pauses_the_run_with_exit_code_4(
     (pending,) = result.json["pending"]
     assert pending["name"] == "calculator" and len(pending["digest"]) == 64
     assert result.json["calls"][0]["status"] == "pending"
-    assert result.error.startswith("mlx-tools: paused: an approval is due for calculator")
+    assert result.error == (
+        "mlx-tools: paused: an approval is due for calculator "
+        f"(mlx-tools sessions resume {result.json['session']})"
+    )
 
 
 def test_always_approves_what_was_written_cleanly(

@@ -153,6 +153,7 @@ def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> Non
         assert screen.end() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "told"),
     [

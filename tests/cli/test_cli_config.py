@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from mlx_tools import config
+from mlx_tools.cli import COMMANDS
 from tests.cli.scripted_server import ScriptedServer
 
 
@@ -98,3 +101,15 @@ def test_doctor_of_a_server_that_is_not_there_is_exit_code_3(run: Any) -> None:
     assert result.code == 3 and result.json["ok"] is False
     assert result.json["checks"][0]["name"] == "server"
     assert "FAIL" in run("doctor", "--url", url).out
+
+
+def test_every_flag_of_the_settings_table_is_an_option_of_some_command() -> None:
+    flags = {row.setting.flag for row in config.table().values() if row.setting.flag is not None}
+    waiting: list[Any] = [
+        get_command(import_module(f"mlx_tools.cli.{name}").app) for name in COMMANDS
+    ]
+    offered: set[str] = set()
+    for command in waiting:  # it grows
+        offered |= {option for parameter in command.params for option in parameter.opts}
+        waiting += getattr(command, "commands", {}).values()
+    assert sorted(flags - offered) == []

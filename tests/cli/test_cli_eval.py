@@ -119,17 +119,66 @@ def test_a_server_that_is_not_there_is_exit_code_3(run: Any, wheel: str) -> None
     assert run("eval", "bfcl", *given).code == 3
 
 
-def test_tasks_are_run_judged_and_kept(run: Any) -> None:
-    with ScriptedServer(*[answer("The Indian Ocean, I think.")] * 13) as server:
+def tasks(run: Any, *options: str, script: tuple[Any, ...] = ()) -> Any:
+    with ScriptedServer(*script) as server:
         chosen = ("--url", server.url, "--chat-format", "chatml", "--strategy", "free")
-        result = run("eval", "tasks", *chosen, "--out", "tasks.jsonl", "--json")
-        assert result.code == 0, result.err
-        again = run("eval", "tasks", *chosen, "--out", "tasks.jsonl")
-        assert again.code == 0 and len(server.bodies) == 13
+        return run("eval", "tasks", *chosen, *options), server
+
+
+def test_tasks_are_run_judged_and_kept(run: Any) -> None:
+    script = (answer("The Indian Ocean, I think."),) * 10
+    some = ("--category", "calculator,none", "--out", "tasks.jsonl")
+    result, _ = tasks(run, *some, "--json", script=script)
+    assert result.code == 0, result.err
     rows = {row["category"]: row["correct"]["hits"] for row in result.json["rows"]}
-    assert rows == {"calculator": 0, "clock": 0, "files": 0, "several": 0, "none": 2}
+    assert rows == {"calculator": 0, "none": 1}
+    assert result.json["settings"]["tasks"].startswith("sha256:")
     lines = [json.loads(line) for line in Path("tasks.jsonl").read_text().splitlines()]
-    assert lines[0]["benchmark"] == "tasks" and len(lines) == 14
+    assert lines[0]["benchmark"] == "tasks" and len(lines) == 11
+    again, server = tasks(run, *some)
+    assert again.code == 0 and server.bodies == []
+    other, _ = tasks(run, *some, "--all-tools")
+    assert other.code == 2 and "all_tools was false, is true" in other.error
+
+
+OWN = """
+now = "2027-01-01T00:00:00Z"
+[[tasks]]
+id = "keep"
+category = "mine"
+question = "Note that the key hangs by the door."
+preset = "notes"
+after.note = ["key", "door"]
+"""
+
+
+def test_tasks_of_ones_own_change_nothing_of_the_users(
+    run: Any, write: Any, home: Path, tmp_path: Path
+) -> None:
+    script = (call("notes_create", title="Key", content="It hangs by the door."), answer("Noted."))
+    given = ("--tasks", write("own.toml", OWN), "--only", "keep", "--transcripts", "runs", "--json")
+    result, _ = tasks(run, *given, script=script)
+    assert result.code == 0, result.err
+    assert [row["correct"]["hits"] for row in result.json["rows"]] == [1]
+    assert "by the door" in Path("runs/keep-free.jsonl").read_text()
+    assert not [path for path in home.rglob("*.md") if path.parent.name == "notes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--category", "cellar"), "there is no category 'cellar'"),
+        (("--only", "cellar"), "there is no task 'cellar'"),
+        (("--tasks", "none.toml"), "none.toml is no file of tasks"),
+        (("--transcripts", "file.txt"), "file.txt/product-free.jsonl cannot be written"),
+    ],
+)
+def test_wrong_usage_of_tasks_is_one_line(
+    run: Any, write: Any, options: tuple[str, ...], said: str
+) -> None:
+    write("file.txt", "")
+    result, _ = tasks(run, "--only", "product", *options, script=(answer("1"),))
+    assert (result.code, result.out) == (2, "") and said in result.error
 
 
 def test_help_names_both_benchmarks(run: Any) -> None:

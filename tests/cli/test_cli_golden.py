@@ -101,6 +101,18 @@ def test_what_differs_is_shown_with_its_room_and_accepted(run: Run, kept: Path) 
     assert "nothing to accept" in run("golden", "accept", str(kept)).err
 
 
+def test_a_transcript_that_only_its_digests_are_old_of_is_brought_up_to_date(
+    run: Run, kept: Path
+) -> None:
+    text = kept.read_text(encoding="utf-8")
+    digest = json.loads(text.splitlines()[1])["words"]["persona.txt"]
+    kept.write_text(text.replace(digest, "0" * len(digest)), encoding="utf-8")
+    assert run("golden", "run", str(kept)).code == 0
+    done = run("golden", "accept", str(kept), "--yes")
+    assert done.code == 0 and "digests of the words" in done.out, done.err
+    assert kept.read_text(encoding="utf-8") == text
+
+
 def test_a_tool_that_gives_something_else_is_found_where_it_is_run(run: Run, kept: Path) -> None:
     _changed(kept, '"content":"391"', '"content":"392"')
     assert run("golden", "accept", str(kept), "--yes").code == 0  # the prompt it stands in

@@ -28,6 +28,16 @@ def test_help_names_every_command(run: Any) -> None:
         assert f"\n  {command} " in result.out
 
 
+def test_help_is_folded_between_words_to_the_columns_of_a_terminal() -> None:
+    whole = cli.help_text()
+    for columns in (40, 80):
+        folded = cli.help_text(columns)
+        assert max(map(len, folded.splitlines())) <= columns
+        assert folded.split() == whole.split()
+        assert folded.count("\n\n") == whole.count("\n\n")
+    assert cli.help_text(200) == whole
+
+
 def test_without_a_command_help_goes_to_standard_error(run: Any) -> None:
     result = run()
     assert result.code == 2 and result.out == "" and "Commands:" in result.err
@@ -63,6 +73,7 @@ def test_help_and_version_load_nothing_heavy() -> None:
     assert loaded.isdisjoint({"typer", "rich", "pydantic", "httpx", "anyio", "asyncio", "json"})
 
 
+@pytest.mark.slow
 def test_completion_knows_commands_options_and_choices(home: Path) -> None:
     def complete(words: str) -> list[str]:
         environ = os.environ | {
@@ -139,13 +150,23 @@ def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
     assert error == b"" and process.returncode == 1
 
 
-def test_a_full_disk_behind_standard_output_is_one_line(home: Path) -> None:
+@pytest.mark.parametrize("command", [("config", "show"), ("--help",), ("--version",)])
+def test_a_full_disk_behind_standard_output_is_one_line(
+    home: Path, command: tuple[str, ...]
+) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full on this system")
     with full.open("w") as out:
-        done = subprocess.run([*PROGRAM, "config", "show"], stdout=out, stderr=subprocess.PIPE)
-    assert done.returncode != 0 and done.stderr.count(b"\n") == 1
+        done = subprocess.run([*PROGRAM, *command], stdout=out, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("command", ["--help", "--version"])
+def test_help_for_a_standard_output_that_is_closed_goes_nowhere(command: str) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, command]
+    done = subprocess.run(closed, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> None:
@@ -166,6 +187,26 @@ def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> No
     assert b"transcript" in err and b"Traceback" not in err
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
     assert '"interrupted"' in transcript.read_text()
+
+
+@pytest.mark.parametrize("group", ["tools", "kb", "schedule", "sessions", "golden", "models"])
+def test_a_group_without_a_command_says_which_there_are(run: Any, group: str) -> None:
+    result = run(group)
+    assert (result.code, result.out) == (2, "")
+    assert result.error.startswith("mlx-tools: error: missing command: one of ")
+    assert " list" in result.error or " run" in result.error
+    assert result.error.endswith(f"(see: mlx-tools {group} --help)")
+
+
+@pytest.mark.parametrize("command", [("ask",), ("tools", "add"), ("kb",), ("schedule", "run")])
+def test_a_flag_is_not_shown_as_if_it_took_a_value(run: Any, command: tuple[str, ...]) -> None:
+    shown = run(*command, "--help")
+    assert shown.code == 0 and "--help" in shown.out
+    assert "bool" not in shown.out
+
+
+def test_a_missing_option_says_what_it_may_be(run: Any) -> None:
+    assert "one of openai, anthropic, mcp" in run("tools", "export").error
 
 
 def test_python_m_is_the_same_program(home: Path) -> None:

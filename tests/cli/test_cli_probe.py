@@ -34,6 +34,7 @@ def probing(*after: Any, many: int = 10_000) -> ScriptedServer:
 CHATML = ("--chat-format", "chatml")
 
 
+@pytest.mark.slow
 def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
     with probing() as server:
         result = run("doctor", "--probe", "--url", server.url, *CHATML, "--json")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
 
 TOOLS = [
     {
@@ -248,6 +251,7 @@ def test_a_completion_that_takes_too_long_is_of_its_line(run: Any, write: Any) -
 # --- a server that does not say what it is ----------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["/health", "/v1/models"])
 def test_the_timeout_bounds_finding_out_what_the_server_serves(
     run: Any, write: Any, page: str
@@ -258,3 +262,21 @@ def test_the_timeout_bounds_finding_out_what_the_server_serves(
             result = run(*command, "--url", server.url, "--timeout", "0.5")
             assert result.code == 3 and "in the 0.5 s that there were" in result.error
     assert server.bodies == []
+
+
+@pytest.mark.slow
+def test_a_line_begins_where_the_bar_was(home: Path) -> None:
+    lines = "".join(
+        json.dumps({"id": str(number), "question": "Six?", "tools": []}) + "\n" for number in (1, 2)
+    )
+    Path("batch.jsonl").write_text(lines)
+    with ScriptedServer(answer("Six."), answer("Six.")) as server:
+        terminal = Terminal("propose", "--batch", "batch.jsonl", "--url", server.url)
+        try:
+            shown = terminal.until('"id":"1"') + terminal.until('"id":"2"')
+            assert terminal.end() == 0
+        finally:
+            terminal.close()
+    assert "proposing" in shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert re.findall(r'(.)\{"id"', plain, re.DOTALL) in (["\r", "\r"], ["\n", "\n"])

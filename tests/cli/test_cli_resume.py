@@ -173,6 +173,13 @@ def test_a_server_that_is_gone_leaves_the_session_as_it_was(
     assert (listed["session"], listed["state"]) == (outcome["session"], "paused")
 
 
+def test_a_call_without_a_model_has_nothing_to_go_on_with(run: Any) -> None:
+    run("tools", "call", "calculator", '{"expression": "1"}')
+    result = resume(run, "last")
+    assert (result.code, result.out) == (2, "")
+    assert "it is a call without a model (call it again)" in result.error
+
+
 def test_an_unknown_session_is_wrong_usage(run: Any) -> None:
     assert resume(run, "20200101-000000-00000000").code == 2
     assert resume(run, "../../etc/passwd").code == 2

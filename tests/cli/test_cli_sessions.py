@@ -76,6 +76,7 @@ def test_without_sessions_there_is_nothing_to_list_and_no_folder_is_made(
         result = run("sessions", *arguments)
         assert (result.code, result.out) == (0, "")
     assert not (home / "state").exists()
+    assert "there are no sessions" in run("sessions", "list").error
 
 
 def test_sessions_are_listed_the_newest_first(run: Any, keep: Any) -> None:
@@ -125,6 +126,18 @@ def test_a_question_is_cut_to_a_line_and_spelled(run: Any, keep: Any) -> None:
     (line,) = run("sessions", "list").out.splitlines()
     assert len(line) < 140 and "one two" in line and not set(line) & set("\r\x1b\u202e")
     assert run("sessions", "list", "--json").json["question"] == evil
+
+
+def test_a_row_is_folded_beside_or_below_its_columns(keep: Any) -> None:
+    asked = UserRecord(content="where do the ships go when the harbour is full?")
+    path = keep("20260101-000000-aaaaaaaa", HEAD, asked)
+    known = ListedSession(session=path.parent.name, path=path, standing=standing_of([HEAD, asked]))
+    assert "\n" not in row(known)
+    for columns in (50, 80, 100):
+        lines = row(known, columns).split("\n")
+        assert len(lines) > 1 and max(map(len, lines)) <= columns
+        assert " ".join(lines).split() == row(known).split()
+        assert all(line.startswith("    ") for line in lines[1:])
 
 
 def test_sessions_of_every_kind_that_commands_make_are_listed(run: Any) -> None:
@@ -263,14 +276,17 @@ def test_a_session_in_use_stays(run: Any, home: Path, keep: Any) -> None:
     assert kept(home) == ["s1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("typed", "left"), [("y\r", 5), ("n\r", 6), ("\r", 6), ("\x04", 6)])
 @pytest.mark.usefixtures("several")
 def test_at_a_terminal_it_asks(home: Path, typed: str, left: int) -> None:
     screen = Terminal("sessions", "prune", "--older-than", "30")
     try:
-        assert "s1-old" in screen.until(r"Remove 1 session \(\d+ bytes\)\? y or n: ")
+        assert "s1-old" in screen.until(r"Remove 1 session \(\d+ bytes\)\? \[y/N\] ")
         screen.type(typed)
         assert screen.end() == 0
+        screen.read_rest()
+        assert "\r\nmlx-tools: " in screen.text  # what is said begins a line
     finally:
         screen.close()
     assert len(kept(home)) == left

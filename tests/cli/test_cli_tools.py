@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.policy.presets import PRESETS
+from tests.cli.terminal import Terminal
+
 LISTED = [
     *("name", "description", "effects", "plugin", "enabled", "disabled_reason"),
     *("permitted", "needs_approval"),
@@ -113,6 +116,61 @@ def test_a_call_that_must_be_approved_waits_with_exit_code_4(
     assert run("tools", "call", "clock", "{}", "--approve", "always").code == 0
     result = run("tools", "call", "clock", "{}", "--dry-run", "--json")
     assert result.code == 0 and result.json["status"] == "dry_run"
+    assert result.error == "mlx-tools: note: dry run: clock was not called"
+
+
+def test_a_person_who_calls_a_tool_is_not_taken_for_a_model(home: Path) -> None:
+    terminal = Terminal("tools", "call", "clock", "{}", environ={"MLX_TOOLS_POLICY_ASK": "clock"})
+    try:
+        terminal.until("You ask to call clock: ")
+        terminal.until(r"Run it once\? .*\] ")
+        terminal.type("y")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+
+
+def test_what_may_not_be_called_or_is_no_json_comes_with_what_to_do(run: Any) -> None:
+    denied = run("tools", "call", "format_xml", '{"content": "<a/>"}')
+    assert denied.error.endswith("(to allow it in a run: --tools format_xml)")
+    more = ("file_access", '{"operation": "write", "path": "a", "content": ""}', "--root", ".:rw")
+    assert run("tools", "call", *more).error.endswith(
+        "write is not granted by preset readonly_basic (to allow it in a run: --tools file_access)"
+    )
+    assert run("tools", "call", *more, "--tools", "file_access").code == 0
+    up = ("file_access", '{"operation": "read", "path": "../a"}', "--root", ".")
+    assert run("tools", "call", *up).error.endswith("paths go down from the folder")
+    forbidden = run("tools", "call", "fetch_url", '{"url": "https://example.org"}', "--local-only")
+    assert "--tools fetch_url" in forbidden.error
+    local = ("--tools", "fetch_url", "--local-only")
+    forbidden = run("tools", "call", "fetch_url", '{"url": "https://example.org"}', *local)
+    assert forbidden.error.endswith("which local-only forbids")
+    broken = run("tools", "call", "calculator", "{expression: 1}")
+    assert """write it as '{"expression": "2+2"}', in single quotes""" in broken.error
+
+
+def test_a_tool_that_is_shown_says_where_it_is_from_and_why_it_may_not_be_called(run: Any) -> None:
+    shown = run("tools", "show", "fetch_url").out
+    assert shown.startswith("fetch_url  not permitted\nfrom builtin; effects: network, read\n")
+    assert shown.endswith(
+        "it is not permitted: fetch_url is not among the allowed tools; "
+        "to allow it in a run: --tools fetch_url\n"
+    )
+
+
+def test_no_option_is_offered_that_would_not_help(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_POLICY_DENY", "clock")
+    assert "it is not permitted: " in (shown := run("tools", "show", "clock").out)
+    assert "--tools" not in shown
+    assert "--tools" not in run("tools", "enable", "clock").error
+    assert "--tools" not in run("tools", "call", "clock", "{}").error
+
+
+def test_the_presets_are_named_where_one_may_be_given(run: Any) -> None:
+    told = " ".join(run("tools", "call", "--help").out.replace("│", " ").split())
+    assert all(name in told for name in PRESETS)
 
 
 def test_tools_that_are_turned_off_are_not_called(
@@ -178,3 +236,23 @@ def test_an_unknown_form_is_one_line(run: Any) -> None:
     result = run("tools", "export", "--format", "yaml")
     assert result.code == 2 and "gbnf" in result.error
     assert run("tools", "export").code == 2
+
+
+def test_what_a_package_prints_as_it_is_imported_is_none_of_the_output(
+    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = home / "chatty_tools-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty-tools\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mlx_tools.tools]\nnod = chatty_tools:nod\n")
+    (home / "chatty_tools.py").write_text(
+        "from mlx_tools.tools import tool\n"
+        "print('Welcome!')\n"
+        "@tool(effects={'read'})\n"
+        "def nod() -> str:\n"
+        "    return 'nods'\n"
+    )
+    monkeypatch.syspath_prepend(home)
+    listed = run("tools", "list", "--json")
+    assert "nod" in [row["name"] for row in listed.lines]
+    assert listed.err == "Welcome!\n"

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from mlx_tools import events
 from mlx_tools.approval import ApprovalRequest
 from mlx_tools.cli.approve import ask_user, describe
-from mlx_tools.cli.output import shown, to_json
-from mlx_tools.cli.view import View
+from mlx_tools.cli.output import amount, begin_line, shown, to_json
+from mlx_tools.cli.view import View, list_sources
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.outcome import Answered, Stopped
+from mlx_tools.sources import GivenSource
 
 
 class Screen:
@@ -53,6 +54,20 @@ def test_a_streamed_answer_is_shown_once() -> None:
         started(), piece("It is "), piece("391."), ended(), finished("It is 391.")
     )
     assert screen.answer.getvalue() == "It is 391.\n"
+
+
+def test_cited_sources_are_told_at_a_terminal_with_nothing_it_would_obey(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    cited = [GivenSource(2, "Tea\x1b[2J", "docs/tea.md")]
+    for screen, told in ((Terminal(), "[2] Tea\\x1b[2J (docs/tea.md)"), (io.StringIO(), "")):
+        monkeypatch.setattr("sys.stderr", screen)
+        list_sources(cited)
+        assert screen.getvalue() == (f"mlx-tools: source: {told}\n" if told else "")
 
 
 def test_an_answer_that_was_not_streamed_is_shown_whole() -> None:
@@ -95,6 +110,53 @@ def test_steps_tell_what_was_asked_what_ran_how_long_and_what_came_back() -> Non
         "← clock 3 ms: 12:00 noon",
         "← clock 2.0 s: timeout: too slow",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_at_a_terminal_progress_is_shown_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    steps = Terminal()
+    view = View(steps=steps, answer=None)
+    for message, fraction in (("reading\x1b[2J\n" + "x" * 99, 0.256), ("", None), ("done", 1.0)):
+        view.show(events.ToolProgress(call="c1", name="count", message=message, fraction=fraction))
+    view.end()
+    first, second, third, last = steps.getvalue().split("\r\x1b[K")
+    assert first.startswith("  count: reading\\x1b[2J xxx")
+    assert first.endswith("…, 26 % …")
+    assert len(first) < 80
+    assert (second, third, last) == ("  count: goes on …", "  count: done, 100 % …", "")
+
+
+def test_what_a_terminal_shows_of_ctrl_c_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for screen, term, written in (
+        (Terminal(), "xterm", "\r\x1b[K"),
+        (Terminal(), "dumb", ""),
+        (io.StringIO(), "xterm", ""),
+    ):
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.setattr("sys.stderr", screen)
+        begin_line()
+        assert screen.getvalue() == written
+
+
+def test_a_call_that_was_answered_before_is_shown_as_such() -> None:
+    screen = Screen().show(
+        events.ToolEnded(
+            call="c1",
+            name="look",
+            error=None,
+            preview="seen",
+            duration_ms=0,
+            output_size_chars=4,
+            cached=True,
+        )
+    )
+    assert screen.steps.getvalue() == "← look (as before): seen\n"
 
 
 def test_a_stopped_run_leaves_no_answer() -> None:
@@ -184,3 +246,19 @@ def test_only_a_plain_yes_approves(typed: str, approved: bool | None, reason: st
 def test_each_call_is_asked_about_and_the_end_of_input_decides_nothing_more() -> None:
     answers = ask_user([request({})] * 3, keyboard=io.StringIO("y\n"), screen=io.StringIO())
     assert [a.approved for a in answers] == [True, None, None]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (18_521, "18.5 kB"),
+        (539_607_181, "540 MB"),
+        (2_500_000_000, "2.5 GB"),
+    ],
+)
+def test_an_amount_is_said_in_units_of_a_thousand(size: int, said: str) -> None:
+    assert amount(size) == said

@@ -396,6 +396,7 @@ def test_every_setting_says_what_a_project_file_may_do_with_it() -> None:
         "model.request_weight",
         "model.reasoning",
         "model.response_mode",
+        "model.long_observations",
         "model.temperature",
         "model.seed",
         "prompt.project_context",

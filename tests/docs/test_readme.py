@@ -12,13 +12,17 @@ a folder and an environment, so that a tour can build on itself.
 
 A comment on the line before a fence says what differs:
 
-- ``<!-- file: NAME -->``: the block is written to that file of the section's folder, not run.
+- ``<!-- file: NAME -->``: the block is written to that file of the section's folder, not run. The
+  file's folder is made.
 - ``<!-- exit: N -->``: the last command ends with this exit code.
 - ``<!-- not run: WHY -->``: the block is left out, and this is why.
 
 The pages speak of a server at 127.0.0.1:8080. Here that address stands for the real server of the
-tests, which commands find in their configuration, as a user's would; a section without a command
-that asks a model gets none.
+tests, which commands find in their configuration, as a user's would, with what the shipped verdict
+says of its model; a section without a command that asks a model gets none.
+
+A section that installs something has an environment of its own, in which it finds this package and
+what it stands on. Its ``pip`` is pip, told to ask no index and to build with what is here.
 """
 
 from __future__ import annotations
@@ -28,8 +32,10 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
-from collections.abc import Iterator
+import venv
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +53,16 @@ SHOWN = {"mermaid", "text"}
 NEEDS_MODEL = re.compile(
     rf"mlx-tools (?:ask|chat|doctor|propose|golden record)\b|{re.escape(SHOWN_ADDRESS)}"
 )
+INSTALLS = re.compile(r"^\$ pip install ", re.MULTILINE)
 NO_SERVER = "127.0.0.1:9"
+VERDICT = json.loads((ROOT / "config" / "verdicts" / "smollm2-135m.json").read_text("utf-8"))
+MODEL_SETTINGS = {
+    "MLX_TOOLS_MODEL_STRATEGY": VERDICT["strategy"],
+    "MLX_TOOLS_MODEL_REQUEST_WEIGHT": str(VERDICT["request_weight"]),
+    "MLX_TOOLS_LIMITS_COMPLETION_TIMEOUT_MS": "250000",
+}
+"""A server at an address does not say which model it runs. And the machine of the tests may have
+more to do than a person's."""
 NOTE = re.compile(r"<!-- (file|exit|not run): (.+?) -->")
 
 
@@ -59,6 +74,12 @@ class Block:
     kind: str
     body: str
     notes: dict[str, str]
+
+    @property
+    def needs_model(self) -> bool:
+        if self.kind not in RUN or "not run" in self.notes:
+            return False
+        return NEEDS_MODEL.search(self.body) is not None
 
 
 @dataclass
@@ -74,8 +95,16 @@ class Section:
 
     @property
     def needs_model(self) -> bool:
-        texts = (b.body for b in self.blocks if b.kind in RUN and "not run" not in b.notes)
-        return any(NEEDS_MODEL.search(text) for text in texts)
+        return any(block.needs_model for block in self.blocks)
+
+    @property
+    def installs(self) -> bool:
+        return any(b.kind == "console" and INSTALLS.search(b.body) for b in self.blocks)
+
+    @property
+    def without_model(self) -> Section:
+        """What of it can be run where no model is, for a tour in which every step stands alone."""
+        return Section(self.title, [block for block in self.blocks if not block.needs_model])
 
 
 @dataclass(frozen=True)
@@ -143,18 +172,24 @@ class Runner:
 
     folder: Path
     address: str
+    bin: Path | None = None
+
+    @property
+    def python(self) -> str:
+        return sys.executable if self.bin is None else str(self.bin / "python")
 
     def environment(self) -> dict[str, str]:
         home = self.folder.parent / "home"
         home.mkdir(exist_ok=True)
+        places = [*([self.bin] if self.bin else []), Path(sys.executable).parent]
         return {
             "HOME": str(home),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
             "MLX_TOOLS_BACKEND_URL": f"http://{self.address}",
             "COLUMNS": "100",
             "LANG": "C.UTF-8",
             "NO_COLOR": "1",
-        }
+        } | ({} if self.address == NO_SERVER else MODEL_SETTINGS)
 
     def execute(self, *command: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -172,9 +207,10 @@ class Runner:
     def run(self, block: Block) -> None:
         if "file" in block.notes:
             path = self.folder / block.notes["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.body.replace(SHOWN_ADDRESS, self.address), encoding="utf-8")
         elif block.kind == "python":
-            code, output = self.execute(sys.executable, "-c", block.body)
+            code, output = self.execute(self.python, "-c", block.body)
             assert code == 0, f"line {block.line}:\n{output}"
         elif block.kind == "console":
             self.run_console(block)
@@ -195,22 +231,88 @@ def to_run() -> Iterator[object]:
         for section in sections(page.read_text(encoding="utf-8")):
             if section.runs:
                 marks = [pytest.mark.real, pytest.mark.slow] if section.needs_model else []
+                if section.installs and page != PAGES[0]:  # the README's tour does the like
+                    marks = [pytest.mark.slow]
                 yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
+
+
+SCRIPTS = {
+    "mlx-tools": "from mlx_tools.cli import main\nsys.exit(main())",
+    "pip": (
+        "from pip._internal.cli.main import main\n"
+        'offline = ["--no-index", "--no-build-isolation"] if sys.argv[1] == "install" else []\n'
+        "sys.exit(main([*sys.argv[1:2], *offline, *sys.argv[2:]]))"
+    ),
+}
+
+
+@pytest.fixture
+def own_environment(tmp_path: Path) -> Path:
+    """The programs of an environment into which a page may install something: it finds all that the
+    environment of the tests has, and nothing that is installed here is found there."""
+    folder = tmp_path / "venv"
+    venv.create(folder, symlinks=True)
+    paths = sysconfig.get_paths("venv", {"base": str(folder), "platbase": str(folder)})
+    outer = f"import site, sys; sys.path.insert(0, {str(ROOT)!r}); "
+    outer += f"site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
+    Path(paths["purelib"], "outer.pth").write_text(outer, encoding="utf-8")
+    for name, text in SCRIPTS.items():
+        script = Path(paths["scripts"], name)
+        script.write_text(f"#!{paths['scripts']}/python\nimport sys\n\n{text}\n")
+        script.chmod(0o755)
+    return Path(paths["scripts"])
+
+
+@pytest.fixture
+def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Section], Runner]:
+    def make(section: Section) -> Runner:
+        folder = tmp_path / "work"
+        folder.mkdir()
+        address = NO_SERVER
+        if section.needs_model:
+            url = str(request.getfixturevalue("real_server"))
+            address = url.removeprefix("http://").rstrip("/")
+        own = request.getfixturevalue("own_environment") if section.installs else None
+        return Runner(folder, address, own)
+
+    return make
+
+
+def run_blocks(section: Section, runner: Runner) -> None:
+    for block in section.blocks:
+        if "not run" not in block.notes:
+            runner.run(block)
 
 
 @pytest.mark.parametrize("section", list(to_run()))
 def test_the_examples_of_a_section_do_what_the_page_shows(
-    section: Section, tmp_path: Path, request: pytest.FixtureRequest
+    section: Section, runner: Callable[[Section], Runner]
 ) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    address = NO_SERVER
-    if section.needs_model:
-        address = str(request.getfixturevalue("real_server")).removeprefix("http://").rstrip("/")
-    runner = Runner(folder, address)
-    for block in section.blocks:
-        if "not run" not in block.notes:
-            runner.run(block)
+    run_blocks(section, runner(section))
+
+
+def test_the_tour_does_what_it_shows_where_no_model_is(
+    runner: Callable[[Section], Runner],
+) -> None:
+    """Every way to add a tool is among its steps."""
+    (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
+    section = tour.without_model
+    assert section.installs and not section.needs_model
+    run_blocks(section, runner(section))
+
+
+def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
+    (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
+    done = "\n".join(b.body for b in tour.blocks if not {"file", "not run"} & set(b.notes))
+    for way in (
+        "@tool(",
+        "$ pip install ./",
+        "$ mlx-tools tools new ",
+        "$ mlx-tools tools add tides",
+    ):
+        assert way in done
+    files = {block.notes.get("file") for block in tour.blocks}
+    assert {f"tides/{n}" for n in ("config.json", "tool_definition.json", "execute.py")} <= files
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

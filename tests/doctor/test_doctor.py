@@ -211,6 +211,7 @@ def test_openblas_is_checked_on_linux_alone() -> None:
         assert doctor.check_openblas().status in ("ok", "warn")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_real_server_is_told_as_it_is(real_server: str, tmp_path: Path) -> None:
     chosen = Chosen(backend=CompletionsBackend(real_server), how="named")

@@ -305,6 +305,19 @@ def test_a_file_that_may_not_grow_is_told_of(base: KnowledgeBase, folder: Path) 
     assert base.add([folder]).added == 5
 
 
+def test_two_may_add_at_once(base: KnowledgeBase, tmp_path: Path) -> None:
+    texts = {f"{n}.md": f"# {n}\n\nmilk and tea number{n}\n" * 20 for n in range(150)}
+    docs = written(tmp_path / "many", texts)
+    code = "import sys; from mlx_tools.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "kb", "add", str(docs)]
+    environ = {**os.environ, "MLX_TOOLS_DATA_DIR": str(tmp_path / "data")}
+    running = [subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [one.wait() for one in running] == [0, 0, 0]
+    shared = KnowledgeBase(tmp_path / "data" / "knowledge-base.sqlite3")
+    base.add([docs])
+    assert contents(shared) == contents(base)
+
+
 def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) -> None:
     """What a search has found may be gone before it is shown."""
     docs = written(tmp_path / "many", {f"{n}.md": "milk\n" * 50 for n in range(40)})

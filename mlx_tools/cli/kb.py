@@ -1,0 +1,189 @@
+"""`mlx-tools kb`: add files to the knowledge base, search it, list and remove what is in it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlx_tools.cli import inputs
+from mlx_tools.cli.failures import Told
+from mlx_tools.cli.output import (
+    LINES,
+    PROSE,
+    amount,
+    complain,
+    counted,
+    print_json,
+    print_prose,
+    print_row,
+    print_text,
+    shown,
+)
+from mlx_tools.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
+from mlx_tools.kb.adding import OnProgress
+from mlx_tools.kb.base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
+from mlx_tools.kb.encodings import BINARY
+
+app = typer.Typer(
+    help="Add files to the knowledge base, search it, list and remove what is in it.",
+    add_completion=False,
+)
+
+_TOLD = 10
+"""Files that could not be read that are named one by one."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(help="Take in files and folders; what has not changed is left as it is.")
+def add(
+    given: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files and folders.")],
+    corpus: Annotated[
+        str,
+        typer.Option(
+            "--corpus", metavar="NAME", help="The corpus, a collection with a name, to add them to."
+        ),
+    ] = DEFAULT_CORPUS,
+    as_json: Json = False,
+) -> None:
+    """Read what is new or has changed, drop what is gone, and say how much that was."""
+    try:
+        with _bar("reading") as report:
+            done = KnowledgeBase().add(given, corpus, on_progress=report)
+    except KeyboardInterrupt:
+        complain("what was taken in is kept; adding again goes on", kind="interrupted")
+        raise Told from None
+    named = {str(Path(one).resolve()) for one in given}
+    told = _rare_first([one for one in done.skipped if one.reason != BINARY or one.path in named])
+    binary = sum(1 for one in done.skipped if one.reason == BINARY)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        print_text(_summary(done, binary))
+    for one in told[:_TOLD]:
+        complain(f"{one.path}: {one.reason}", kind="skipped")
+    if len(told) > _TOLD:
+        why = Counter(one.reason for one in told[_TOLD:])
+        rest = "; ".join(f"{count} because {reason}" for reason, count in why.most_common(5))
+        complain(f"{len(told) - _TOLD} more: {rest}", kind="skipped")
+
+
+@app.command(help="Find passages that answer a question in plain words.")
+def search(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for; - reads it.")],
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus", metavar="NAME", help="The corpus to search; without it all of them."
+        ),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", metavar="N", min=1, max=MAX_LIMIT, help="How many passages at most."
+        ),
+    ] = DEFAULT_LIMIT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Print the passages, the best first."""
+    if query == "-":
+        query = inputs.decoded(inputs.stdin_bytes(), "standard input")
+    query = inputs.as_question(query)
+    base = KnowledgeBase()
+    hits = base.search(query, corpus, limit)
+    for number, hit in enumerate(hits, start=1):
+        if as_json:
+            print_json(_as_json(hit, number))
+            continue
+        print_prose(f"{number}  {hit.name}", "   ", colour="bold")
+        print_text(f"   {_place(hit)}", colour="dim")
+        print_prose("".join(f"   | {line}\n" for line in hit.snippet.split("\n")), "   : ")
+    if not hits:
+        empty = not base.corpora()
+        why = "nothing was added yet: mlx-tools kb add PATH" if empty else "nothing matches"
+        complain(why, kind="note")
+
+
+@app.command(name="list", help="List the corpora, the collections that files were added to.")
+def list_all(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Print a line a corpus."""
+    corpora = KnowledgeBase().corpora()
+    for one in corpora:
+        if as_json:
+            known = asdict(one)
+            print_json({("size_bytes" if key == "size" else key): known[key] for key in known})
+        else:
+            print_row(_head(one), f" {one.changed}")
+    if not corpora:
+        complain("nothing was added yet: mlx-tools kb add PATH", kind="note")
+
+
+@app.command(help="Remove a corpus; the files themselves stay where they are.")
+def remove(
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="The corpus.")],
+) -> None:
+    """Remove it, and say how many files that was."""
+    with _bar("removing") as report:
+        removed = KnowledgeBase().remove(corpus, on_progress=report)
+    print_text(f"{corpus}: {counted(removed, 'file')} removed from the knowledge base")
+
+
+def _rare_first(skipped: list[Skipped]) -> list[Skipped]:
+    """Those whose reason few others have first: a folder of archives hides none of them."""
+    counts = Counter(one.reason for one in skipped)
+    return sorted(skipped, key=lambda one: counts[one.reason])
+
+
+def _as_json(hit: Hit, number: int) -> dict[str, object]:
+    return {"n": number, "location": hit.path} | asdict(hit)
+
+
+def _place(hit: Hit) -> str:
+    """Where it stands, on one line, whatever the file is called."""
+    path = shown(hit.path, keep=PROSE.strip(LINES))
+    if hit.page is not None:
+        return f"{path}, page {hit.page}"
+    return path if hit.snippet_line is None else f"{path}:{hit.snippet_line}"
+
+
+def _summary(done: Added, binary: int) -> str:
+    parts = [f"{done.added} added", f"{done.changed} changed", f"{done.unchanged} unchanged"]
+    parts.append(f"{done.removed} removed")
+    others = len(done.skipped) - binary
+    if others:
+        parts.append(f"{others} not readable")
+    if binary:
+        parts.append(f"{binary} no text")
+    return f"{done.corpus}: {', '.join(parts)}"
+
+
+def _head(one: Corpus) -> str:
+    return (
+        f"{one.name:<20} {counted(one.files, 'file'):>10} {counted(one.passages, 'passage'):>14}"
+        f" {amount(one.size):>10}"
+    )
+
+
+@contextmanager
+def _bar(doing: str) -> Iterator[OnProgress]:
+    """A progress bar on standard error, at a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, path: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Left
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total, path: bar.update(task, completed=done, total=total)

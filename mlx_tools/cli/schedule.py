@@ -1,0 +1,265 @@
+"""`mlx-tools schedule`: tasks for later: list them, add and remove one, run those that are due."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Final
+
+import anyio
+import typer
+
+from mlx_tools.cli import inputs, options
+from mlx_tools.cli.failures import Told, internal_error
+from mlx_tools.cli.job_settings import job_store, lasting, roots_of
+from mlx_tools.cli.output import complain, print_json, print_prose, print_row, print_text
+from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE
+from mlx_tools.schedule import (
+    Ended,
+    Job,
+    JobRun,
+    Listed,
+    Missed,
+    Runner,
+    local_zone,
+    parse_when,
+    settle,
+)
+from mlx_tools.schedule.job import MISSED, OPEN
+from mlx_tools.schedule.store import utc_now
+from mlx_tools.schedule.zones import zone_of
+
+app = typer.Typer(
+    help="List, add and remove tasks for later, and run those that are due.", add_completion=False
+)
+
+_POLICY: Final = tuple(key for key in options.POLICY if key != "policy.approve")
+_WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
+"""Exit codes of runs: of several, the last in this order is the command's."""
+
+_GIST: Final = 60
+_RUN: Final = "mlx-tools schedule run"
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [one.id for one in job_store().listing() if one.id.startswith(incomplete)]
+
+
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The job's id, or the beginning of it.", autocompletion=_complete
+    ),
+]
+
+
+@app.command(name="list", help="List the jobs, those that are due next first.")
+def list_jobs(
+    as_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Print the jobs, and what came of them."""
+    from mlx_tools.cli.job_runs import look
+
+    store = job_store()
+    settle(store, look)
+    listing = store.listing()
+    for listed in listing:
+        if as_lines:
+            print_json(listed.to_json())
+        else:
+            _print(listed)
+    if not listing:
+        complain("there are no jobs: mlx-tools schedule add TASK --when WHEN", kind="note")
+
+
+@app.command(help="Add a task that the model is given at a time, or again and again.")
+@options.with_settings(
+    "schedule.timezone", *options.BACKEND, *options.WRITING, *_POLICY, *options.RUN
+)
+def add(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What is to be done.")],
+    when: Annotated[
+        str,
+        typer.Option(
+            "--when",
+            metavar="WHEN",
+            help="2030-01-31 17:00, tomorrow 9:00, in 2 hours, every weekday at 8:30, every 2 "
+            "days at 9:00, every 15 minutes, @daily, or five fields of cron.",
+        ),
+    ],
+    missed: Annotated[
+        str,
+        typer.Option(
+            "--missed",
+            metavar="|".join(MISSED),
+            help="What becomes of times that were missed: made up for by one run, or left out.",
+        ),
+    ] = "run",
+    tool_choice: options.ToolChoice = "auto",
+    require_tools: options.RequireTools = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
+    *,
+    options_given: options.Options,
+) -> None:
+    """Keep a job, and print its id and when it is due first."""
+    from mlx_tools.cli.wiring import registry_of
+
+    configuration = options.load(options_given)
+    registry_of(configuration)  # a name that no tool has must not wait until the job runs
+    zone = configuration.settings.schedule.timezone or local_zone()
+    store = job_store()
+    chosen: Missed = missed  # type: ignore[assignment]  # the job checks it
+    job = store.add(
+        Job(
+            task=inputs.as_task(task),
+            said=when,
+            when=parse_when(when, zone, utc_now()),
+            policy=configuration.policy().to_json(),
+            standing=configuration.standing().to_json(),
+            missed=chosen,
+            roots=roots_of(configuration),
+            options=lasting(configuration),
+            tool_choice=tool_choice,
+            require_tools=options.names(require_tools),
+        )
+    )
+    listed = store.get(job.id)
+    if as_json:
+        print_json(listed.to_json())
+    else:
+        print_text(f"{job.id}  due {_local(job, listed.next_due)}")
+        _note(f"it runs when {_RUN} runs; to stay and run each in time: {_RUN} --loop")
+
+
+@app.command(help="Remove a job; the sessions of its runs stay.")
+def remove(job: JobId) -> None:
+    """Forget a job."""
+    store = job_store()
+    listed = store.get(store.find(job))
+    store.remove(listed.id)
+    complain(f"removed {listed.id}", kind="done")
+    for run in listed.runs:
+        if run.status == "running":
+            complain("its run is not broken off", kind="note")
+        elif run.status in OPEN:
+            complain(f"its run still waits: mlx-tools sessions resume {run.session}", kind="note")
+
+
+@app.command(help="Run the jobs that are due now, and exit.")
+def run(
+    loop: Annotated[
+        bool,
+        typer.Option(
+            "--loop/--once", help="Stay, and run each job when it is due; or look once, and exit."
+        ),
+    ] = False,
+    as_lines: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a run, as it ends.")
+    ] = False,
+) -> int:
+    """Run what is due; return the worst exit code of the runs."""
+    from mlx_tools.cli.job_runs import look, run_job  # it brings all that a run needs
+
+    def note(line: str) -> None:
+        complain(line, kind="note")
+
+    def tell(ended: Ended) -> None:
+        _tell(ended, as_lines=as_lines)
+
+    start = partial(run_job, note=note)
+    with _terminable(), Runner(job_store(), start, look) as runner:
+        try:
+            if loop:
+                _note("each job runs when it is due; Ctrl-C ends this")
+                anyio.run(runner.run_forever, tell)
+            ended = anyio.run(runner.run_due, tell)
+            if not ended:
+                _note("nothing is due: mlx-tools schedule list")
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # behind ^C
+            complain("mlx-tools schedule list says what came of it", kind="interrupted")
+            raise Told from None
+    return max((one.exit_code for one in ended), key=_rank, default=EXIT_OK)
+
+
+def _note(line: str) -> None:
+    """A note that a person at a terminal may need, and the log of a cron job does not."""
+    if sys.stderr.isatty():
+        complain(line, kind="note")
+
+
+def _rank(code: int) -> int:
+    return _WORST.index(code) if code in _WORST else len(_WORST)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """A request to end, as the system sends it when it shuts down, ends a run like Ctrl-C does.
+
+    That holds in the background of a script, too, where Ctrl-C is ignored from the start: asyncio
+    cancels what runs only by way of Python's own handler.
+    """
+    before = {
+        signal.SIGTERM: signal.signal(
+            signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
+        ),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(ended: Ended, *, as_lines: bool) -> None:
+    run, end = ended.run, ended.end
+    if ended.fault is not None:
+        internal_error(ended.fault)
+    if as_lines:
+        print_json(run.to_json() | {"answer": end.answer if end is not None else None})
+        return
+    where = f"  session {run.session}" if run.session else ""
+    why = f"  {run.reason}" if run.reason else ""
+    print_text(f"{run.job}  {run.status}{_missed(ended.job, run)}{where}{why}")
+    if end is not None and end.answer is not None:
+        print_text(end.answer)
+    if run.status == "paused":
+        complain(f"mlx-tools sessions resume {run.session}", kind="waits")
+
+
+def _print(listed: Listed) -> None:
+    """A job for a person: a line, and another for what waits or came of it."""
+    job = listed.job
+    if job is None:
+        why = "it was changed, or this version does not know what it says"
+        print_prose(f"{listed.id}  damaged: {why}; it never runs, remove it")
+        return
+    due = _local(job, listed.next_due) if listed.next_due else "-"
+    gist = " ".join(job.task.split())
+    gist = gist if len(gist) <= _GIST else f"{gist[: _GIST - 1]}…"
+    print_row(f"{job.id}  {listed.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
+    last = listed.runs[0] if listed.runs else None
+    if last is not None:
+        hint = f": mlx-tools sessions resume {last.session}" if last.status in OPEN else ""
+        hint = "" if last.status == "running" else hint
+        reason = f" ({last.reason})" if last.reason else ""
+        session = f" in session {last.session}" if last.session else ""
+        missed = _missed(job, last)
+        print_prose(f"          last {last.status}{session}{missed}{reason}{hint}", " " * 10)
+
+
+def _missed(job: Job, run: JobRun) -> str:
+    """What is said of a run whose time was missed: when that was."""
+    return f"  missed {_local(job, run.due)}" if run.missed else ""
+
+
+def _local(job: Job, due: datetime | None) -> str:
+    if due is None:
+        return "-"
+    return f"{due.astimezone(zone_of(job.when.zone)):%Y-%m-%d %H:%M} {job.when.zone}"

@@ -1,0 +1,250 @@
+"""The part of `mlx-tools tools` that changes which tools there are: folders added, tools switched.
+
+What a folder says of itself is shown before it is added, and nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Final
+
+import typer
+
+from mlx_tools.cli import options
+from mlx_tools.cli.call_text import Line, wrapped
+from mlx_tools.cli.columns import columns_of, folded
+from mlx_tools.cli.escape import as_name, exact, in_words
+from mlx_tools.cli.output import complain, print_text
+from mlx_tools.cli.wiring import at_terminal, shelf_of, tools_of
+from mlx_tools.cli.yes_or_no import said_yes
+from mlx_tools.config import Configuration
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.policy import Policy, denial
+from mlx_tools.policy.presets import BUILTIN
+from mlx_tools.spec import ALL_EFFECTS, ToolSpec, names_of
+from mlx_tools.tools import Registry
+from mlx_tools.tools.folder import PLUGIN
+from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
+from mlx_tools.tools.folder.shelf import Shelf
+from mlx_tools.tools.folder.template import write_template
+from mlx_tools.tools.registry import NO_SUCH
+
+ALLOW: Final = "to allow it in a run: --tools {name}"
+_SHOWN_FILES: Final = 20
+_NO_SANDBOX: Final = (
+    "It runs as you, with your rights, in no sandbox: what it says of effects is believed."
+)
+
+Named = Annotated[str, typer.Argument(metavar="NAME", help="The tool.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the group."""
+    for name, command, about in (
+        ("new", new, "Write a new tool to begin with: a folder that works, with a test."),
+        ("add", add, "Add the tool in a folder, or each in it: its files are copied and trusted."),
+        ("trust", trust, "Trust the files of a tool in the tools folder as they are now."),
+        ("enable", enable, "Switch a tool on."),
+        ("disable", disable, "Switch a tool off, wherever it comes from."),
+        ("remove", remove, "Delete a tool from the tools folder."),
+    ):
+        app.command(name=name, help=about)(command)
+
+
+def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
+    """Why a tool cannot be called, and what helps where an option does; None where it can be."""
+    lacks = registry.lacks(name, policy)
+    spec = registry.specs().get(registry.named(name))  # None where it is disabled
+    denied = denial(policy, spec) if spec is not None else None
+    helps = denied is not None and denied.rule == "default"
+    return f"{lacks}; {ALLOW.format(name=name)}" if lacks and helps else lacks
+
+
+def new(
+    name: Named,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="Where its folder is made.")
+    ] = Path(),
+) -> None:
+    """Write the folder of a new tool; its path goes to standard output."""
+    _refuse_taken(name, tools_of(options.load({})).all_specs())
+    made = write_template(folder, name)
+    print_text(str(made))
+    near = quote(str(folder / name))
+    complain(f"try it: pytest {near}; then: mlx-tools tools add {near}", kind="note")
+
+
+def add(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The tool's folder, or a folder of such folders.")
+    ],
+    yes: Yes = False,
+) -> int:
+    """Copy a folder, or each in it, into the tools folder; exit code 1 where an answer was no."""
+    loaded, shelf = _loaded()
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
+    found = [read_folder(one) for one in folders_in(folder.absolute())]
+    taken = tools_of(loaded).all_specs()
+    for one in found:
+        _refuse_taken(one.spec.name, taken)
+    for name, times in Counter(one.spec.name for one in found).items():
+        if times > 1:
+            raise UsageError(f"{times} of the folders in {folder} hold a tool {name}")
+    added: list[str] = []
+    try:
+        for one in found:
+            name, place = one.spec.name, shelf.path_of(one.spec.name)
+            verb = "Replace" if place.exists() else "Add"
+            if _agreed(one, f"{verb} {name} in {shelf.folder}?", yes):
+                print_text(str(shelf.add(one).path))
+                added.append(name)
+    finally:
+        _tell(added)
+    return EXIT_OK if len(added) == len(found) else EXIT_STOPPED
+
+
+def trust(name: Named, yes: Yes = False) -> int:
+    """Trust what stands in the tools folder; exit code 1 where the answer was no."""
+    loaded, shelf = _loaded()
+    _refuse_foreign(name, loaded, shelf, "only tools that are folders are trusted by their files")
+    found = shelf.read(name)
+    if not _agreed(found, f"Trust {name} as it is?", yes):
+        return EXIT_STOPPED
+    shelf.trust(found)
+    _tell([name])
+    return EXIT_OK
+
+
+def enable(name: Named) -> None:
+    """Switch a tool on; what else keeps it from being called is told."""
+    _switch(name, True)
+    _tell([name])
+
+
+def disable(name: Named) -> None:
+    """Switch a tool off."""
+    _switch(name, False)
+    complain(f"{name} is off (mlx-tools tools enable {name})", kind="done")
+
+
+def remove(name: Named, yes: Yes = False) -> int:
+    """Delete a tool's folder; exit code 1 where the answer was no."""
+    loaded, shelf = _loaded()
+    _refuse_foreign(name, loaded, shelf, f"mlx-tools tools disable {name}")
+    if not _asked(f"Delete {shelf.must_have(name)}?", yes):
+        return EXIT_STOPPED
+    shelf.remove(name)
+    complain(f"removed {name}", kind="done")
+    return EXIT_OK
+
+
+def _loaded() -> tuple[Configuration, Shelf]:
+    loaded = options.load({})
+    return loaded, shelf_of(loaded)
+
+
+def _switch(name: str, on: bool) -> None:
+    loaded, shelf = _loaded()
+    registry = tools_of(loaded)
+    name = registry.named(name)
+    spec = registry.all_specs().get(name)
+    if spec is None and registry.lacks(name, loaded.policy()) == NO_SUCH:
+        raise UsageError(
+            f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
+        )
+    own = spec is None or spec.plugin == PLUGIN
+    shelf.switch(name, on if own or not on else None)
+
+
+def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
+    """Raises UsageError where a tool that is no folder of the user's has this name."""
+    for other in (name, *names_of(name)):
+        if other in taken and taken[other].plugin != PLUGIN:
+            raise UsageError(
+                f"there is a tool {other} already ({_origin(taken[other].plugin)})",
+                hint="give yours another name",
+            )
+
+
+def _refuse_foreign(name: str, loaded: Configuration, shelf: Shelf, hint: str) -> None:
+    """Raises UsageError where the tool of this name comes from elsewhere than the tools folder."""
+    registry = tools_of(loaded)
+    spec = registry.all_specs().get(registry.named(name))
+    if spec is not None and spec.plugin != PLUGIN:
+        raise UsageError(f"{name} is not in {shelf.folder} ({_origin(spec.plugin)})", hint=hint)
+
+
+def _tell(names: Sequence[str]) -> None:
+    """Whether each of these tools can be called now, or what still keeps it from that."""
+    if not names:
+        return
+    loaded, _ = _loaded()
+    registry, policy = tools_of(loaded), loaded.policy()
+    for name in names:
+        lacks = lacking(name, registry, policy)
+        if lacks is not None:
+            on = " is on;" if registry.named(name) in registry.specs() else ":"
+            complain(f"{name}{on} {lacks}", kind="note")
+        else:
+            complain(f"{name} can be called", kind="done")
+
+
+def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
+    columns = _columns()
+    for line in _declared(found):
+        if line.foreign:
+            rows = [row.text for row in wrapped([line], columns)]
+        else:
+            rows = [folded(line.text, columns, "  ")]
+        print("\n".join(rows), file=sys.stderr)
+    return _asked(question, yes)
+
+
+def _columns() -> int | None:
+    return columns_of(sys.stderr) if sys.stderr.isatty() else None
+
+
+def _asked(question: str, yes: bool) -> bool:
+    if yes:
+        return True
+    if not at_terminal():
+        raise UsageError("nobody is there to be asked", hint="say so with --yes")
+    if said_yes(question):
+        return True
+    complain("nothing was changed", kind="note")
+    return False
+
+
+def _declared(found: ToolFolder) -> Iterator[Line]:
+    """What the tool says of itself, for a person who decides about it: nothing of it can look like
+    a line of ours."""
+    spec = found.spec
+    yield Line(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
+    for line in spec.description.split("\n"):
+        yield Line(in_words(line), foreign=True)
+    for line in exact(spec.parameters).split("\n"):
+        yield Line(line, foreign=True)
+    everything = spec.effects == ALL_EFFECTS
+    effects = ", ".join(sorted(spec.possible_effects)) or "none"
+    yield Line(f"effects: {effects}{' (all there are)' if everything else ''}")
+    yield Line(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
+    yield Line(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
+    if found.missing:
+        yield Line(f"it imports what is not installed: {', '.join(map(in_words, found.missing))}")
+    yield Line(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
+    yield Line(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
+    for name, file in sorted(found.contents.items())[:_SHOWN_FILES]:
+        yield Line(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
+    if len(found.contents) > _SHOWN_FILES:
+        yield Line(f"and {len(found.contents) - _SHOWN_FILES} more")
+    yield Line(_NO_SANDBOX)
+
+
+def _origin(plugin: str) -> str:
+    return "built in" if plugin == BUILTIN else f"of {plugin}"

@@ -1,0 +1,164 @@
+"""``mlx-tools kb``: what is printed, and what a mistake comes to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def docs(home: Path) -> Path:
+    folder = Path("docs")
+    (folder / "deep").mkdir(parents=True)
+    (folder / "shop.md").write_text("# Opening hours\n\nOn Saturdays from ten to one.\n")
+    (folder / "deep" / "milk.txt").write_text("Milk stands in the fridge.\n")
+    (folder / "image.png").write_bytes(b"\x89PNG\0")
+    return folder
+
+
+def test_add_says_what_it_did(run: Any, docs: Path) -> None:
+    first = run("kb", "add", "docs")
+    assert (first.code, first.err) == (0, "")
+    assert first.out == "default: 2 added, 0 changed, 0 unchanged, 0 removed, 1 no text\n"
+    (docs / "shop.md").unlink()
+    again = run("kb", "add", "docs", "--json").json
+    assert {k: again[k] for k in ("added", "changed", "unchanged", "removed")} == {
+        "added": 0,
+        "changed": 0,
+        "unchanged": 1,
+        "removed": 1,
+    }
+    assert [one["reason"] for one in again["skipped"]] == ["it is binary"]
+
+
+def test_search_and_list_print_json_lines(run: Any, docs: Path) -> None:
+    run("kb", "add", "docs/shop.md", "--corpus", "shop")
+    run("kb", "add", "docs/deep", "--corpus", "milk")
+    (hit,) = run("kb", "search", "when is it open on saturdays", "--json").lines
+    assert hit["path"] == hit["location"] == str((docs / "shop.md").resolve())
+    assert (hit["corpus"], hit["title"], hit["n"], hit["line"]) == ("shop", "Opening hours", 1, 1)
+    assert "ten to one" in hit["snippet"]
+    assert run("kb", "search", "saturdays", "--corpus", "milk", "--json").out == ""
+    rows = run("kb", "list", "--json").lines
+    assert [(row["name"], row["files"]) for row in rows] == [("milk", 1), ("shop", 1)]
+    assert rows[0]["size_bytes"] == (docs / "deep" / "milk.txt").stat().st_size
+
+
+def test_search_and_list_for_people(run: Any, docs: Path) -> None:
+    run("kb", "add", "docs")
+    found = run("kb", "search", "-", stdin="fridge\n")
+    assert found.out.startswith("1  Milk stands in the fridge.\n   ")
+    assert "milk.txt:1\n   | Milk stands" in found.out
+    listed = run("kb", "list").out.split()
+    assert listed[:7] == ["default", "2", "files", "2", "passages", "74", "bytes"]
+    nothing = run("kb", "search", "zebra")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "nothing matches" in nothing.error
+    assert run("kb", "remove", "default").out.startswith("default: 2 files removed")
+    assert "mlx-tools kb add" in run("kb", "list").error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "nowhere"), "nowhere cannot be added: No such file or directory"),
+        (("add",), "path"),
+        (("add", ""), "an empty path cannot be added"),
+        (("add", "docs", "--corpus", "a b"), "cannot name a corpus"),
+        (("search", "x", "--corpus", "nope"), "there is no corpus 'nope'"),
+        (("search", "x", "--limit", "0"), "--limit"),
+        (("remove", "nope"), "there is no corpus 'nope'"),
+    ],
+)
+def test_a_mistake_is_one_line(run: Any, docs: Path, arguments: Any, said: str) -> None:
+    result = run("kb", *arguments)
+    assert result.code == 2
+    assert said in result.error.lower() if said.islower() else said in result.error
+
+
+def test_a_damaged_file_is_one_line(run: Any, docs: Path, home: Path) -> None:
+    run("kb", "add", "docs")
+    (home / "data" / "knowledge-base.sqlite3").write_bytes(b"damaged beyond all repair " * 200)
+    for arguments in (("add", "docs"), ("search", "x"), ("list",), ("remove", "default")):
+        result = run("kb", *arguments)
+        assert result.code == 1
+        assert "no knowledge base" in result.error
+
+
+def test_the_tool_answers_once_something_was_added(run: Any, docs: Path) -> None:
+    rows = {row["name"]: row for row in run("tools", "list", "--json").lines}
+    assert "mlx-tools kb add" in rows["query_knowledge_base"]["disabled_reason"]
+    run("kb", "add", "docs")
+    query = ("query_knowledge_base", '{"query": "milk"}', "--preset", "readonly_knowledge")
+    called = run("tools", "call", *query)
+    assert called.out.startswith("[1] Milk stands in the fridge. (")
+
+
+def test_counts_are_of_files_that_hold_text(run: Any, docs: Path) -> None:
+    """What cannot be searched was not added, and is not counted as gone either."""
+    run("kb", "add", "docs")
+    (docs / "shop.md").write_bytes(b"\0")
+    (docs / "image.png").write_text("A picture of the shop, in words.")
+    (docs / "deep" / "milk.txt").write_text("Milk stands in the cellar.")
+    told = "default: 1 added, 1 changed, 0 unchanged, 1 removed, 1 no text\n"
+    assert run("kb", "add", "docs").out == told
+    told = "default: 0 added, 0 changed, 2 unchanged, 0 removed, 1 no text\n"
+    assert run("kb", "add", "docs").out == told
+    (docs / "shop.md").unlink()
+    told = "default: 0 added, 0 changed, 2 unchanged, 0 removed\n"
+    assert run("kb", "add", "docs").out == told
+    assert run("kb", "remove", "default").out.startswith("default: 2 files removed")
+
+
+def test_a_file_that_was_named_and_holds_no_text_is_told_of(run: Any, docs: Path) -> None:
+    done = run("kb", "add", "docs/image.png", "docs/shop.md")
+    assert done.out == "default: 1 added, 0 changed, 0 unchanged, 0 removed, 1 no text\n"
+    assert done.error.endswith("image.png: it is binary")
+
+
+def test_what_few_files_lack_is_told_before_what_many_do(run: Any, docs: Path) -> None:
+    for number in range(20):
+        (docs / f"a{number}.gz").write_bytes(b"\x1f\x8b packed")
+    (docs / "letter.docx").write_bytes(b"PK\x03\x04")
+    lines = run("kb", "add", "docs").err.splitlines()
+    assert "letter.docx" in lines[0] and lines[-1].count("11 more: 11 because") == 1
+
+
+def test_a_name_of_several_lines_stays_on_one(run: Any, docs: Path) -> None:
+    (docs / "odd\nname.md").write_text("# Kiwis\n\nKiwis cannot fly.\n")
+    run("kb", "add", "docs")
+    assert "odd\\x0aname.md:1\n" in run("kb", "search", "kiwis").out
+
+
+def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:
+    for number in range(3000):
+        Path(f"{number}.txt").write_text(f"Number {number} of many.\n")
+    adding = subprocess.Popen(
+        [sys.executable, "-m", "mlx_tools", "kb", "add", "."],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while not (home / "data" / "knowledge-base.sqlite3").exists():
+        assert adding.poll() is None
+        time.sleep(0.01)
+    adding.send_signal(signal.SIGINT)
+    out, said = adding.communicate(timeout=30)
+    assert (adding.returncode, out) == (130, b"")
+    told = b"mlx-tools: interrupted: what was taken in is kept; adding again goes on\n"
+    assert said == told
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_question_is_wrong_usage(run: Any, docs: Path, text: str) -> None:
+    run("kb", "add", "docs")
+    for given, stdin in ((text, ""), ("-", text)):
+        asked = run("kb", "search", given, stdin=stdin)
+        assert (asked.code, asked.out) == (2, "")
+        assert "the question is empty" in asked.error

@@ -1,0 +1,529 @@
+"""`mlx-tools schedule`: from adding a task to what came of it, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.paths import data_dir, state_dir
+from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
+
+NOTE = call("notes_create", title="Bread", content="Buy flour.")
+TASK = ("Write down what is to be bought.", "--when", "every day at 9:00", "--timezone", "UTC")
+
+
+def database() -> Path:
+    return state_dir() / "schedule.sqlite"
+
+
+def make_due(ago: float = 1) -> None:
+    """Lets all jobs be due: when they are is no part of what is sealed."""
+    with sqlite3.connect(database()) as db:
+        now = int(time.time() - ago)
+        db.execute("UPDATE jobs SET next_due = ?, try_at = ?, planned_at = ?", (now, now, now - 60))
+    db.close()
+
+
+def listed(run: Any) -> Any:
+    (one,) = run("schedule", "list", "--json").lines
+    return one
+
+
+def header_of(session: str) -> Any:
+    transcript = state_dir() / "sessions" / session / "transcript.jsonl"
+    return json.loads(transcript.read_text().splitlines()[0])
+
+
+def added(run: Any, server: ScriptedServer, *options: str, task: Any = TASK) -> Any:
+    result = run("schedule", "add", *task, "--url", server.url, "--json", *options)
+    assert (result.code, result.err) == (0, "")
+    return result.json
+
+
+# --- add, list, remove --------------------------------------------------------------------------
+
+
+def test_a_job_is_added_listed_and_removed(run: Any) -> None:
+    result = run("schedule", "add", *TASK)
+    job, due = result.out.split("  due ")
+    assert result.code == 0 and due.endswith(" 09:00 UTC\n")
+    assert job in run("schedule", "list").out and "every day at 9:00" in run("schedule", "list").out
+    value = listed(run)
+    assert list(value) == [
+        *("id", "state", "task", "when", "cron", "interval", "at", "timezone", "missed", "by"),
+        *("created", "policy", "roots", "next_due", "runs"),
+    ]
+    assert value["cron"] == "0 9 * * *" and value["by"] == "user" and value["runs"] == []
+    assert stat.S_IMODE(database().stat().st_mode) == 0o600
+    assert run("schedule", "remove", job[:4]).err == f"mlx-tools: done: removed {job}\n"
+    assert run("schedule", "list").out == "" and run("schedule", "remove", job).code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("x", "--when", "soon"), "every weekday at 8:30"),
+        (("x", "--when", "2020-01-01"), "no time of day"),
+        (("x", "--when", "2020-01-01 09:00"), "is past"),
+        (("", "--when", "@daily"), "the task is empty"),
+        (("x", "--when", "@daily", "--tools", "notes_creat"), "did you mean notes_create?"),
+        (("x",), "--when"),
+        (("x", "--when", "@daily", "--timezone", "Berlin"), "an IANA name such as Europe/Berlin"),
+        (("x", "--when", "@daily", "--missed", "perhaps"), "one of run, skip"),
+        (("x", "--when", "@daily", "--tools", "*", "--preset", "notes"), "excludes"),
+        (("x", "--when", "@daily", "--approve", "always"), "no such option"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_kept(
+    run: Any, arguments: tuple[str, ...], said: str
+) -> None:
+    result = run("schedule", "add", *arguments)
+    assert result.code == 2 and said in result.error and not database().exists()
+
+
+def test_nothing_is_made_where_there_is_nothing_to_run(run: Any) -> None:
+    ran, shown = run("schedule", "run"), run("schedule", "list")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")  # the log of a cron job stays empty
+    assert (shown.code, shown.out) == (0, "")
+    assert shown.error.endswith("there are no jobs: mlx-tools schedule add TASK --when WHEN")
+    assert not database().exists()
+
+
+def test_a_person_is_told_what_runs_a_job_and_that_nothing_is_due(home: Path) -> None:
+    for arguments, said in (
+        (("run",), "nothing is due: mlx-tools schedule list"),
+        (("add", *TASK), "it runs when mlx-tools schedule run runs"),
+    ):
+        terminal = Terminal("schedule", *arguments)
+        try:
+            assert terminal.end() == 0
+            terminal.read_rest()
+            assert said in terminal.text
+        finally:
+            terminal.close()
+
+
+def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(home: Path) -> None:
+    terminal = Terminal("schedule", "run", "--loop")
+    try:
+        terminal.until("each job runs when it is due; Ctrl-C ends this")
+        terminal.insist("\x03", r"\r\nmlx-tools: interrupted: mlx-tools schedule list")
+        assert terminal.end() == 130
+    finally:
+        terminal.close()
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_due_runs_once_in_a_session_of_its_own(run: Any) -> None:
+    with ScriptedServer(NOTE, answer("It is noted.")) as server:
+        job = added(run, server, "--preset", "notes")
+        assert run("schedule", "run", "--json").lines == []
+        make_due()
+        result = run("schedule", "run", "--json")
+        again = run("schedule", "run", "--json")
+    (ended,) = result.lines
+    assert result.code == 0 and again.lines == [] and ended["job"] == job["id"]
+    assert (ended["status"], ended["answer"]) == ("answered", "It is noted.")
+    assert list(ended) == [
+        *("job", "due", "attempt", "started", "ended", "status", "session", "reason", "answer")
+    ]
+    assert "Write down what is to be bought." in server.prompts[0]
+    (note,) = (data_dir() / "notes").iterdir()
+    assert f"session {ended['session']}" in note.read_text()
+    value = listed(run)
+    assert value["state"] == "scheduled" and value["runs"][0]["session"] == ended["session"]
+    sessions = run("sessions", "list", "--json").lines
+    assert [one["session"] for one in sessions] == [ended["session"]]
+
+
+def test_a_person_reads_the_answer_and_where_it_came_from(run: Any) -> None:
+    with ScriptedServer(answer("All is well.")) as server:
+        job = added(run, server)
+        make_due()
+        result = run("schedule", "run")
+    lines = result.out.splitlines()
+    assert lines[0].startswith(f"{job['id']}  answered  session ") and lines[1] == "All is well."
+    assert "last answered in session" in run("schedule", "list").out
+
+
+def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:
+    with ScriptedServer(NOTE, answer("I may not.")) as server:
+        added(run, server)  # the preset readonly_basic
+        make_due()
+        os.environ["MLX_TOOLS_ALLOWED_TOOLS"] = "notes_create"
+        try:
+            result = run("schedule", "run", "--json")
+        finally:
+            del os.environ["MLX_TOOLS_ALLOWED_TOOLS"]
+    assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
+
+
+def test_a_job_that_was_made_for_this_machine_alone_asks_no_other(run: Any, home: Path) -> None:
+    run("schedule", "add", *TASK, "--local-only")
+    make_due()
+    (home / "config").mkdir()
+    (home / "config" / "config.toml").write_text('[backend]\nurl = "http://192.0.2.1:8080"\n')
+    result = run("schedule", "run", "--json")
+    assert result.lines[0]["status"] == "failed"
+    assert "not on this machine" in result.lines[0]["reason"]
+
+
+def test_a_job_of_a_session_for_this_machine_alone_asks_no_other(run: Any, home: Path) -> None:
+    made = run(
+        *("tools", "call", "schedule_task", '{"task": "x", "when": "@daily"}', "--local-only"),
+        *("--tools", "schedule_task", "--approve", "always"),
+    )
+    assert made.code == 0
+    make_due()
+    (home / "config").mkdir()
+    (home / "config" / "config.toml").write_text('[backend]\nurl = "http://192.0.2.1:8080"\n')
+    result = run("schedule", "run", "--json")
+    assert "not on this machine" in result.lines[0]["reason"]
+
+
+def test_what_is_configured_since_takes_power_away(run: Any, home: Path) -> None:
+    with ScriptedServer(NOTE, answer("I may not.")) as server:
+        added(run, server, "--preset", "notes")
+        make_due()
+        (home / "config").mkdir()
+        (home / "config" / "config.toml").write_text('[policy]\ndeny = ["notes_create"]\n')
+        result = run("schedule", "run", "--json")
+    assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
+
+
+def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, home: Path) -> None:
+    with ScriptedServer(NOTE, answer("Noted."), answer("Again.")) as server:
+        (home / "config").mkdir()
+        (home / "config" / "config.toml").write_text(
+            '[policy]\nask = ["notes_create"]\napprove = "always"\n'
+        )
+        added(run, server, "--preset", "notes")
+        make_due()
+        result = run("schedule", "run")
+        assert result.code == 4 and not (data_dir() / "notes").exists()
+        session = listed(run)["runs"][0]["session"]
+        assert f"sessions resume {session}" in result.err
+        assert f"sessions resume {session}" in run("schedule", "list").out
+        make_due(50)
+        assert run("schedule", "run", "--json").lines == []  # one at a time
+        assert listed(run)["state"] == "paused"
+        assert run("sessions", "resume", session, "--approve-all").code == 0
+        assert listed(run)["state"] == "scheduled"
+        assert [one.name for one in (data_dir() / "notes").iterdir()] == ["Bread.md"]
+        make_due(90)
+        assert run("schedule", "run", "--json").lines[0]["answer"] == "Again."
+
+
+def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(run: Any, home: Path) -> None:
+    again = [call("notes_create", title=f"Bread {n}", content="x") for n in range(6)]
+    with ScriptedServer(NOTE, *again) as server:
+        (home / "config").mkdir()
+        (home / "config" / "config.toml").write_text('[policy]\nask = ["notes_create"]\n')
+        added(run, server, "--preset", "notes", "--max-iterations", "1")
+        make_due()
+        assert run("schedule", "run").code == 4
+        session = listed(run)["runs"][0]["session"]
+        resumed = run("sessions", "resume", session, "--approve-all", "--json")
+    assert (resumed.code, resumed.json["reason"]) == (1, "iteration_limit")
+    assert listed(run)["runs"][0]["status"] == "stopped"
+
+
+def test_a_job_that_is_removed_leaves_its_session_and_says_so(run: Any, home: Path) -> None:
+    with ScriptedServer(NOTE, answer("Noted.")) as server:
+        (home / "config").mkdir()
+        (home / "config" / "config.toml").write_text('[policy]\nask = ["notes_create"]\n')
+        job = added(run, server, "--preset", "notes")
+        make_due()
+        run("schedule", "run")
+        session = listed(run)["runs"][0]["session"]
+        removed = run("schedule", "remove", job["id"])
+        assert f"sessions resume {session}" in removed.err and run("schedule", "list").out == ""
+        assert run("sessions", "resume", session, "--approve-all").code == 0
+    assert len(list((data_dir() / "notes").iterdir())) == 1
+
+
+def test_times_that_were_missed_are_made_up_for_once_and_told(run: Any) -> None:
+    with ScriptedServer(answer("At last."), answer("Again.")) as server:
+        added(run, server)
+        make_due(3 * 86_400)
+        result = run("schedule", "run", "--once")
+        assert run("schedule", "run", "--json").lines == []
+    assert "  missed " in result.out and "  missed " in run("schedule", "list").out
+
+
+def test_a_server_that_is_away_is_tried_again(run: Any) -> None:
+    with ScriptedServer() as server:
+        added(run, server)
+    make_due()
+    result = run("schedule", "run", "--json")
+    assert result.code == 3 and result.lines[0]["status"] == "failed"
+    value = listed(run)
+    assert value["state"] == "scheduled" and value["next_due"] == result.lines[0]["due"]
+
+
+def test_folders_and_limits_go_along_and_the_folder_is_absolute(run: Any, home: Path) -> None:
+    (home / "here" / "data").mkdir()
+    (home / "here" / "data" / "plan.txt").write_text("Buy flour.")
+    read = call("file_access", operation="read", path="plan.txt")
+    with ScriptedServer(read, answer("Flour.")) as server:
+        job = added(run, server, "--root", "data", "--max-iterations", "2", "--timeout", "1.5")
+        assert job["roots"] == [str((home / "here" / "data").resolve())]
+        make_due()
+        os.chdir(home)
+        result = run("schedule", "run", "--json")
+        session = result.lines[0]["session"]
+    assert result.lines[0]["answer"] == "Flour." and "Buy flour." in server.prompts[1]
+    header = run("sessions", "show", session, "--json").lines[0]
+    assert header["limits"]["max_iterations"] == 2 and header["limits"]["total_timeout"] == 1.5
+
+
+def test_what_was_set_for_the_model_and_the_limits_is_kept(
+    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "here" / "model").mkdir()
+    monkeypatch.setenv("MLX_TOOLS_TOTAL_TIMEOUT_MS", "12345678")
+    monkeypatch.setenv("MLX_TOOLS_BACKEND_API_KEY", "a-key-of-mine")
+    run("schedule", "add", *TASK, "--model", "model", "--temperature", "0.5", "--cache", "off")
+    with sqlite3.connect(database()) as db:
+        (text,) = db.execute("SELECT definition FROM jobs").fetchone()
+    db.close()
+    assert json.loads(text)["options"] == {
+        "model.name": str((home / "here" / "model").resolve()),
+        "model.temperature": "0.5",
+        "limits.total_timeout_ms": "12345.678",
+        "tools.cache": "off",
+    }
+    assert "a-key-of-mine" not in text
+
+
+# --- jobs that a model makes --------------------------------------------------------------------
+
+
+SCHEDULE = call("schedule_task", task="Write a note.", when="every day at 7:00")
+
+
+def test_a_model_makes_a_job_after_approval_with_no_more_than_its_session_may(run: Any) -> None:
+    with ScriptedServer(SCHEDULE, answer("Planned."), NOTE, answer("I may not.")) as server:
+        asked = run(
+            *("ask", "Plan it", "--url", server.url, "--tools", "schedule_task,clock", "--json")
+        )
+        assert asked.code == 4 and not database().exists()
+        session = asked.json["session"]
+        assert run("sessions", "resume", session, "--approve-all", "--json").code == 0
+        value = listed(run)
+        assert value["by"] == f"session {session}" and value["task"] == "Write a note."
+        assert value["policy"]["allow"] == ["schedule_task", "clock"]
+        make_due()
+        result = run("schedule", "run", "--json")
+    assert result.lines[0]["answer"] == "I may not." and not (data_dir() / "notes").exists()
+    assert len(server.prompts) == 4  # the job asked the server of its session
+
+
+def test_a_job_of_a_session_that_went_on_has_the_limits_of_that_session(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedServer(SCHEDULE, answer("Planned."), answer("Done.")) as server:
+        asked = run(
+            *("ask", "Plan it", "--url", server.url, "--tools", "schedule_task", "--json"),
+            *("--max-iterations", "3", "--timeout", "90.5", "--temperature", "0.25", "--seed", "7"),
+            *("--max-tokens", "123", "--strategy", "free", "--style", "markdown-json"),
+        )
+        monkeypatch.setenv("MLX_TOOLS_MAX_ITERATIONS", "9")
+        run("sessions", "resume", asked.json["session"], "--approve-all")
+        make_due()
+        ended = run("schedule", "run", "--json")
+    header, was = header_of(ended.lines[0]["session"]), header_of(asked.json["session"])
+    same = ("limits", "sampling", "strategy", "style", "reasoning", "request_weight", "backend")
+    assert {key: header.get(key) for key in same} == {key: was.get(key) for key in same}
+    assert header["limits"]["max_iterations"] == 3 and header["limits"]["total_timeout"] == 90.5
+
+
+def test_a_job_that_a_model_made_asks_for_its_own_approvals(run: Any) -> None:
+    with ScriptedServer(SCHEDULE, answer("Planned."), SCHEDULE) as server:
+        run(
+            *("ask", "Plan it", "--url", server.url, "--tools", "schedule_task"),
+            *("--approve", "always"),
+        )
+        make_due()
+        result = run("schedule", "run", "--json")
+    assert result.code == 4 and result.lines[0]["status"] == "paused"
+    assert listed(run)["state"] == "paused"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"task": "x", "when": "whenever"}, "not understood"),
+        ({"task": " ", "when": "@daily"}, "empty"),
+        ({"task": "x", "when": "2020-01-01 10:00"}, "past"),
+    ],
+)
+def test_a_job_that_cannot_be_is_told_to_the_model(
+    run: Any, arguments: dict[str, str], said: str
+) -> None:
+    result = run(
+        *("tools", "call", "schedule_task", json.dumps(arguments)),
+        *("--tools", "schedule_task", "--approve", "always"),
+    )
+    assert result.code != 0 and not database().exists()
+    with ScriptedServer(call("schedule_task", **arguments), answer("So be it.")) as server:
+        asked = run(*("ask", "Plan", "--url", server.url, "--tools", "schedule_task", "--json"))
+        session = asked.json["session"]
+        run("sessions", "resume", session, "--approve-all")
+        assert said in server.prompts[1]
+
+
+def test_a_dry_run_makes_no_job(run: Any) -> None:
+    result = run(
+        *("tools", "call", "schedule_task", '{"task": "x", "when": "@daily"}'),
+        *("--tools", "schedule_task", "--dry-run"),
+    )
+    assert "dry run: schedule_task was not called" in result.err and not database().exists()
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+def process(*arguments: str, background: bool = False) -> subprocess.Popen[bytes]:
+    """The program, in a process of its own; in the ``background`` as a script starts it, which is
+    with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL)
+    try:
+        return _started(*arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _started(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mlx_tools", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def wait_for(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+SLOW = Completion('{"type":"final_answer","content":"' + "slow " * 200 + '"}', size=1, delay=0.5)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_run_that_was_killed_is_in_doubt_where_it_changed_things(run: Any, changed: bool) -> None:
+    script = [NOTE, SLOW] if changed else [SLOW]
+    with ScriptedServer(*script, answer("Done.")) as server:
+        added(run, server, "--preset", "notes")
+        make_due()
+        child = process("schedule", "run")
+        try:
+            wait_for(lambda: len(server.bodies) == len(script))
+            assert listed(run)["state"] == "running"
+            assert run("schedule", "run", "--json").lines == []
+            child.send_signal(signal.SIGKILL)
+            child.wait(10)
+        finally:
+            child.kill()
+            child.communicate()
+        value = listed(run)
+        result = run("schedule", "run", "--json")
+        if changed:
+            assert value["state"] == "in_doubt" and result.lines == []
+            assert "may have changed things" in run("schedule", "list").out
+            session = value["runs"][0]["session"]
+            assert run("sessions", "resume", session).code == 0
+            assert listed(run)["state"] == "scheduled"
+            assert len(list((data_dir() / "notes").iterdir())) == 1
+        else:
+            assert value["runs"][0]["status"] == "interrupted"
+            assert result.lines[0]["answer"] == "Done." and result.lines[0]["attempt"] == 2
+
+
+@pytest.mark.slow
+def test_a_job_that_is_removed_while_it_runs_runs_to_its_end(run: Any) -> None:
+    slowly = Completion('{"type":"final_answer","content":"Done at last."}', size=4, delay=0.2)
+    with ScriptedServer(slowly) as server:
+        job = added(run, server)
+        make_due()
+        child = process("schedule", "run", "--json")
+        try:
+            wait_for(lambda: len(server.bodies) == 1)
+            removed = run("schedule", "remove", job["id"])
+            out, _ = child.communicate(timeout=30)
+        finally:
+            child.kill()
+    assert "is not broken off" in removed.err and child.returncode == 0
+    assert json.loads(out)["answer"] == "Done at last." and run("schedule", "list").out == ""
+
+
+def test_two_at_once_run_a_job_once(run: Any) -> None:
+    with ScriptedServer(*(answer(f"{n}") for n in range(4))) as server:
+        for _ in range(2):
+            run("schedule", "add", *TASK, "--url", server.url)
+        make_due()
+        children = [process("schedule", "run", "--json") for _ in range(3)]
+        lines = [line for child in children for line in child.communicate()[0].splitlines()]
+    assert len(lines) == len(server.bodies) == 2
+    assert len({json.loads(line)["job"] for line in lines}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("background", [False, True])
+def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, background: bool) -> None:
+    with ScriptedServer(answer("First.")) as server:
+        added(run, server)
+        make_due()
+        child = process("schedule", "run", "--loop", "--json", background=background)
+        try:
+            assert child.stdout is not None
+            assert json.loads(child.stdout.readline())["answer"] == "First."
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(20) == 130
+        finally:
+            child.kill()
+            child.communicate()
+    assert listed(run)["state"] == "scheduled"
+    assert list((state_dir() / "schedule.sqlite.runners").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_is_made_again_only_where_it_changed_nothing(
+    run: Any, how: signal.Signals, changed: bool
+) -> None:
+    script = [NOTE, SLOW] if changed else [SLOW]
+    with ScriptedServer(*script, answer("Done.")) as server:
+        added(run, server, "--preset", "notes")
+        make_due()
+        child = process("schedule", "run")
+        try:
+            wait_for(lambda: len(server.bodies) == len(script))
+            child.send_signal(how)
+            _, said = child.communicate(timeout=20)
+        finally:
+            child.kill()
+            child.communicate()
+        assert child.returncode == 130 and said.startswith(b"mlx-tools: interrupted: ")
+        assert listed(run)["runs"][0]["status"] == ("stopped" if changed else "interrupted")
+        assert [one["answer"] for one in run("schedule", "run", "--json").lines] == (
+            [] if changed else ["Done."]
+        )

@@ -1,0 +1,275 @@
+"""`mlx-tools tools new|add|trust|enable|disable|remove`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.terminal import Terminal
+from tests.tools.tool_folders import make_folder
+
+
+def rows(run: Run, *options: str) -> dict[str, dict[str, object]]:
+    return {row["name"]: row for row in run("tools", "list", "--json", *options).lines}
+
+
+def test_a_new_tool_passes_its_own_test_is_added_and_called(run: Run, home: Path) -> None:
+    made = run("tools", "new", "counter")
+    folder = Path(made.out.strip())
+    assert folder == (home / "here" / "counter").resolve() or folder == home / "here" / "counter"
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=home,
+    )
+    assert tests.returncode == 0, tests.stdout + tests.stderr
+    added = run("tools", "add", "counter", "--yes")
+    assert added.code == 0
+    assert added.out.strip() == str(home / "data" / "tools" / "counter")
+    assert "effects: read\n" in added.err
+    assert "to allow it in a run: --tools counter" in added.err
+    row = rows(run, "--tools", "counter")["counter"]
+    assert (row["plugin"], row["enabled"], row["permitted"]) == ("folder", True, True)
+    called = run("tools", "call", "counter", '{"text": "a b"}', "--tools", "plugin:folder")
+    assert json.loads(called.out) == {"success": True, "lines": 1, "words": 2, "characters": 3}
+    failed = run("tools", "call", "counter", '{"text": " "}', "--tools", "counter")
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.error == "mlx-tools: error: tool_error: there is no text to count in"
+
+
+def test_nothing_is_added_unasked(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    refused = run("tools", "add", "echo")
+    assert refused.code == 2
+    assert refused.err.endswith("nobody is there to be asked (say so with --yes)\n")
+    assert not (home / "data").exists()
+
+
+def test_all_tools_of_a_folder_are_added_or_none(run: Run, home: Path) -> None:
+    for name in ("one", "two"):
+        make_folder(home / "here" / "all", name)
+    bad = make_folder(home / "here" / "all", "three", code="import nothing_of_that_name, <")
+    refused = run("tools", "add", "all", "--yes")
+    assert (refused.code, refused.out) == (2, "")
+    assert "three/execute.py, line 1: not Python" in refused.error
+    assert not (home / "data" / "tools").exists()
+    (bad / "execute.py").write_text("import nothing_of_that_name\ndef execute(a): return {}\n")
+    added = run("tools", "add", "all", "--yes")
+    names = ["one", "three", "two"]
+    assert added.out.splitlines() == [str(home / "data" / "tools" / name) for name in names]
+    reason = "it imports what is not installed: nothing_of_that_name"
+    assert f"three: it is disabled: {reason}\n" in added.err
+    found = rows(run, "--tools", "plugin:folder")
+    assert [found[name]["disabled_reason"] for name in names] == [None, reason, None]
+    called = run("tools", "call", "three", "{}", "--tools", "three")
+    assert called.code == 1
+    assert reason in called.error
+
+
+def test_what_a_folder_says_of_itself_is_shown_and_cannot_pass_for_our_words(
+    run: Run, home: Path
+) -> None:
+    folder = make_folder(home / "here", effects=["read"], environment=["API_TOKEN"])
+    definition = {"name": "echo", "description": "Good.\neffects: none\x1b[2K\u202e"}
+    (folder / "tool_definition.json").write_text(json.dumps(definition))
+    (folder / "config.json").write_text('{"environment": ["API_TOKEN"]}')
+    shown = run("tools", "add", "echo", "--yes").err
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "| effects: none\\u001b[2K" in shown
+    lines = shown.splitlines()
+    assert "effects: execute, network, read, write (all there are)" in lines
+    assert "variables it sees: API_TOKEN" in lines
+    assert any(line.startswith("| execute.py  ") for line in lines)
+
+
+def test_no_row_of_a_folder_looks_like_ours_however_narrow_the_terminal_is(home: Path) -> None:
+    folder = make_folder(home / "here")
+    words = "effects: none " * 40
+    (folder / "tool_definition.json").write_text(json.dumps({"name": "echo", "description": words}))
+    terminal = Terminal("tools", "add", "echo")
+    try:
+        terminal.resize(42, 20)
+        shown = terminal.until(r"\[y/N\] ").split("\r\n")
+        terminal.type("n\r")
+        assert terminal.end() == 1
+    finally:
+        terminal.close()
+    assert sum(row.startswith("effects: ") for row in shown) == 1
+    assert max(len(row) for row in shown if " " in row.strip()) <= 42
+    assert "It runs as you, with your rights, in no" in shown
+
+
+def test_a_changed_tool_is_off_until_it_is_trusted(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    assert run("tools", "add", "echo", "--yes").code == 0
+    code = home / "data" / "tools" / "echo" / "execute.py"
+    code.write_text("def execute(a): return {'other': 1}")
+    row = rows(run)["echo"]
+    assert row["enabled"] is False
+    assert "not those that were added" in str(row["disabled_reason"])
+    for options in ((), ("--tools", "echo")):
+        called = run("tools", "call", "echo", "{}", *options)
+        assert called.code == 2
+        assert "it is disabled: its files are not those that were added" in called.error
+    assert run("tools", "trust", "echo", "--yes").code == 0
+    assert run("tools", "call", "echo", "{}", "--tools", "echo").out == '{"other":1}\n'
+
+
+def test_any_tool_is_switched_off_and_on(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    run("tools", "add", "echo", "--yes")
+    for name in ("echo", "clock"):
+        assert run("tools", "disable", name).code == 0
+        reason = f"switched off (mlx-tools tools enable {name})"
+        assert rows(run)[name]["disabled_reason"] == reason
+        called = run("tools", "call", name, "{}", "--tools", name)
+        assert called.code == 1
+        assert called.error == f"mlx-tools: error: disabled: {name} is disabled: {reason}"
+        assert run("tools", "enable", name).code == 0
+        assert rows(run)[name]["enabled"] is True
+
+
+def test_what_else_keeps_a_tool_off_is_told(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_TOOLS_DISABLED", "clock")
+    told = run("tools", "enable", "clock")
+    assert told.code == 0
+    assert told.error.endswith("clock: it is disabled: switched off by MLX_TOOLS_TOOLS_DISABLED")
+
+
+def test_a_json_file_that_is_broken_is_told_of_by_line_and_column(run: Run, home: Path) -> None:
+    folder = make_folder(home / "here")
+    (folder / "config.json").write_text('{\n  "timeout": 5,,\n}\n')
+    assert "config.json is not JSON: " in (said := run("tools", "add", "echo").error)
+    assert "(line 2, column 16)" in said
+
+
+def test_a_new_tool_is_named_as_one_would_type_it(run: Run) -> None:
+    assert run("tools", "new", "counter").error.endswith(
+        "try it: pytest counter; then: mlx-tools tools add counter"
+    )
+    Path("my tools").mkdir()
+    assert "'my tools/counter'" in run("tools", "new", "counter", "--folder", "my tools").error
+
+
+def test_a_question_about_a_folder_is_answered_after_it_was_seen(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    for typed, code in (("n\r", 1), ("\r", 1), ("\x04", 1), ("\x03", 130), ("y\r", 0)):
+        terminal = Terminal("tools", "add", "echo")
+        try:
+            terminal.type("y\r")  # before anything was shown
+            terminal.until(r"Add echo in .*\? \[y/N\] ")
+            assert terminal.process.poll() is None
+            terminal.type(typed)
+            assert terminal.end() == code
+            terminal.read_rest()
+            said = {1: "note: nothing was changed", 130: "interrupted: by Ctrl-C", 0: "tools/echo"}
+            assert said[code] in terminal.text
+        finally:
+            terminal.close()
+
+
+def test_what_was_done_is_told(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    assert run("tools", "disable", "clock").error == (
+        "mlx-tools: done: clock is off (mlx-tools tools enable clock)"
+    )
+    assert run("tools", "enable", "clock").error == "mlx-tools: done: clock can be called"
+    switched = run("tools", "enable", "fetch_url").error
+    assert switched.startswith("mlx-tools: note: fetch_url is on; it is not permitted: ")
+    run("tools", "add", "echo", "--yes")
+    assert run("tools", "remove", "echo", "--yes").error == "mlx-tools: done: removed echo"
+
+
+def test_a_tool_is_removed(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    run("tools", "add", "echo", "--yes")
+    assert run("tools", "remove", "echo").code == 2  # nobody is asked
+    assert run("tools", "remove", "echo", "--yes").code == 0
+    assert "echo" not in rows(run)
+    assert (home / "here" / "echo").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "nothing", "--yes"), "cannot be read: No such file"),
+        (("add", "empty", "--yes"), "tool_definition.json is missing"),
+        (("add", ".", "--yes"), "there is a tool clock already (built in)"),
+        (("add", "twice", "--yes"), "2 of the folders in twice hold a tool echo"),
+        (("add", "clock", "--yes"), "there is a tool clock already (built in)"),
+        (("trust", "echo", "--yes"), "there is no tool 'echo'"),
+        (("trust", "../x", "--yes"), "there is no tool '../x'"),
+        (("trust", "calculator", "--yes"), "only tools that are folders are trusted"),
+        (("add", "clock/execute.py", "--yes"), "is a file (name its folder: clock)"),
+        (("new", "calculator"), "there is a tool calculator already (built in)"),
+        (("enable", "nothing"), "there is no tool nothing"),
+        (("disable", "../x"), "there is no tool ../x"),
+        (("disable", ".."), "there is no tool .."),
+        (("remove", "clock", "--yes"), "mlx-tools tools disable clock"),
+        (("remove", "nothing", "--yes"), "there is no tool 'nothing'"),
+        (("remove", "nothing"), "there is no tool 'nothing'"),
+        (("new", "a b"), "cannot name a tool"),
+        (("new", "x", "--folder", "nothing"), "cannot be made: No such file"),
+    ],
+)
+def test_a_mistake_is_one_line(run: Run, home: Path, arguments: tuple[str, ...], said: str) -> None:
+    make_folder(home / "here", "clock")
+    (home / "here" / "empty").mkdir()
+    for name in ("a", "b"):
+        make_folder(home / "here" / "twice" / name).rename(home / "here" / "twice" / f"{name}-echo")
+    result = run("tools", *arguments)
+    assert result.code == 2
+    assert said in result.error
+
+
+def test_another_folder_can_be_named_but_not_by_a_project(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder(home / "here")
+    Path("mlx-tools.toml").write_text(f'[tools]\nfolder = "{home}/evil"\n')
+    assert "must not set this" in run("tools", "list").error
+    Path("mlx-tools.toml").unlink()
+    monkeypatch.setenv("MLX_TOOLS_TOOLS_FOLDER", "relative")
+    assert "an absolute path" in run("tools", "list").error
+    monkeypatch.setenv("MLX_TOOLS_TOOLS_FOLDER", str(home / "mine"))
+    assert run("tools", "add", "echo", "--yes").out.strip() == str(home / "mine" / "echo")
+    assert rows(run)["echo"]["enabled"] is True
+    monkeypatch.delenv("MLX_TOOLS_TOOLS_FOLDER")
+    assert "echo" not in rows(run)
+
+
+def test_a_project_can_switch_a_tool_off(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    run("tools", "add", "echo", "--yes")
+    Path("mlx-tools.toml").write_text('[tools]\ndisabled = ["plugin:folder"]\n')
+    assert "switched off by" in str(rows(run)["echo"]["disabled_reason"])
+
+
+def test_a_root_over_the_record_switches_the_folder_off(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    run("tools", "add", "echo", "--yes")
+    assert rows(run, "--root", str(home))["echo"]["enabled"] is True
+    row = rows(run, "--root", f"{home}:rw")["echo"]
+    assert "lies below the root" in str(row["disabled_reason"])
+
+
+def test_a_damaged_record_is_one_line(run: Run, home: Path) -> None:
+    (home / "data").mkdir()
+    (home / "data" / "tools.json").write_text("{")
+    assert "tools.json is damaged" in run("tools", "list").error
+
+
+def test_the_list_says_where_each_tool_comes_from(run: Run, home: Path) -> None:
+    make_folder(home / "here")
+    run("tools", "add", "echo", "--yes")
+    lines = {line.split()[0]: line.split()[1] for line in run("tools", "list").out.splitlines()}
+    assert (lines["clock"], lines["echo"]) == ("builtin", "folder")

@@ -1,0 +1,60 @@
+"""What the page on tasks for later shows besides commands: times, files for other programs."""
+
+from __future__ import annotations
+
+import configparser
+import plistlib
+import re
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.schedule import parse_when
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scheduler.md").read_text()
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def shown_times() -> list[str]:
+    """The examples in the table of times, and those that end in a zone."""
+    table = PAGE.split("## When")[1].split("`TIME` is")[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:] for line in table.splitlines() if line[:3] == "| `"]
+    rows += [row.split("|")[1:] for row in re.findall(r"^\| [a-z].*$", table, re.MULTILINE)]
+    cells = [row[1].strip() or row[0] for row in rows]
+    zones = PAGE.split("may end in the zone that it is in: ")[1].split(". Else")[0]
+    return [time for cell in (*cells, zones) for time in re.findall("`([^`]+)`", cell)]
+
+
+@pytest.mark.parametrize("text", shown_times())
+def test_a_time_that_is_shown_is_understood(text: str) -> None:
+    assert parse_when(text, "Europe/Berlin", NOW).next_after(NOW) is not None
+
+
+def test_many_times_are_shown() -> None:
+    shown = set(shown_times())
+    assert {"2030-01-31 17:00", "in 1h30m", "9am on fri", "@weekly"} <= shown
+    assert len(shown) > 30 and "30 8 * * * UTC" in shown
+
+
+def block(name: str) -> str:
+    """The block of the page that is to be this file."""
+    found = re.search(rf"<!-- file: {re.escape(name)} -->\n```text\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_launchd_is_told_to_look_every_five_minutes() -> None:
+    job = plistlib.loads(block("mlx-tools.schedule.plist").encode())
+    assert job["Label"] == "mlx-tools.schedule" and job["StartInterval"] == 300
+    shell, flag, command = job["ProgramArguments"]
+    assert (shell, flag) == ("/bin/sh", "-c") and " schedule run >>" in command
+    assert subprocess.run([shell, "-n", flag, command], check=False).returncode == 0
+
+
+def test_systemd_is_told_to_keep_it_running() -> None:
+    unit = configparser.ConfigParser()
+    unit.read_string(block("mlx-tools-schedule.service"))
+    assert unit["Service"]["execstart"].endswith("mlx-tools schedule run --loop")
+    assert unit["Service"]["successexitstatus"] == "130"
