@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -103,11 +104,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files in a folder."""
+    """The size of all files in a folder; what goes away while they are counted has none."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue  # it went away while we counted
+    for parent, _, names in os.walk(folder):  # a folder that is gone is passed over
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).stat().st_size
     return total

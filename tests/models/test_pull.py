@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import resource
 import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlx_tools.errors import ModelError
-from mlx_tools.models.embedded import SMOLLM2, EmbeddedModel, is_complete, model_folder
+from mlx_tools.models.embedded import (
+    SMOLLM2,
+    EmbeddedModel,
+    folder_bytes,
+    is_complete,
+    model_folder,
+)
 from mlx_tools.models.fetch import Progress
 from mlx_tools.models.files import read_model_files
 from mlx_tools.models.pull import pull_embedded, verify
@@ -192,6 +200,25 @@ def test_a_pull_that_is_interrupted_cleans_up_and_ends_its_programs(
         pull_embedded(model, interrupt, precision="float32", environ=environ)
     assert not folder_of(model, environ).exists()
     assert leftovers(model, environ) == []
+
+
+def test_what_goes_away_while_it_is_counted_has_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an installer's own folders do."""
+    (tmp_path / "going").mkdir()
+    (tmp_path / "going" / "file").write_bytes(b"123")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_bytes(b"12345")
+    scan = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "going":
+            Path(path).rename(tmp_path.parent / f"{tmp_path.name}-gone")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert folder_bytes(tmp_path) == 5
 
 
 def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
