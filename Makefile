@@ -8,6 +8,9 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 QUESTION ?= What is 17 * 23?
 
+# Tests start the command some hundred times: compiled anew each time, it takes twice as long.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow check format docs lock clean
 
