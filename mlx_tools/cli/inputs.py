@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import stat
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO
 
 from mlx_tools.cli.output import complain
 from mlx_tools.errors import UsageError
+from mlx_tools.protocol.strict import HOOKS, Unreadable
 
 MAX_BYTES = 64 * 1024 * 1024
 """More than this is no question, completion or list of tools, but a mistake."""
@@ -74,43 +74,15 @@ def parse_json(text: str, name: str) -> Any:
     that overflows mean nothing for certain.
     """
     try:
-        return json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float
-        )
+        return json.loads(text, **HOOKS)
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{name}: not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
         ) from None
-    except _Unsound as error:
+    except Unreadable as error:
         raise UsageError(f"{name}: {error}") from None
-    except (RecursionError, ValueError):
-        raise UsageError(f"{name}: not JSON: nested too deep, or a number too long") from None
-
-
-class _Unsound(Exception):
-    """The text is JSON to some readers and not to others; the message says why."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _Unsound(f"the key {key[:40]!a} stands twice in one object")
-            seen.add(key)
-    return value
-
-
-def _constant(word: str) -> Any:
-    raise _Unsound(f"not JSON: {word}")
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise _Unsound(f"the number {digits[:40]} is too large")
-    return value
+    except RecursionError:
+        raise UsageError(f"{name}: not JSON: nested too deep") from None
 
 
 def read_json(path: Path) -> Any:

@@ -8,7 +8,7 @@ be written as UTF-8 again), no more than `MAX_DEPTH` levels and `MAX_DIGITS` dig
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json.decoder import JSONDecodeError, JSONDecoder
 from typing import Any, Final
 
@@ -56,12 +56,15 @@ def _constant(word: str) -> Any:
     raise Unreadable(f"{word} is no JSON")
 
 
-_DECODER: Final[Any] = JSONDecoder(
-    object_pairs_hook=_object,
-    parse_float=_float,
-    parse_int=_integer,
-    parse_constant=_constant,
-)
+HOOKS: Final[Mapping[str, Any]] = {
+    "object_pairs_hook": _object,
+    "parse_float": _float,
+    "parse_int": _integer,
+    "parse_constant": _constant,
+}
+"""What holds the standard library's reader to it: whatever is not sound raises `Unreadable`."""
+
+_DECODER: Final[Any] = JSONDecoder(**HOOKS)
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once
 
 
