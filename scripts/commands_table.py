@@ -6,15 +6,10 @@ python scripts/commands_table.py --check    exit 1 where it is out of date
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Final
 
 from mlx_tools.tools.command.rules import Rule, rules
-
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
-BEGIN: Final = "<!-- table of programs: written by scripts/commands_table.py -->"
-END: Final = "<!-- end of the table of programs -->"
+from scripts.stretch import Stretch
 
 OPERANDS: Final = {"paths": "paths", "revisions": "commits, paths", "text": "text", "none": ""}
 
@@ -28,13 +23,6 @@ def table() -> str:
             cells = (f"`{one.name}`", one.about, _operands(one), _options(one))
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
-
-
-def page_with_table(page: str) -> str:
-    """The page with today's table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 def _operands(rule: Rule) -> str:
@@ -51,17 +39,7 @@ def _options(rule: Rule) -> str:
     return f"`{' '.join(names)}`" if names else ""
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with ``--check`` say whether it is up to date."""
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = page_with_table(page)
-    if arguments == ["--check"]:
-        if page != wanted:
-            print(f"{PAGE.name} is out of date: run {Path(__file__).name}", file=sys.stderr)
-        return int(page != wanted)
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
-
+STRETCH: Final = Stretch("commands.md", "table of programs", "commands_table.py", table)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    STRETCH.main()

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from scripts.stretch import ROOT, Stretch
+
 PACKAGE: Final = "mlx_tools"
 FACE: Final = "__init__"
 """The room of the public names: the package itself."""
@@ -51,10 +51,6 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
 
 BESIDE: Final = frozenset({("prompt", "protocol")})
 """(importer, imported): the pairs on one floor that may. Only the styles of the protocol."""
-
-BEGIN: Final = "<!-- import diagram: written by scripts/import_diagram.py -->"
-END: Final = "<!-- end of import diagram -->"
-PAGE: Final = ROOT / "docs" / "architecture.md"
 
 
 def floor_of(room: str) -> int | None:
@@ -205,27 +201,9 @@ def label(room: str) -> str:
     return f"{room}/" if (ROOT / PACKAGE / room).is_dir() else f"{room}.py"
 
 
-def page_with_diagram(page: str) -> str:
-    """The page's text with the present diagram between its two marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE.relative_to(ROOT)}: the marks of the import diagram are missing")
-    return f"{before}{BEGIN}\n\n{diagram()}\n\n{END}{after}"
-
-
-def main() -> None:
-    """Writes the diagram, or with ``--check`` only looks."""
-    if faults := violations():
-        raise SystemExit("\n".join(faults))
-    old = PAGE.read_text(encoding="utf-8")
-    new = page_with_diagram(old)
-    if new == old:
-        return
-    if "--check" in sys.argv[1:]:
-        raise SystemExit(f"{PAGE.relative_to(ROOT)} is out of date: make docs")
-    PAGE.write_text(new, encoding="utf-8")
-
+STRETCH: Final = Stretch("architecture.md", "import diagram", "import_diagram.py", diagram)
 
 if __name__ == "__main__":
-    main()
+    if faults := violations():
+        raise SystemExit("\n".join(faults))
+    STRETCH.main()

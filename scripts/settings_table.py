@@ -6,15 +6,10 @@ python scripts/settings_table.py --check    exit 1 where it is out of date
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools import config
-
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
-BEGIN: Final = "<!-- table of settings: written by scripts/settings_table.py -->"
-END: Final = "<!-- end of the table of settings -->"
+from scripts.stretch import Stretch
 
 PROJECT: Final = {
     "never": "no",
@@ -49,13 +44,6 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def page_with_table(page: str) -> str:
-    """The page with today's table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-
-
 def _code(value: Any) -> str:
     if value is None:
         return ""
@@ -67,17 +55,7 @@ def _code(value: Any) -> str:
     return f"`{shown!r}`".replace("'", '"')
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with ``--check`` say whether it is up to date."""
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = page_with_table(page)
-    if arguments == ["--check"]:
-        if page != wanted:
-            print(f"{PAGE.name} is out of date: run {Path(__file__).name}", file=sys.stderr)
-        return int(page != wanted)
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
-
+STRETCH: Final = Stretch("configuration.md", "table of settings", "settings_table.py", table)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    STRETCH.main()
