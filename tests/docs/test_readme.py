@@ -45,6 +45,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ADDRESS = "127.0.0.1:8080"
 SECONDS = 300
+SHORT = 2
+"""Commands of a section that is run by default; every one starts Python anew."""
 
 RUN = {"console", "python"}
 PARSED = {"json": json.loads, "toml": tomllib.loads}
@@ -100,6 +102,10 @@ class Section:
     @property
     def installs(self) -> bool:
         return any(b.kind == "console" and INSTALLS.search(b.body) for b in self.blocks)
+
+    @property
+    def is_long(self) -> bool:
+        return sum(len(commands(b.body)) for b in self.blocks if b.kind == "console") > SHORT
 
     @property
     def without_model(self) -> Section:
@@ -231,7 +237,8 @@ def to_run() -> Iterator[object]:
         for section in sections(page.read_text(encoding="utf-8")):
             if section.runs:
                 marks = [pytest.mark.real, pytest.mark.slow] if section.needs_model else []
-                if section.installs and page != PAGES[0]:  # the README's tour does the like
+                # The README's tour does the like of these.
+                if page != PAGES[0] and (section.installs or section.is_long):
                     marks = [pytest.mark.slow]
                 yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
 
