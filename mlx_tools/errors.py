@@ -16,7 +16,7 @@ configuration, the backend or the disk is at fault, and its message says what to
     │   ├── BackendTimeout       the completion did not end within its time
     │   └── BackendDead          the server answers, but its model thread has died: restart it
     ├── ModelError               a model cannot be fetched, verified or converted (exit code 3)
-    ├── KnowledgeBaseError       the knowledge base cannot be read or written (exit code 1)
+    ├── KnowledgeBaseError       the knowledge base cannot be read or written (exit code 2)
     ├── ScheduleError            the schedule of jobs cannot be read or written (exit code 2)
     └── TranscriptError          a transcript cannot be written, or read as one (exit code 2)
 """
@@ -127,8 +127,6 @@ class ModelError(MlxToolsError):
 
 class KnowledgeBaseError(MlxToolsError):
     """The knowledge base cannot be read or written: a full disk, a damaged file."""
-
-    exit_code = EXIT_STOPPED
 
 
 class TranscriptError(MlxToolsError):

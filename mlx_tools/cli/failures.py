@@ -57,15 +57,17 @@ def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
 
 
 def refused(error: OSError) -> int:
-    """Say what the system refused, such as room on a disk that is full; the exit code.
+    """Say what the system refused, such as room on a disk that is full; the exit code, which is
+    that of every file that cannot be written.
 
     Whoever has read enough of standard output is told nothing.
     """
-    if not isinstance(error, BrokenPipeError):
-        where = f"{error.filename}: " if error.filename else ""
-        complain(f"{where}{error.strerror or error}")
     _silence_stdout()
-    return EXIT_STOPPED
+    if isinstance(error, BrokenPipeError):
+        return EXIT_STOPPED
+    where = f"{error.filename}: " if error.filename else ""
+    complain(f"{where}{error.strerror or error}")
+    return EXIT_USAGE
 
 
 def _usage(message: str, error: Exception) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.core.full_disk import file_size_limit
+
 
 @pytest.fixture
 def docs(home: Path) -> Path:
@@ -87,8 +89,19 @@ def test_a_damaged_file_is_one_line(run: Any, docs: Path, home: Path) -> None:
     (home / "data" / "knowledge-base.sqlite3").write_bytes(b"damaged beyond all repair " * 200)
     for arguments in (("add", "docs"), ("search", "x"), ("list",), ("remove", "default")):
         result = run("kb", *arguments)
-        assert result.code == 1
+        assert result.code == 2
         assert "no knowledge base" in result.error
+
+
+@pytest.mark.parametrize("size", [1_000, 30_000])
+def test_a_full_disk_ends_like_any_file_that_cannot_be_written(
+    run: Any, docs: Path, size: int
+) -> None:
+    with file_size_limit(size):
+        result = run("kb", "add", "docs")
+    assert result.code == 2
+    assert "full" in result.error
+    assert run("kb", "add", "docs").code == 0
 
 
 def test_the_tool_answers_once_something_was_added(run: Any, docs: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(
         pytest.skip("no /dev/full on this system")
     with full.open("w") as out:
         done = subprocess.run([*PROGRAM, *command], stdout=out, stderr=subprocess.PIPE)
-    assert done.returncode == 1 and done.stderr.count(b"\n") == 1
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("command", ["--help", "--version"])
