@@ -96,6 +96,14 @@ def _passage(
     return Passage(begin, end, line, bisect_right(starts, end - 1, lo=line - 1), heading)
 
 
+def defined_in(heading: str) -> str:
+    """The name that a heading is the definition of, or else the heading, without its arguments and
+    marks."""
+    if (found := _DEFINITION.fullmatch(heading)) is not None and found["name"]:
+        return found["name"]
+    return heading.partition("(")[0].strip("`* \t")
+
+
 # --- where sections begin -----------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ _OFFICE: Final = frozenset(
 """What people take for text, and is not read here: they are told of each."""
 
 PDF: Final = ".pdf"
+_WRITTEN: Final = _MARKDOWN | _RST | _HTML | _TEX | _PROSE | {PDF, _NOTEBOOK}
 
 _PRIVATE_KEY: Final = re.compile(rb"\A\s{0,64}-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _RST_MARK: Final = re.compile(r"^(?:\.\. [\w:-]+|:[\w ]+:|[=~^\"'*+#-]{3,}[ \t]*)$", re.MULTILINE)
@@ -67,6 +68,11 @@ class Document:
 def suffix_of(name: str) -> str:
     """The ending by which a file's form is known, in small letters."""
     return PurePath(name).suffix.lower()
+
+
+def is_prose(name: str) -> bool:
+    """Whether a file of this name is written for people, and not for a machine."""
+    return suffix_of(name) in _WRITTEN
 
 
 def limit_of(name: str) -> int:

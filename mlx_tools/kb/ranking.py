@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.kb.database import DAMAGED, Database
+from mlx_tools.kb.names import dotted_names, places_of
 from mlx_tools.kb.query import FEW, query_of
+from mlx_tools.kb.terms import asked
 
 _PASSAGES: Final = 240
 _FILES: Final = 1_000
@@ -60,6 +62,8 @@ class Ranking:
         self._database = database
         self._corpus = () if corpus is None else (corpus,)
         self.query = query_of(question, self._count)
+        self._names = dotted_names(question)
+        self._asked = set(asked(question))
 
     def best(self, limit: int) -> list[tuple[Row, float]]:
         """The best passage of each of the best files, with the file's score; then further ones, and
@@ -74,6 +78,10 @@ class Ranking:
         }
         for file, score in self._files():
             scores[file] = scores.get(file, 0.0) + score
+        lift = self._share_of_names() * max(scores.values(), default=0.0)
+        for file, row in self._named().items():
+            scores[file] = scores.get(file, 0.0) + lift
+            of_file.setdefault(file, []).insert(0, row)
         order, copies = self._apart(sorted(scores, key=lambda file: (-scores[file], file)), limit)
         best = {
             file: of_file[file][0] if file in of_file else self._passage_of(*file)
@@ -134,6 +142,24 @@ class Ranking:
         )
         found = next(self._ask(query, self.query.expression), (first,))
         return Row(found[0], 0.0, file, path)
+
+    def _named(self) -> dict[_File, Row]:
+        """The files that define or document a dotted name of the question, each with the passage
+        that does."""
+        corpus = self._corpus[0] if self._corpus else None
+        places = (
+            place for name in self._names for place in places_of(self._database, name, corpus)
+        )
+        rows: dict[_File, Row] = {}
+        for path, file, passage in places:
+            rows.setdefault((path, file), Row(passage, 0.0, file, path))
+        return rows
+
+    def _share_of_names(self) -> float:
+        """How much of the question its dotted names are: where it asks for one alone, what defines
+        it comes before all else."""
+        of_names = {term for name in self._names for term in asked(name)}
+        return len(of_names & self._asked) / max(len(self._asked), 1)
 
     # --- the indexes ---
 
