@@ -20,6 +20,9 @@ from mlx_tools.kb.walk import Place
 DEFAULT_CORPUS: Final = "default"
 DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 100
+MAX_ANEW_BYTES: Final = 50_000_000
+"""Files that are indexed anew at once, where most others go, have no more: some 20 s of work."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
@@ -128,7 +131,10 @@ class KnowledgeBase:
             with database.writing():
                 alone = list(database.rows("SELECT name FROM corpus LIMIT 2")) == [(corpus,)]
                 removed = database.drop_all() if alone else 0
-            if not alone:
+            if not alone and _most_goes(database, number):
+                with database.writing():
+                    removed = database.keep_others(number, on_progress)
+            elif not alone:
                 removed = self._emptied(database, number, on_progress)
                 with database.writing():
                     database.drop_corpus(number)
@@ -167,6 +173,14 @@ class KnowledgeBase:
             f"there {verb} {', '.join(names[:20])}" if names else "mlx-tools kb add PATH makes one"
         )
         raise UsageError(f"there is no corpus {corpus[:100]!r}", hint=hint)
+
+
+def _most_goes(database: Database, corpus: int) -> bool:
+    """Whether it is quicker to index what stays anew than to take out the files of a corpus one by
+    one, and quick enough for others to wait: that is one transaction."""
+    query = "SELECT coalesce(sum(size), 0) FROM file WHERE problem = '' AND"
+    goes, stays = (int(database.one(f"{query} corpus {sign} ?", corpus)[0]) for sign in ("=", "!="))
+    return stays <= min(goes, MAX_ANEW_BYTES)
 
 
 def _checked(name: str) -> None:

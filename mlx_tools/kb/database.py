@@ -56,6 +56,9 @@ class FileRow(NamedTuple):
 DAMAGED: Final = "malformed"
 """As SQLite says it, for what it does not see."""
 
+_ODD_VALUES: Final = (TypeError, ValueError, LookupError, StopIteration)
+"""What comes of a value in the file that nobody has put there."""
+
 _FILES: Final = "SELECT id, path, size, stamp, settled, hash, reader, problem FROM file"
 
 
@@ -166,14 +169,17 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction: all that is done within is kept, or nothing."""
+        """A transaction: all that is done within is kept, or nothing. Values that nobody has put
+        into the file are damage, as in `reading`."""
         self._sql.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._sql.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 self._sql.execute("ROLLBACK")
+            if isinstance(error, _ODD_VALUES):
+                raise sqlite3.DatabaseError(DAMAGED) from error
             raise
 
     @contextlib.contextmanager
@@ -183,7 +189,7 @@ class Database:
         self._sql.execute("BEGIN")
         try:
             yield
-        except (TypeError, ValueError, LookupError, StopIteration) as error:
+        except _ODD_VALUES as error:
             raise sqlite3.DatabaseError(DAMAGED) from error
         finally:
             with contextlib.suppress(sqlite3.Error):
@@ -289,6 +295,25 @@ class Database:
         self._sql.execute("DELETE FROM passage")
         self._sql.execute("DELETE FROM file")
         self._sql.execute("DELETE FROM corpus")
+        return removed
+
+    def keep_others(self, corpus: int, tell: Callable[[int, int, str], None]) -> int:
+        """Removes a corpus and indexes anew what stays, and returns how many files with text it
+        had. ``tell`` is told after each file that stays how many are done, of how many, and its
+        path."""
+        sql = self._sql
+        query = "SELECT count(*) FROM file WHERE corpus=? AND problem = ''"
+        removed: int = self.one(query, corpus)[0]
+        clear(sql)
+        sql.execute(
+            "DELETE FROM passage WHERE file IN (SELECT id FROM file WHERE corpus=?)", (corpus,)
+        )
+        sql.execute("DELETE FROM file WHERE corpus=?", (corpus,))
+        self.drop_corpus(corpus)
+        left = sql.execute("SELECT id, title, shown, path FROM file WHERE problem = ''").fetchall()
+        for done, (file, title, shown, path) in enumerate(left, start=1):
+            change(sql, file, title, shown, self.text(file)[0])
+            tell(done, len(left), path)
         return removed
 
     def tidy(self) -> None:

@@ -372,11 +372,19 @@ def test_words_of_the_database_that_are_no_text_are_told_in_ours(
         "UPDATE file SET path = CAST(CAST(path AS BLOB) || x'ff00fe' AS TEXT)",
         "UPDATE file SET title = CAST(x'ff' AS TEXT)",
         "UPDATE file SET path = path || char(0)",
+        "UPDATE file SET title = x'ff'",
+        "UPDATE file SET shown = x'ff'",
+        "UPDATE file SET size = 'large'",
+        "UPDATE passage SET heading = x'ff'",
+        "UPDATE passage SET start = 'x'",
     ],
 )
+@pytest.mark.parametrize("other", ["", "0.md", "."])
 def test_a_file_that_somebody_changed_is_told_of(
-    base: KnowledgeBase, folder: Path, filled: bytes, change: str
+    base: KnowledgeBase, folder: Path, filled: bytes, change: str, other: str
 ) -> None:
+    if other:
+        base.add([folder / other], "other")
     with sqlite3.connect(base.path) as sql:
         sql.execute("PRAGMA foreign_keys = OFF")
         sql.execute(change)

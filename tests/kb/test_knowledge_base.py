@@ -217,14 +217,32 @@ def test_a_corpus_has_a_plain_name(base: KnowledgeBase, folder: Path, name: str)
 # --- the file -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("staying", "told"), [("milk", [(1, 2), (2, 2)]), (".", [(2, 2)])])
 def test_a_corpus_that_is_removed_leaves_the_others_as_they_were(
+    base: KnowledgeBase, folder: Path, staying: str, told: list[object]
+) -> None:
+    """Where most goes, what stays is indexed anew; else what goes is taken out."""
+    base.add([folder / staying], "stays")
+    before, heard = contents(base), []
+    base.add([folder if staying == "milk" else folder / "milk"], "goes")
+    removed = base.remove("goes", on_progress=lambda *done: heard.append(done[:2]))
+    assert removed == (5 if staying == "milk" else 2)
+    assert contents(base) == before and heard == told
+
+
+def test_a_removal_that_is_broken_off_where_most_goes_removes_nothing(
     base: KnowledgeBase, folder: Path
 ) -> None:
     base.add([folder / "milk"], "milk")
-    before, told = contents(base), []
     base.add([folder], "all")
-    assert base.remove("all", on_progress=lambda *done: told.append(done[:2])) == 5
-    assert contents(base) == before and told == [(5, 5)]
+    before = contents(base)
+
+    def stop(*done: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        base.remove("all", on_progress=stop)
+    assert contents(base) == before
 
 
 def test_the_only_corpus_is_removed_at_once(base: KnowledgeBase, folder: Path) -> None:
