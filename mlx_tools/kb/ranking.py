@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from mlx_tools.kb.copies import Told
 from mlx_tools.kb.database import DAMAGED, Database
 from mlx_tools.kb.names import dotted_names, places_of
 from mlx_tools.kb.query import FEW, query_of
@@ -64,6 +65,7 @@ class Ranking:
         self.query = query_of(question, self._count)
         self._names = dotted_names(question)
         self._asked = set(asked(question))
+        self._last = 0, ""
 
     def best(self, limit: int) -> list[tuple[Row, float]]:
         """The best passage of each of the best files, with the file's score; then further ones, and
@@ -82,36 +84,52 @@ class Ranking:
         for file, row in self._named().items():
             scores[file] = scores.get(file, 0.0) + lift
             of_file.setdefault(file, []).insert(0, row)
-        order, copies = self._apart(sorted(scores, key=lambda file: (-scores[file], file)), limit)
-        best = {
-            file: of_file[file][0] if file in of_file else self._passage_of(*file)
-            for file in (*order, *copies)
-        }
-        shown = {row.passage for row in best.values()}
-        lowest = min((scores[file] for file in order), default=0.0)
-        further = [
-            row for row in rows if row.passage not in shown and (row.path, row.file) not in copies
-        ]
-        last = (*further, *(best[file] for file in copies))
-        return [
-            *((best[file], scores[file]) for file in order),
-            *((row, min(row.score, lowest)) for row in last),
-        ][:limit]
-
-    def _apart(self, ranked: Iterable[_File], limit: int) -> tuple[list[_File], list[_File]]:
-        """The first ``limit`` files that hold different things, and those passed on the way that
-        hold, byte by byte, what one of them does."""
-        first: dict[bytes, _File] = {}
-        copies: list[_File] = []
-        for path, file in ranked:
-            digest = next(self._ask("SELECT hash FROM file WHERE id=?", file))[0]
-            if len(first) == limit:
+        ranked = sorted(scores, key=lambda file: (-scores[file], file))
+        told = Told()
+        order, copies = self._apart(ranked, of_file, limit, told)
+        shown = {row.passage for row in (*order.values(), *copies.values())}
+        further: list[Row] = []
+        repeated: list[Row] = []
+        for row in rows:
+            if row.passage in shown or (row.path, row.file) in copies:
+                continue
+            if len(order) + len(further) >= limit:
                 break
-            if digest in first:
-                copies.append((path, file))
-            else:
-                first[digest] = (path, file)
-        return list(first.values()), copies
+            (repeated if told.repeats(self._text_of(row)) else further).append(row)
+        found = [(row, scores[file]) for file, row in order.items()]
+        lowest = min((score for _, score in found), default=0.0)
+        for row in (*further, *copies.values(), *repeated):
+            lowest = min(lowest, row.score)
+            found.append((row, lowest))
+        return found[:limit]
+
+    def _apart(
+        self, ranked: Iterable[_File], of_file: Mapping[_File, list[Row]], limit: int, told: Told
+    ) -> tuple[dict[_File, Row], dict[_File, Row]]:
+        """The first ``limit`` files that hold different things, and those passed on the way that
+        hold, byte by byte, what one of them does, or whose best passage says nearly what another
+        did; each with its best passage."""
+        digests: set[bytes] = set()
+        order: dict[_File, Row] = {}
+        copies: dict[_File, Row] = {}
+        for path, file in ranked:
+            if len(order) == limit:
+                break
+            digest = next(self._ask("SELECT hash FROM file WHERE id=?", file))[0]
+            rows = of_file.get((path, file))
+            best = rows[0] if rows else self._passage_of(path, file)
+            # what was found by its name alone may well begin with what many files begin with
+            is_copy = digest in digests or (bool(rows) and told.repeats(self._text_of(best)))
+            (copies if is_copy else order)[path, file] = best
+            digests.add(digest)
+        return order, copies
+
+    def _text_of(self, row: Row) -> str:
+        """The text of a passage. That of the last file is kept: further ones are often of it."""
+        start, stop = next(self._ask("SELECT start, stop FROM passage WHERE id=?", row.passage))
+        if self._last[0] != row.file:
+            self._last = row.file, self._database.text(row.file)[0]
+        return self._last[1][start:stop]
 
     def _passages(self) -> list[Row]:
         """The passages that match best, the best first; equal ones in the order of their files."""
