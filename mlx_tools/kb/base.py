@@ -92,7 +92,7 @@ class KnowledgeBase:
         if not self.path.exists():
             self._known(corpus)
             return []
-        with Database(self.path, create=False) as database, database.guarded():
+        with self._read() as database, database.guarded():
             number = database.corpus(corpus) if corpus and _NAME.fullmatch(corpus) else None
             if corpus is not None and number is None:
                 self._known(corpus)
@@ -111,7 +111,7 @@ class KnowledgeBase:
             "FROM corpus LEFT JOIN file ON file.corpus = corpus.id GROUP BY corpus.id "
             "ORDER BY corpus.name"
         )
-        with Database(self.path, create=False) as database, database.guarded():
+        with self._read() as database, database.guarded():
             return [Corpus(*row) for row in database.rows(query)]  # type: ignore[arg-type]
 
     def remove(
@@ -140,6 +140,9 @@ class KnowledgeBase:
                     database.drop_corpus(number)
             database.tidy()
             return removed
+
+    def _read(self) -> Database:
+        return Database(self.path, create=False, only_read=True)
 
     def _emptied(self, database: Database, corpus: int, on_progress: OnProgress) -> int:
         """Removes the files of a corpus, batch by batch, and returns how many had text."""

@@ -7,6 +7,7 @@ alike they are: invoices, minutes, readings.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from mlx_tools.kb.terms import terms
@@ -14,6 +15,9 @@ from mlx_tools.kb.terms import terms
 _IN_A_ROW: Final = 3
 _SHARE: Final = 0.9
 """How many of a text's stretches of so many words stand in another that says the same."""
+
+_OWNER: Final = re.compile(r"^\W*(?:copyright\b|\(c\)|©).*$", re.MULTILINE | re.IGNORECASE)
+"""Whose a text is, and since when: it makes no other text of it."""
 
 MOST: Final = 300
 """Texts that are compared; what comes later is taken for new."""
@@ -31,7 +35,7 @@ class Told:
         self._compared += 1
         if self._compared > MOST:
             return False
-        words = list(terms(text))
+        words = list(terms(_OWNER.sub("", text)))
         numbers = frozenset(word for word in words if any(map(str.isdigit, word)))
         rows = range(max(1, len(words) - _IN_A_ROW + 1))
         said = frozenset(tuple(words[at : at + _IN_A_ROW]) for at in rows)

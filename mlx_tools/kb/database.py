@@ -83,34 +83,58 @@ class Entry(NamedTuple):
 
 class Database:
     """An open knowledge base. ``create`` makes the file where there is none, readable by its owner
-    alone.
+    alone; ``only_read`` is for whoever writes nothing, and may do so on a disk that lets nobody.
 
     Everything here raises `KnowledgeBaseError` where SQLite or the disk refuses.
     """
 
-    def __init__(self, path: Path, *, create: bool = True, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool = True,
+        only_read: bool = False,
+        max_bytes: int | None = None,
+    ) -> None:
         self.path = path
         with self.guarded():
             if create:
                 private_dir(path.parent)
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 os.close(os.open(path, flags, 0o600))
-            self._sql = sqlite3.connect(
-                path.absolute().as_uri() + "?mode=rw",
-                uri=True,
-                timeout=BUSY_SECONDS,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            at_rest = only_read and self._is_at_rest()
+            self._sql = self._connected("mode=rw")
         try:
             with self.guarded():
-                self._prepare()
+                try:
+                    self._prepare()
+                except sqlite3.OperationalError:
+                    if not at_rest:
+                        raise
+                    self._sql.close()
+                    self._sql = self._connected("mode=ro&immutable=1")
+                    self._prepare()
                 if max_bytes is not None:
                     size = self.one("PRAGMA page_size")[0]
                     self._sql.execute(f"PRAGMA max_page_count={max(max_bytes // size, 1)}")
         except BaseException:
             self.close()
             raise
+
+    def _connected(self, how: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?{how}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    def _is_at_rest(self) -> bool:
+        """Whether all that was written is in the file itself: then it can be read without the two
+        beside it, for which a full disk has no room and a read-only one no leave."""
+        log = Path(f"{self.path}-wal")
+        return not log.exists() or log.stat().st_size == 0
 
     def _prepare(self) -> None:
         sql = self._sql

@@ -8,13 +8,13 @@ from typing import Final
 from mlx_tools.errors import KnowledgeBaseError
 
 _PROBLEMS: Final = (
-    ("full", "the disk is full", "free some space and add again: what was finished is kept"),
+    ("full", "the disk is full", "free some space and try again: what was finished is kept"),
     ("locked", "another program writes to it", "wait until that has ended"),
     ("readonly", "it may not be written to", "check the permissions of the file and its folder"),
     ("unable to open", "it cannot be opened", "check the permissions of the file and its folder"),
     ("not a database", "it is no knowledge base", "move the file away and add again"),
     ("malformed", "it is damaged", "move the file away and add again"),
-    ("disk I/O", "the disk failed, or is full", "check the disk and add again"),
+    ("disk I/O", "the disk failed, or is full", "check the disk and try again"),
     ("no such module: fts5", "this Python's SQLite has no FTS5", "use another build of Python"),
     ("interrupted", "it took too long", "ask with fewer words"),
 )

@@ -52,6 +52,16 @@ def test_texts_that_differ_in_a_number_are_no_copies(base: KnowledgeBase, tmp_pa
     assert "other.md" not in paths(base, "invoice for the wombat burrow", limit=4)
 
 
+def test_whose_a_text_is_makes_no_other_text_of_it(base: KnowledgeBase, tmp_path: Path) -> None:
+    texts = {
+        f"{n}.txt": f"{mark} 201{n} {who}\n\n{TEXT}\n"
+        for n, (mark, who) in enumerate([("Copyright", "A. Bell"), ("# (c)", "B"), ("©", "C. Dy")])
+    }
+    texts["other.md"] = "# Animals\n\nMarsupials, among them the wombat.\n"
+    base.add([written(tmp_path / "d", texts)])
+    assert "other.md" in paths(base, "where does the wombat sleep", limit=2)
+
+
 def test_files_that_are_found_by_name_alone_are_no_copies(
     base: KnowledgeBase, tmp_path: Path
 ) -> None:
