@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from mlx_tools import paths
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.kb.adding import BATCH_FILES, Added, Adding, OnProgress
 from mlx_tools.kb.database import Database, FileRow
+from mlx_tools.kb.problems import translated
 from mlx_tools.kb.search import Hit, search
 from mlx_tools.kb.snippet import SNIPPET_CHARS
 from mlx_tools.kb.walk import Place
@@ -138,7 +140,14 @@ class KnowledgeBase:
                 removed = self._emptied(database, number, on_progress)
                 with database.writing():
                     database.drop_corpus(number)
-            database.tidy()
+            try:
+                database.tidy()
+            except sqlite3.Error as error:
+                why = translated(self.path, str(error)).message
+                raise KnowledgeBaseError(
+                    f"{corpus} was removed, but the room that it took was not given back: {why}",
+                    hint="what is added next takes that room",
+                ) from None
             return removed
 
     def _read(self) -> Database:
