@@ -27,7 +27,9 @@ _QUOTE: Final = re.compile(r"> ?(.*)")
 _TITLE: Final = re.compile(r"#{1,6} ")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _NOTICE: Final = re.compile(r"\[(.*)\]", re.DOTALL)
-_CUT: Final = re.compile(r"\[\.\.\. .* \.\.\.\]")
+_CUT: Final = re.compile(r"\[\.\.\. .* \.\.\.\]|\[[^\[\]]*:\]")
+_FROM: Final = re.compile(r"^\[from [0-9]+\] ")
+"""What the host writes where the middle was left out, and before the summary of each part of it."""
 
 
 class _Unit(NamedTuple):
@@ -61,7 +63,8 @@ def _of_one(question: str, text: str) -> str:
         text = notice[1]
     if len(text) <= WHOLE_CHARS:
         return text.strip()
-    lines = [_Unit(line.strip()) for line in text.splitlines() if line.strip()]
+    said = (_FROM.sub("", line.strip()) for line in text.splitlines())
+    lines = [_Unit(line) for line in said if line]
     lines = [line for line in lines if not _CUT.fullmatch(line.text)]
     best = _best(question, lines)
     return _first(text) if best is None else lines[best].text[:WHOLE_CHARS]

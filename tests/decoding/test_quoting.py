@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Policy, RunSettings, Tool
+from mlx_tools.data import load_words
 from mlx_tools.decoding.quoting import MAX_CHARS, WEAK_FROM, WHOLE_CHARS, quoted
 from mlx_tools.due import Observed
 from mlx_tools.prompt import NAMED_FORMATS
@@ -55,6 +56,15 @@ def test_what_was_left_out_of_a_long_output_is_never_quoted() -> None:
     cut = "[... 900 characters left out. To read on, call read_artifact with id f and offset 9 ...]"
     text = "\n".join(["a line about lamps"] * 30 + ["", cut, ""] + ["one about doors"] * 30)
     assert said("What was left out of the characters to read on?", text).startswith("a line")
+
+
+def test_of_a_summary_its_words_are_quoted_and_not_the_hosts_around_them() -> None:
+    words = load_words()
+    told = words.summary_notice([(30, "The pump of room 7 failed."), (900, "Lamps were lit.")])
+    cut = words.cut_notice(900)
+    text = "\n".join(["a line about lamps"] * 30) + cut + told + "one about doors\n" * 30
+    assert said("Which pump failed?", text) == "The pump of room 7 failed."
+    assert said("What of a model's own words was left out?", text).startswith("a line")
 
 
 def test_of_sources_the_sentence_that_answers_is_quoted_with_its_number() -> None:
