@@ -6,7 +6,7 @@ definition by its heading, within a class or a file of the name's next part, or 
 says the parts before; documentation by a line of prose that begins with the name.
 """
 
-# ruff: noqa: S608 - what is put into a query here are names of columns, and numbers
+# ruff: noqa: S608 - what is put into a query here are names of tables, and numbers
 
 from __future__ import annotations
 

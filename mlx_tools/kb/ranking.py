@@ -36,6 +36,9 @@ _OF_FILES: Final = (
 """What a row of an index counts: heading and text of a passage; all words of a file; its title and
 path, and its headings."""
 
+_MOSTLY: Final = 0.5
+"""Of a question, where it is mostly a name: then the passage is shown that defines it."""
+
 _SMALL: Final = 2_000
 """Passages of a knowledge base that is small enough to count what each word of a question does."""
 
@@ -80,10 +83,12 @@ class Ranking:
         }
         for file, score in self._files():
             scores[file] = scores.get(file, 0.0) + score
-        lift = self._share_of_names() * max(scores.values(), default=0.0)
+        share, most = self._share_of_names(), max(scores.values(), default=0.0)
         for file, row in self._named().items():
-            scores[file] = scores.get(file, 0.0) + lift
-            of_file.setdefault(file, []).insert(0, row)
+            scores[file] = scores.get(file, 0.0) + share * most
+            found = of_file.setdefault(file, [])
+            if share > _MOSTLY or not found:  # else what matches best says more than a definition
+                found.insert(0, row)
         ranked = sorted(scores, key=lambda file: (-scores[file], file))
         told = Told()
         order, copies = self._apart(ranked, of_file, limit, told)
@@ -96,12 +101,12 @@ class Ranking:
             if len(order) + len(further) >= limit:
                 break
             (repeated if told.repeats(self._text_of(row)) else further).append(row)
-        found = [(row, scores[file]) for file, row in order.items()]
-        lowest = min((score for _, score in found), default=0.0)
+        placed = [(row, scores[file]) for file, row in order.items()]
+        lowest = min((score for _, score in placed), default=0.0)
         for row in (*further, *copies.values(), *repeated):
             lowest = min(lowest, row.score)
-            found.append((row, lowest))
-        return found[:limit]
+            placed.append((row, lowest))
+        return placed[:limit]
 
     def _apart(
         self, ranked: Iterable[_File], of_file: Mapping[_File, list[Row]], limit: int, told: Told

@@ -72,6 +72,17 @@ def test_a_definition_shows_its_own_passage(shelves: dict[int, KnowledgeBase]) -
     assert (hit.heading, hit.snippet) == ("def dumps", "def dumps(obj): ...")
 
 
+def test_a_question_about_a_name_shows_what_answers_it(base: KnowledgeBase, tmp_path: Path) -> None:
+    parts = "".join(f"## Part {n}\n\n{'It goes on and on here. ' * 30}\n\n" for n in range(3))
+    text = f"# Logs\n\nlog.getLogger(name)\n\n{parts}## Parents\n\nRecords propagate upwards to "
+    text += "the handlers of ancestors, unless that is switched off."
+    base.add([written(tmp_path / "d", {"log.md": text})])
+    (hit,) = base.search("do handlers of ancestors get what log.getLogger records", limit=1)
+    assert "propagate upwards" in hit.snippet
+    (hit,) = base.search("log.getLogger", limit=1)
+    assert "log.getLogger(name)" in hit.snippet
+
+
 def test_a_name_beside_other_words_does_not_outdo_them(base: KnowledgeBase, tmp_path: Path) -> None:
     texts = {
         "retry.py": "class Config:\n    def get(self): ...\n",
