@@ -134,4 +134,7 @@ class TranscriptError(MlxToolsError):
 
 
 class ScheduleError(MlxToolsError):
-    """The schedule of jobs cannot be read or written."""
+    """The schedule of jobs cannot be read or written. ``passing`` is whether it may be so again
+    without anybody's doing: another process holds it, or a disk is full."""
+
+    passing: bool = False

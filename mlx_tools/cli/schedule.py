@@ -17,7 +17,14 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.failures import Told, internal_error
 from mlx_tools.cli.job_settings import job_store, lasting, roots_of
 from mlx_tools.cli.output import complain, print_json, print_prose, print_row, print_text
-from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE
+from mlx_tools.errors import (
+    EXIT_BACKEND,
+    EXIT_OK,
+    EXIT_PAUSED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    ScheduleError,
+)
 from mlx_tools.schedule import (
     Ended,
     Job,
@@ -175,7 +182,7 @@ def run(
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
-                anyio.run(runner.run_forever, tell)
+                anyio.run(runner.run_forever, tell, _trouble)
             ended = anyio.run(runner.run_due, tell)
             if not ended:
                 _note("nothing is due: mlx-tools schedule list")
@@ -185,6 +192,10 @@ def run(
             complain("mlx-tools schedule list says what came of it", kind="interrupted")
             raise Told from None
     return max((one.exit_code for one in ended), key=_rank, default=EXIT_OK)
+
+
+def _trouble(error: ScheduleError) -> None:
+    complain(f"{error.message}; it is tried again", kind="warning")
 
 
 def _note(line: str) -> None:

@@ -4,6 +4,7 @@ its process ends, however it ends."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -17,6 +18,15 @@ from mlx_tools.paths import private_dir
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
+_PASSING: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
+)
+
+
+def passes(error: Exception) -> bool:
+    """Whether an error of the system may be over when it is tried again."""
+    return getattr(error, "errno", None) in _PASSING
+
 
 class Owner:
     """A runner's lock, held until it is closed. ``folder`` is where the locks are."""
@@ -28,7 +38,9 @@ class Owner:
             self._fd = os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
         except OSError as error:
-            raise ScheduleError(f"{self._path} cannot be made: {error.strerror}") from None
+            raised = ScheduleError(f"{self._path} cannot be made: {error.strerror}")
+            raised.passing = passes(error)
+            raise raised from None
 
     def close(self) -> None:
         """Lets the lock go."""
@@ -44,8 +56,10 @@ def is_alive(folder: Path, token: str) -> bool:
         return False
     try:
         fd = os.open(folder / token, _FLAGS)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # too many open files, say: nobody's end is to be read out of that
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

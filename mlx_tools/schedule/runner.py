@@ -8,6 +8,7 @@ run again until a person has gone on with the session, or removed it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,13 +16,16 @@ from typing import Final
 
 import anyio
 
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
 from mlx_tools.schedule.job import Job, JobRun, RunEnd, RunStatus, Seen
 from mlx_tools.schedule.owner import Owner, is_alive
 from mlx_tools.schedule.store import JobStore, utc_now
 
 POLL: Final = 30.0
 """Seconds after which a runner that stays looks again: jobs come, and clocks are set."""
+
+AGAIN: Final = 5.0
+"""Seconds after which one looks again that could not use the store."""
 
 Began = Callable[[str], None]
 """Is told the session of a run before anything happens in it."""
@@ -93,11 +97,29 @@ class Runner:
             tell(one)
         return ended
 
-    async def run_forever(self, tell: Callable[[Ended], None]) -> None:
-        """Runs what is due, waits for what is due next, and so on until it is cancelled."""
+    async def run_forever(
+        self,
+        tell: Callable[[Ended], None],
+        trouble: Callable[[ScheduleError], None] = lambda error: None,
+    ) -> None:
+        """Runs what is due, waits for what is due next, and so on until it is cancelled.
+
+        A store that cannot be used just now is tried again; ``trouble`` is told of it, once until
+        it can be used. Raises `ScheduleError` where that will not pass.
+        """
+        told = ""
         while True:
-            await self.run_due(tell)
-            await self._sleep(self._pause())
+            try:
+                await self.run_due(tell)
+                pause, told = self._pause(), ""
+            except ScheduleError as error:
+                if not error.passing:
+                    raise
+                self.close()  # a run that could not be written down is found by its session
+                if str(error) != told:
+                    trouble(error)
+                pause, told = AGAIN, str(error)
+            await self._sleep(pause)
 
     async def _run(self, job: Job, run: JobRun) -> Ended:
         """One run, from its claim on."""
@@ -113,7 +135,8 @@ class Runner:
         except Exception as error:  # a fault of ours, too, ends this run and no other
             return self._failed(job, noted, error)
         except BaseException:  # cancelled: as where the process ends
-            _settle(self._store, self._look, noted)
+            with contextlib.suppress(ScheduleError):  # the next runner will find it out
+                _settle(self._store, self._look, noted)
             raise
         self._store.settle(noted, end.status, end.reason)
         done = replace(noted, status=end.status, reason=end.reason, ended=self._now())

@@ -25,6 +25,7 @@ from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
 from mlx_tools.paths import private_dir
 from mlx_tools.schedule import tables
 from mlx_tools.schedule.job import GRACE, OPEN, Job, JobRun, JobState, Listed, RunStatus
+from mlx_tools.schedule.owner import passes
 
 MAX_JOBS: Final = 1_000
 KEPT_RUNS: Final = 100
@@ -39,6 +40,9 @@ RETRY_AFTER: Final = timedelta(minutes=5)
 
 WAIT: Final = 10.0
 """Seconds for which one process waits for another that writes."""
+
+_PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
+"""Errors of SQLite that pass."""
 
 
 def utc_now() -> datetime:
@@ -272,10 +276,11 @@ class JobStore:
                         db.execute("ROLLBACK")
                     raise
         except (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError) as error:
-            raise ScheduleError(
-                f"the schedule {self.path} cannot be used: {error}",
-                hint=_remedy(error),
-            ) from None
+            raised = ScheduleError(
+                f"the schedule {self.path} cannot be used: {error}", hint=_remedy(error)
+            )
+            raised.passing = _passes(error)
+            raise raised from None
 
     def _make(self) -> None:
         """Makes the file where there is none, and sees to it that it is its owner's alone."""
@@ -301,6 +306,12 @@ def _remedy(error: Exception) -> str:
     if not known or name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return "move it away, and make the jobs anew"
     return "check its permissions and free space"
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error of the store may be over when it is tried again."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return name.startswith(_PASSING) or passes(error)
 
 
 def _plan(due: datetime | None) -> tuple[int | None, int | None]:

@@ -14,9 +14,10 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
+from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.schedule import Ended, Job, JobStore, Listed, RunEnd, Runner, Seen, When, settle
+from mlx_tools.schedule.owner import is_alive
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
@@ -320,6 +321,106 @@ def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World
     with pytest.raises(Killed):
         anyio.run(main)
     assert slept == [30.0] * 4 and world.ran == []
+
+
+def stays(world: World, naps: Callable[[int], None], told: list[Ended]) -> list[str]:
+    """What a runner that stays tells of the store, until ``naps`` raises: it is given the number of
+    times that the runner has slept."""
+    troubles: list[str] = []
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.now += timedelta(seconds=seconds)
+        naps(len(slept))
+
+    async def main() -> None:
+        runner = Runner(world.store, world.start, world.look, now=lambda: world.now, sleep=sleep)
+        with runner:
+            await runner.run_forever(told.append, lambda error: troubles.append(str(error)))
+
+    with pytest.raises(Killed):
+        anyio.run(main)
+    return troubles
+
+
+def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> None:
+    world.store = JobStore(world.store.path, b"secret", lambda: world.now, wait=0)
+    world.add(when=When("UTC", at=NOON + timedelta(seconds=1)))
+    other = sqlite3.connect(world.store.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    told: list[Ended] = []
+
+    def naps(count: int) -> None:
+        if count == 3:
+            assert told == []
+            other.close()
+        if count == 5:
+            raise Killed
+
+    (trouble,) = stays(world, naps, told)  # once, however often it is tried
+    assert "another process is writing" in trouble
+    assert [ended.run.status for ended in told] == ["answered"]
+
+
+def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world: World) -> None:
+    world.store = JobStore(world.store.path, b"secret", lambda: world.now, wait=0)
+    world.add(when=When("UTC", cron="* * * * *"))
+    world.now += timedelta(minutes=1)
+    others: list[sqlite3.Connection] = []
+
+    def acts(job: Job, began: Callable[[str], None]) -> RunEnd:
+        began(f"s{len(world.ran)}")
+        world.sessions[f"s{len(world.ran)}"] = Seen(state="answered")
+        if len(world.ran) == 1:
+            others.append(sqlite3.connect(world.store.path, isolation_level=None))
+            others[0].execute("BEGIN EXCLUSIVE")
+        return ANSWERED
+
+    def naps(count: int) -> None:
+        if count == 2:
+            others[0].close()
+        if len(world.ran) == 3:
+            raise Killed
+
+    world.acts = acts
+    told: list[Ended] = []
+    assert len(stays(world, naps, told)) == 1
+    assert [run.status for run in world.store.listing()[0].runs] == ["answered"] * 3
+
+
+def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> None:
+    world.store = JobStore(world.store.path, b"secret", lambda: world.now, wait=0)
+    world.add()
+    world.now += timedelta(hours=1)
+
+    def acts(job: Job, began: Callable[[str], None]) -> RunEnd:
+        began("s-1")
+        other.execute("BEGIN EXCLUSIVE")
+        raise Killed
+
+    other = sqlite3.connect(world.store.path, isolation_level=None)
+    world.acts = acts
+    assert stays(world, lambda count: None, []) == []
+    other.close()
+
+
+def test_a_runner_that_cannot_be_looked_at_is_not_taken_for_dead(tmp_path: Path) -> None:
+    assert not is_alive(tmp_path, "0" * 32)
+    (tmp_path / ("0" * 32)).symlink_to("elsewhere")
+    assert is_alive(tmp_path, "0" * 32)
+
+
+def test_a_store_that_no_waiting_mends_ends_a_runner_that_stays(world: World) -> None:
+    world.add()
+    world.store.path.write_bytes(b"no database at all" * 100)
+
+    async def main() -> None:
+        with Runner(world.store, world.start, world.look, now=lambda: world.now) as runner:
+            await runner.run_forever(lambda ended: None)
+
+    with pytest.raises(ScheduleError, match="move it away"):
+        anyio.run(main)
 
 
 CHILD = """
