@@ -110,7 +110,8 @@ def looks_like_cron(text: str) -> bool:
     """Whether somebody meant a cron expression, be it one that is wrong."""
     fields = text.split()
     first = bool(fields) and set(fields[0]) <= set("0123456789*/,-")
-    return text.startswith("@") or (first and (len(fields) in (5, 6) or "*" in fields))
+    five = len(fields) in (5, 6) and not fields[1][0].isalpha()  # 5 in the afternoon tomorrow
+    return text.startswith("@") or (first and (five or "*" in fields))
 
 
 def checked(text: str) -> str:

@@ -1,13 +1,12 @@
 """The words in which people say when: what they mean once, and what they mean again and again.
 
 Every text here is in small letters, with one space between its words. A text that means nothing
-gives None; `near_miss` says what it lacks.
+gives None.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from typing import Final
@@ -97,34 +96,10 @@ def repeated(said: str) -> str | None:
     return f"{time.minute} {time.hour} * * {days}"
 
 
-def near_miss(said: str, means: Callable[[str], bool]) -> tuple[str, str] | None:
-    """What a text lacks that means nothing, and what to write instead. ``means`` says whether
-    another text means something."""
-    if means(f"{said} at noon"):
-        return "says no time of day", f"write {said} at 9:00"
-    if said.startswith("next ") and means(_with_time(said.removeprefix("next "))):
-        return "may mean two days", f"write {said.removeprefix('next ')} for the first, or the date"
-    other = said.replace("second ", "other ", 1)
-    if other != said and means(_with_time(other)):
-        return "may mean two things", f"write {other} for one of two"
-    if re.match(r"every (?:\d+ |other |second )?(?:month|year)", said):
-        return (
-            "cannot be counted out",
-            "write cron's five fields: 0 9 1 * * is each first of a month at 9:00",
-        )
-    if re.match(r"\d{1,4}[./]\d{1,2}[./]\d{1,4}\b", said):
-        return "is a date that is read in two ways", "write dates as 2030-01-31"
-    return None
-
-
 def turned(said: str) -> str:
     """The day before the time, where it is said the other way round."""
     found = _TURNED.fullmatch(said)
     return f"{found['day']} {found['at']}" if found else said
-
-
-def _with_time(said: str) -> str:
-    return said if re.search(r"\d|noon|midnight", said) else f"{said} at noon"
 
 
 def _ahead(amounts: str, now: datetime) -> datetime | None:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.schedule import cron, phrases
+from mlx_tools.schedule import cron, near, phrases, spoken
 from mlx_tools.schedule.interval import Interval, counted
 from mlx_tools.schedule.tables import LAST_YEAR
 from mlx_tools.schedule.zones import zone_of
@@ -91,16 +91,19 @@ def parse_when(text: str, zone: str, now: datetime) -> When:
     except (OverflowError, ValueError):
         raise _wrong(text, "is no date and time that there is") from None
     if when is None:
-        near = phrases.near_miss(said, lambda other: _means(other, local))
-        raise _wrong(text, *(near or ("is not understood as a time",)))
+        close = near.near_miss(said, lambda other: _means(other, local))
+        raise _wrong(text, *(close or ("is not understood as a time",)))
     return _to_come(text, when, local)
 
 
 def _read(said: str, now: datetime) -> When | None:
     """What a text means, None for one that means nothing. ``now`` is in the zone that is meant.
     Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
-    zone = str(now.tzinfo)
-    expression = said if cron.looks_like_cron(said) else phrases.repeated(said)
+    zone, is_cron = str(now.tzinfo), cron.looks_like_cron(said)
+    if not is_cron:
+        few = spoken.in_few_words(said, now)
+        said, is_cron = few.text, few.cron
+    expression = said if is_cron else phrases.repeated(said)
     if expression is not None:
         return When(zone, cron.checked(expression))
     if (interval := counted(said, now)) is not None:
@@ -124,7 +127,8 @@ def plain(text: str) -> str:
 
 def counts_from_now(text: str) -> bool:
     """Whether a text means another time whenever it is said: *in 2 hours*."""
-    return phrases.relative(_apart(plain(text))[0])
+    said = _apart(plain(text))[0]
+    return phrases.relative(said) and not spoken.has_clock(said)
 
 
 def _apart(said: str) -> tuple[str, str]:

@@ -75,7 +75,7 @@ def test_what_is_no_sum_gives_none(request_: str) -> None:
         ("Remind me tomorrow at 9 to call Ada.", "tomorrow at 9"),
         ("At 9 on Friday, remind me.", "friday at 9"),
         ("every weekday at 7", "every weekday at 7"),
-        ("Wake me at 6.", "at 6"),
+        ("Wake me at 18.", "at 18"),
         ("every other Friday at 8:30", "every other friday 8:30"),
         ("every 2 days at 9", "every 2 days at 9"),
     ],
