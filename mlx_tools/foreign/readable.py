@@ -2,7 +2,7 @@
 
 What a reader of the page would not see is left out: scripts, styles, comments, templates, and what
 is hidden by an attribute or by the element's own style. What a style sheet hides is not known here.
-Nothing recurses, so depth costs no more than length. Imports nothing of mlx_tools.
+Nothing recurses, so depth costs no more than length.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
+
+from mlx_tools.foreign.hidden import hides
 
 if TYPE_CHECKING:
     from justhtml import Node
@@ -45,16 +47,6 @@ _LINES: Final = frozenset(
 )
 """Elements on lines of their own."""
 
-_HIDING: Final = re.compile(
-    r"(?:^|;)(?:display:none|visibility:(?:hidden|collapse)|content-visibility:hidden"
-    r"|(?:opacity|font-size):(?:0+(?:\.0*)?|\.0+)(?:%|[a-z]{1,4})?"
-    r"|font-size:(?:0?\.\d{1,9}|1)px|filter:opacity\([0.%]{1,9}\)"
-    r"|(?:left|top|right|bottom|text-indent|margin-left|margin-top):-\d{4}[a-z.\d]{0,20}"
-    r"|clip:rect\(0[a-z]*,?0[a-z]*,?0[a-z]*,?0[a-z]*\)|clip-path:inset\((?:50|100)%\)"
-    r"|transform:scale\(0\)|color:transparent)(?:!important)?(?:;|$)"
-)
-_CLIPPED: Final = re.compile(r"(?:^|;)(?:max-)?(?:width|height):[01](?:px)?(?:!important)?(?:;|$)")
-_COMMENT: Final = re.compile(r"/\*.*?(?:\*/|$)", re.DOTALL)
 _SPACES: Final = re.compile(r"[ \t\n\r\f\u00a0]+")
 
 MAX_LINK: Final = 500
@@ -147,19 +139,12 @@ def is_hidden(node: Node) -> bool:
         return not (node.name == "dialog" and _attribute(node, "open") is not None)
     if not node.attrs:
         return False
-    if "hidden" in node.attrs or (_attribute(node, "aria-hidden") or "").lower() == "true":
+    if "hidden" in node.attrs or "popover" in node.attrs:
+        return True
+    if (_attribute(node, "aria-hidden") or "").lower() == "true":
         return True
     style = _attribute(node, "style")
-    return style is not None and _hides(style)
-
-
-def _hides(style: str) -> bool:
-    if "\\" in style:  # an escape, which nobody needs here but to hide what is written
-        return True
-    style = _SPACES.sub("", _COMMENT.sub("", style)).lower()
-    if _HIDING.search(style):
-        return True
-    return "overflow:hidden" in style and _CLIPPED.search(style) is not None
+    return style is not None and hides(style)
 
 
 def _walk(root: Node, writer: _Writer, *, furniture: bool) -> None:
@@ -338,6 +323,8 @@ class _Writer:
             self._put(" | ")
 
     def _image(self, node: Node) -> None:
+        if {_attribute(node, "width"), _attribute(node, "height")} & {"0", "1"}:
+            return  # nobody sees it: it counts who reads the page
         words = " ".join((_attribute(node, "alt") or "")[:MAX_LINK].split())
         if words:
             self._word(f"![{words}]")

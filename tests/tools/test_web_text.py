@@ -151,6 +151,46 @@ def test_headings_lists_links_code_and_tables_become_markdown() -> None:
     )
 
 
+UNSEEN = (
+    *(
+        "opacity:.01",
+        "opacity:0.001",
+        "opacity:1e-9",
+        "opacity:-1",
+        "opacity:5%",
+        "opacity:calc(0)",
+    ),
+    *("left:-999px", "left:-999em", "left:-100vw", "left:-100%", "left:9999px", "inset:-9999px"),
+    *("text-indent:-999px", "margin:-9999px", "margin-left:-100vw", "left:calc(-9999px)"),
+    *("font-size:0.1em", "font-size:.01pt", "font-size:2px", "font:0/0 a", "font: bold 0px arial"),
+    *("color:rgba(0,0,0,0)", "color:#0000", "color:#ffffff00", "color:rgb(0 0 0 / 0)"),
+    *(
+        "color:hsla(0,0%,0%,.0)",
+        "-webkit-text-fill-color:transparent",
+        "color:#fff;background:#fff",
+    ),
+    *("transform:scale(0,0)", "transform:scale(.01)", "transform:scaleX(0)", "scale:0", "zoom:0"),
+    *(
+        "transform:translateX(-9999px)",
+        "transform:translate(0,-300%)",
+        "-webkit-transform:scale(0)",
+    ),
+    *("clip-path:circle(0)", "clip-path:circle(0px at 50% 50%)", "clip-path:polygon(0 0, 0 0)"),
+    *("clip:rect(1px,1px,1px,1px)", "clip:rect(0 0 0 0)", "filter:alpha(opacity=0)"),
+    *("height:0px;overflow:clip", "max-height:0;overflow-y:hidden", "display:none!ie"),
+)
+SEEN = (
+    *("opacity:0.4", "opacity:40%", "opacity:1", "left:-50%", "right:100%", "left:50px"),
+    *("margin-left:-50vw", "margin-left:-400px", "margin:-1px", "font-size:80%", "font-size:9px"),
+    *("font:0.8em arial", "font:10px/1 a", "font:bold 100 12px x", "font-size:small"),
+    *("color:rgb(255,255,0)", "color:rgba(0,0,0,.5)", "color:#000", "color:#100", "color:#ffff00"),
+    *("color:#fff;background:#000", "background:#fff", "transform:scale(0.5)", "scale:1.5"),
+    *("transform:translate(-50%,-100%)", "transform:scale(10)", "filter:opacity(50%)"),
+    *("clip-path:circle(50%)", "clip-path:inset(5%)", "overflow:hidden;height:100px", "zoom:90%"),
+    *("clip:rect(0,100px,100px,0)", "overflow:hidden", "width:100%;overflow:hidden", "width:10px"),
+)
+
+
 @pytest.mark.parametrize(
     "hidden",
     [
@@ -173,6 +213,8 @@ def test_headings_lists_links_code_and_tables_become_markdown() -> None:
         *('<p style="transform:scale(0)">X</p>', '<p style="clip-path:inset(50%)">X</p>'),
         *('<p style="font-size:1px">X</p>', '<p style="filter:opacity(0)">X</p>'),
         *(f'<p style="{"a:b;" * 9999}display:none">X</p>', '<p style="/**/opacity:0/*">X</p>'),
+        *(f'<p style="{style}">X</p>' for style in UNSEEN),
+        *("<p popover>X</p>", "<img width=1 height=1 alt=X>", "<img height=0 alt=X>"),
         *('<p style="color:transparent">X</p>', '<p style="content-visibility:hidden">X</p>'),
     ],
 )
@@ -191,6 +233,7 @@ def test_what_a_reader_would_not_see_is_left_out(hidden: str) -> None:
         ),
         *('style="font-size:11px"', 'style="font-size:0.5rem"', 'style="/* display:none */"'),
         *('style="font-size:10px"', 'style="height:0"', 'style="left:-10px"', 'style="color:red"'),
+        *(f'style="{style}"' for style in SEEN),
         *('style="background:url(x.png?display:none)"', 'style=""', "style", "class=hidden"),
     ],
 )
