@@ -71,20 +71,38 @@ def _in_list(text: str) -> list[str]:
 # --- times to come ----------------------------------------------------------------------------
 
 _DAY: Final = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
-_HOUR: Final = r"(?:\d{1,2}:\d\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|noon|midnight)"
-_AT: Final = rf"(?:(?:at )?{_HOUR}|at \d{{1,2}}(?![.,]\d| ?%))"
-_ONE_DAY: Final = rf"(?:today|tomorrow|(?:on )?(?:{_DAY}|\d{{4}}-\d\d-\d\d))"
-_DAYS: Final = (
-    rf"(?:every (?:day|weekday|weekend|other (?:day|week|{_DAY})|\d{{1,3}} (?:day|week)s?"
-    rf"|{_DAY}(?:(?:,| and|, and) {_DAY})*)|daily)"
+_PART: Final = r"(?:morning|afternoon|evening|night)"
+_MONTH: Final = (
+    r"(?:january|february|march|april|may|june|july|august|september|october|november|december)"
 )
+_HOUR: Final = (
+    r"(?:\d{1,2}:\d\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|\d{1,2} o['\u2019]clock|noon|midnight)"
+    rf"(?: in the {_PART}| at night)?"
+)
+_AT: Final = rf"(?:(?:at )?{_HOUR}|at \d{{1,2}}(?: in the {_PART}| at night)?(?![.,]\d| ?%))"
+_DATE: Final = (
+    rf"\d{{4}}-\d\d-\d\d|the \d{{1,2}}(?:st|nd|rd|th)(?: of {_MONTH})?"
+    rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?|\d{{1,2}}(?:st|nd|rd|th)? {_MONTH}"
+)
+_ONE_DAY: Final = (
+    rf"(?:today|tonight|this {_PART}|(?:the day after )?tomorrow(?: {_PART})?"
+    rf"|(?:on )?(?:this )?{_DAY}(?: {_PART})?|(?:on )?(?:{_DATE}))"
+)
+_DAYS: Final = (
+    rf"(?:every (?:day|weekday|weekend|{_PART}|weekday {_PART}|{_DAY} {_PART}"
+    rf"|other (?:day|week|{_DAY})|\d{{1,3}} (?:day|week)s?"
+    rf"|{_DAY}(?:(?:,| and|, and) {_DAY})*)|daily"
+    r"|(?:on )?the (?:first|\d{1,2}(?:st|nd|rd|th)) of (?:every|each) month)"
+)
+_COUNT: Final = r"(?:an?|half an|\d+|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty)"
 _MOMENTS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = tuple(
     (re.compile(rf"(?<![\w:.]){pattern}(?!\w|:\d)", re.IGNORECASE), write)
     for pattern, write in (
         (rf"({_DAYS}|{_ONE_DAY}),? ({_AT})", lambda m: f"{_bare(m[1])} {_time(m[2])}"),
         (rf"({_AT}),? ({_DAYS}|{_ONE_DAY})", lambda m: f"{_bare(m[2])} {_time(m[1])}"),
-        (r"in (?:an?|\d+) (?:minute|hour|day|week)s?", lambda m: m[0]),
-        (r"every (?:\d+ )?(?:minute|hour)s?", lambda m: m[0]),
+        (r"in an hour and a half", lambda m: m[0]),
+        (rf"in {_COUNT} (?:minute|hour|day|week)s?", lambda m: m[0]),
+        (r"every (?:\d+ |two |three |half )?(?:minute|hour)s?", lambda m: m[0]),
         (rf"(?=at )({_AT})", lambda m: _time(m[1])),
     )
 )
@@ -96,7 +114,11 @@ def _bare(day: str) -> str:
 
 def _time(said: str) -> str:
     """A time of day without its *at*, which an hour alone needs."""
-    return said if said[3:].isdigit() else re.sub(r"\Aat ", "", said, flags=re.IGNORECASE)
+    return (
+        said
+        if re.match(r"at \d+(?:\Z| in| at)", said, re.IGNORECASE)
+        else re.sub(r"\Aat ", "", said, flags=re.IGNORECASE)
+    )
 
 
 def moments(request: str) -> list[Mention]:

@@ -78,6 +78,21 @@ def test_what_is_no_sum_gives_none(request_: str) -> None:
         ("Wake me at 18.", "at 18"),
         ("every other Friday at 8:30", "every other friday 8:30"),
         ("every 2 days at 9", "every 2 days at 9"),
+        ("Remind me tonight at 8 to call.", "tonight at 8"),
+        ("Tomorrow morning at 9, remind me.", "tomorrow morning at 9"),
+        ("wake me at 7 in the morning", "at 7 in the morning"),
+        ("at 7 in the evening tomorrow", "tomorrow at 7 in the evening"),
+        ("every morning at 8", "every morning at 8"),
+        ("every weekday morning at 7:30", "every weekday morning 7:30"),
+        ("tomorrow at 8 o'clock", "tomorrow 8 o'clock"),
+        ("on the 3rd at 5pm", "the 3rd 5pm"),
+        ("at 5pm on December 3rd", "december 3rd 5pm"),
+        ("on the first of every month at 9", "the first of every month at 9"),
+        ("the day after tomorrow at noon", "the day after tomorrow noon"),
+        ("in half an hour", "in half an hour"),
+        ("in an hour and a half", "in an hour and a half"),
+        ("In two hours, remind me.", "in two hours"),
+        ("every half hour", "every half hour"),
     ],
 )
 def test_a_time_to_come_is_one_that_the_scheduler_reads(request_: str, when: str) -> None:
@@ -88,7 +103,17 @@ def test_a_time_to_come_is_one_that_the_scheduler_reads(request_: str, when: str
 
 @pytest.mark.parametrize(
     "request_",
-    ["in 3 rooms", "at home", "on Monday", "ratio 8:15:2", "10", "at 10.5 degrees", "today at 5%"],
+    [
+        "in 3 rooms",
+        "at home",
+        "on Monday",
+        "ratio 8:15:2",
+        "10",
+        "tonight",
+        "in the morning",
+        "at 10.5 degrees",
+        "today at 5%",
+    ],
 )
 def test_what_is_no_time_to_come_gives_none(request_: str) -> None:
     assert moments(request_) == []
