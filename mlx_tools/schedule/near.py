@@ -44,7 +44,7 @@ def near_miss(said: str, means: Callable[[str], bool]) -> tuple[str, str] | None
         return "cannot be counted out", _FIRST_OF_MONTH
     if _NTH.fullmatch(said):
         return "cannot be counted out", _FIRST_OF_MONTH
-    if re.search(r"(?<![\w:])\d{1,4}[./]\d{1,2}[./]\d{1,4}\b", said):
+    if re.search(r"(?<![\w:])(?:\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{1,2}/\d{1,2})\b", said):
         return "is a date that is read in two ways", "write dates as 2030-01-31"
     return _several(said, means)
 

@@ -302,6 +302,8 @@ def _remedy(error: Exception) -> str:
     name = getattr(error, "sqlite_errorname", None) or ""
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "another process is writing to it; try again"
+    if isinstance(error, tables.OtherVersion):
+        return "update mlx-tools: a later version made it"
     known = isinstance(error, OSError | sqlite3.Error)
     if not known or name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return "move it away, and make the jobs anew"

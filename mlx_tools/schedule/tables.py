@@ -71,6 +71,10 @@ FORGET: Final = (
 ORPHANS: Final = "DELETE FROM runs WHERE job NOT IN (SELECT id FROM jobs)"
 
 
+class OtherVersion(sqlite3.DatabaseError):
+    """The tables are those of a later version."""
+
+
 def prepare(db: sqlite3.Connection) -> None:
     """Makes the tables where they are missing. Raises sqlite3.Error for a file that is none of
     ours, or of a later version."""
@@ -80,7 +84,7 @@ def prepare(db: sqlite3.Connection) -> None:
     if version == VERSION:
         return
     if version:
-        raise sqlite3.DatabaseError(f"it is of version {version}, and this program knows {VERSION}")
+        raise OtherVersion(f"it is of version {version}, and this program knows {VERSION}")
     db.execute("BEGIN IMMEDIATE")
     for statement in _TABLES.split(";"):
         db.execute(statement)

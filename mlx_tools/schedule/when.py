@@ -122,7 +122,8 @@ def _means(said: str, now: datetime) -> bool:
 def plain(text: str) -> str:
     """The text in small letters, with one space between its words."""
     words = " ".join(text.split()).casefold()
-    return re.sub(r"\b([ap])\.m\.(?!\w)", r"\1m", words)
+    words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
+    return words.removesuffix(".").rstrip()
 
 
 def counts_from_now(text: str) -> bool:

@@ -91,6 +91,12 @@ def test_an_encoding_that_was_not_asked_for_is_refused(encoding: str) -> None:
         read([b"x"], encoding)
 
 
+def test_what_a_server_calls_its_encoding_is_told_without_what_a_terminal_obeys() -> None:
+    with pytest.raises(ToolError) as caught:
+        read([b"x"], "br\x9b2J\u202e\u200b")
+    assert str(caught.value).isprintable()
+
+
 def test_a_body_that_breaks_off_or_is_broken_is_an_error() -> None:
     packed = gzip.compress(os.urandom(500))
     with pytest.raises(ToolError, match="broke off"):

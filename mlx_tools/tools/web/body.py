@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mlx_tools.foreign.words import clean
 from mlx_tools.tools.context import ToolError
 
 ENCODINGS: Final = ("gzip",)
@@ -92,7 +93,9 @@ async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> 
     named = [name.strip().lower() for name in encoding.split(",")]
     packed = [name for name in named if name not in ("", "identity")]
     if len(packed) > 1 or (packed and packed[0] not in _FORMS):
-        raise ToolError(f"the page is packed as {', '.join(packed)[:60]}, which was not asked for")
+        raise ToolError(
+            f"the page is packed as {clean(', '.join(packed), 60)}, which was not asked for"
+        )
     unpacker = Unpacker(packed[0]) if packed else None
     data = bytearray()
     came = 0
