@@ -73,7 +73,8 @@ def _in_list(text: str) -> list[str]:
 _DAY: Final = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _PART: Final = r"(?:morning|afternoon|evening|night)"
 _MONTH: Final = (
-    r"(?:january|february|march|april|may|june|july|august|september|october|november|december)"
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
 _HOUR: Final = (
     r"(?:\d{1,2}:\d\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|\d{1,2} o['\u2019]clock|noon|midnight)"
@@ -81,11 +82,12 @@ _HOUR: Final = (
 )
 _AT: Final = rf"(?:(?:at )?{_HOUR}|at \d{{1,2}}(?: in the {_PART}| at night)?(?![.,]\d| ?%))"
 _DATE: Final = (
-    rf"\d{{4}}-\d\d-\d\d|the \d{{1,2}}(?:st|nd|rd|th)(?: of {_MONTH})?"
-    rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?|\d{{1,2}}(?:st|nd|rd|th)? {_MONTH}"
+    rf"\d{{4}}-\d\d-\d\d|the \d{{1,2}}(?:st|nd|rd|th)(?: of {_MONTH}(?:,? \d{{4}})?)?"
+    rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?"
+    rf"|\d{{1,2}}(?:st|nd|rd|th)? {_MONTH}(?:,? \d{{4}})?"
 )
 _ONE_DAY: Final = (
-    rf"(?:today|tonight|this {_PART}|(?:the day after )?tomorrow(?: {_PART})?"
+    rf"(?:today|tonight|this {_PART}|(?:(?:the )?day after )?tomorrow(?: {_PART})?"
     rf"|(?:on )?(?:this )?{_DAY}(?: {_PART})?|(?:on )?(?:{_DATE}))"
 )
 _DAYS: Final = (
@@ -100,12 +102,37 @@ _MOMENTS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ..
     for pattern, write in (
         (rf"({_DAYS}|{_ONE_DAY}),? ({_AT})", lambda m: f"{_bare(m[1])} {_time(m[2])}"),
         (rf"({_AT}),? ({_DAYS}|{_ONE_DAY})", lambda m: f"{_bare(m[2])} {_time(m[1])}"),
+        (rf"in {_COUNT} (?:day|week)s? ({_AT})", lambda m: m[0]),
         (r"in an hour and a half", lambda m: m[0]),
         (rf"in {_COUNT} (?:minute|hour|day|week)s?", lambda m: m[0]),
         (r"every (?:\d+ |two |three |half )?(?:minute|hour)s?", lambda m: m[0]),
         (rf"(?=at )({_AT})", lambda m: _time(m[1])),
     )
 )
+
+
+_WHICH: Final = r"(?:first|second|third|fourth|fifth|last|other|\d{1,2}(?:st|nd|rd|th))"
+_BEFORE: Final = re.compile(
+    rf"(?:(?<![\w-])(?:next|last|every|each|except|until|till|before|after|by|between|not|of|from"
+    rf"|{_WHICH}|(?:every|each|next|last|this|on the) (?:{_WHICH} |\d+ )?"
+    rf"(?:day|week|month|year|quarter|weekend)s?"
+    rf"|(?:{_DAY}s?|weekdays|weekends)(?:,| and|, and)?|(?:once|twice) an? \w+"
+    r"|(?:bi)?weekly|monthly|yearly|annually|quarterly|nightly|fortnightly"
+    rf"|\w+ (?:day|week)s? (?:from|after)"
+    r"|\d{1,4}[./-]\d{1,2}(?:[./-]\d{0,4})?),? ){1,6}(?:on )?\Z",
+    re.IGNORECASE,
+)
+_AFTER: Final = re.compile(
+    rf",? (?:(?:on |in |of )?(?:the )?(?:(?:next|this) (?:week|month|year|{_DAY})"
+    rf"|{_WHICH} (?:of|day|week|month|{_DAY})"
+    rf"|(?:every|each) (?:{_WHICH}|\d|day|week|month|year|hour|quarter|{_DAY}|{_MONTH}))"
+    rf"|on (?:weekdays|weekends|{_DAY}s)|of (?:every|each|the) (?:month|year)"
+    r"|until|till|except|but not|between|and (?:at )?\d|or (?:at )?\d"
+    rf"|(?:from|start(?:s|ing)?(?: on| from)?) (?:{_DAY}|to(?:day|morrow)|next|\d))"
+    r"[^.;:!?\n]{0,40}?(?= to | that |[.,;:!?\n]|\Z)",
+    re.IGNORECASE,
+)
+"""What stands around a time and makes another one of it: *next*, *until friday*."""
 
 
 def _bare(day: str) -> str:
@@ -123,13 +150,24 @@ def _time(said: str) -> str:
 
 def moments(request: str) -> list[Mention]:
     """Times to come, as `mlx_tools.schedule` reads them: *tomorrow at 8:15*, *in 3 hours*, *every
-    weekday at 7:30*. None stands within another."""
+    weekday at 7:30*. None stands within another. What makes another time of one belongs to it, so
+    that *next friday at 9* is never taken for *friday at 9*."""
     found: list[Mention] = []
+    request = request[:MAX_CHARS]
     for pattern, write in _MOMENTS:
-        for match in pattern.finditer(request[:MAX_CHARS]):
+        for match in pattern.finditer(request):
             start, end = match.span()
-            if not any(start < one.end and one.start < end for one in found):
-                found.append(Mention(write(match).lower(), "moment", start, end))
+            if any(start < one.end and one.start < end for one in found):
+                continue
+            before = _BEFORE.search(request[max(0, start - 60) : start])
+            after = _AFTER.match(request, end)
+            text = write(match)
+            if before or after:
+                start -= len(before[0]) if before else 0
+                end = after.end() if after else end
+                text = request[start:end]
+            found = [one for one in found if one.end <= start or end <= one.start]
+            found.append(Mention(text.lower(), "moment", start, end))
     return sorted(found, key=lambda one: one.start)
 
 

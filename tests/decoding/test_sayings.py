@@ -15,6 +15,7 @@ from mlx_tools.decoding.mentions import Mention
 from mlx_tools.decoding.outline import beside, outline
 from mlx_tools.decoding.sayings import clauses_to_keep, is_moment, moments, sums
 from mlx_tools.decoding.turn import plan_turn
+from mlx_tools.errors import UsageError
 from mlx_tools.schedule import parse_when
 from mlx_tools.tools import Registry
 from mlx_tools.tools.builtin.calculator import calculator
@@ -99,6 +100,43 @@ def test_a_time_to_come_is_one_that_the_scheduler_reads(request_: str, when: str
     assert said(moments(request_)) == [when]
     assert is_moment(when) or when[0].isdigit()
     assert parse_when(when, "Europe/Berlin", NOW)
+
+
+@pytest.mark.parametrize(
+    ("request_", "when"),
+    [
+        ("Remind me each Monday at 9 to run.", "each monday at 9"),
+        ("On Mondays at 9, remind me.", "mondays at 9"),
+        ("remind me Mondays and Fridays at 9", "mondays and fridays at 9"),
+        ("monthly on the 15th at 9", "monthly on the 15th at 9"),
+        ("every 2 days at 9 from Monday to water it", "every 2 days at 9 from monday"),
+        ("in 3 days at 9 call Ann", "in 3 days at 9"),
+        ("day after tomorrow at 9", "day after tomorrow at 9"),
+        ("on December 3, 2027 at 9", "december 3, 2027 at 9"),
+        ("on 3 Dec at 9", "3 dec at 9"),
+    ],
+)
+def test_what_belongs_to_a_time_is_read_with_it(request_: str, when: str) -> None:
+    assert said(moments(request_)) == [when]
+    assert parse_when(when, "Europe/Berlin", NOW)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *("Remind me next Friday at 9 to run.", "every third Monday at 9", "every month at 9"),
+        *("at 9 on the first Monday of every month", "at 9 every week", "by 5pm tomorrow"),
+        *("a week from Monday at 9", "every day except Sunday at 9", "every day at 9 until Friday"),
+        *("Monday and Tuesday at 9", "Monday next week at 9", "on 12/03 at 9", "weekly at 9"),
+        *("every hour on weekdays", "every 2 hours from 9 to 17", "every 2 months at 9"),
+        *("tomorrow at 9 and 17:00", "every 15 minutes between 9 and 17", "this weekend at 10"),
+    ],
+)
+def test_a_part_of_a_time_is_not_taken_for_another_time(request_: str) -> None:
+    found = said(moments(request_))
+    assert len(found) == 1
+    with pytest.raises(UsageError):
+        parse_when(found[0], "Europe/Berlin", NOW)
 
 
 @pytest.mark.parametrize(
