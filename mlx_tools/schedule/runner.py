@@ -92,9 +92,11 @@ class Runner:
         while (claimed := self._store.claim(self._looked, self._token())) is not None:
             job, run = claimed
             skipped = run.status == "skipped"
-            one = Ended(run=run, job=job) if skipped else await self._run(job, run)
+            if skipped:
+                tell(one := Ended(run=run, job=job))
+            else:
+                one = await self._run(job, run, tell)
             ended.append(one)
-            tell(one)
         return ended
 
     async def run_forever(
@@ -121,8 +123,8 @@ class Runner:
                 pause, told = AGAIN, str(error)
             await self._sleep(pause)
 
-    async def _run(self, job: Job, run: JobRun) -> Ended:
-        """One run, from its claim on."""
+    async def _run(self, job: Job, run: JobRun, tell: Callable[[Ended], None]) -> Ended:
+        """One run, from its claim on. How it ended is told also where it cannot be written down."""
         noted = run
 
         def began(session: str) -> None:
@@ -133,25 +135,35 @@ class Runner:
         try:
             end = await self._start(job, began)
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            return self._failed(job, noted, error)
+            return self._failed(job, noted, error, tell)
         except BaseException:  # cancelled: as where the process ends
             with contextlib.suppress(ScheduleError):  # the next runner will find it out
                 _settle(self._store, self._look, noted)
             raise
-        self._store.settle(noted, end.status, end.reason)
         done = replace(noted, status=end.status, reason=end.reason, ended=self._now())
-        return Ended(run=done, job=job, end=end, exit_code=end.exit_code)
+        ended = Ended(run=done, job=job, end=end, exit_code=end.exit_code)
+        try:
+            self._store.settle(noted, end.status, end.reason)
+        finally:
+            tell(ended)
+        return ended
 
-    def _failed(self, job: Job, run: JobRun, error: Exception) -> Ended:
+    def _failed(
+        self, job: Job, run: JobRun, error: Exception, tell: Callable[[Ended], None]
+    ) -> Ended:
         known = isinstance(error, MlxToolsError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         status: RunStatus = "in_doubt" if _seen(self._look, run).changed else "failed"
-        self._store.settle(run, status, reason)
-        if status == "failed":
-            self._store.try_again(run)
         done = replace(run, status=status, reason=reason[:500], ended=self._now())
         code = getattr(error, "exit_code", EXIT_STOPPED) if known else EXIT_STOPPED
-        return Ended(run=done, job=job, exit_code=code, fault=None if known else error)
+        ended = Ended(run=done, job=job, exit_code=code, fault=None if known else error)
+        try:
+            self._store.settle(run, status, reason)
+            if status == "failed":
+                self._store.try_again(run)
+        finally:
+            tell(ended)
+        return ended
 
     def _token(self) -> str:
         if self._owner is None:

@@ -386,6 +386,7 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
     world.acts = acts
     told: list[Ended] = []
     assert len(stays(world, naps, told)) == 1
+    assert [ended.end for ended in told] == [ANSWERED] * 3  # the first one, too, was told
     assert [run.status for run in world.store.listing()[0].runs] == ["answered"] * 3
 
 
