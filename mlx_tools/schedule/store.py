@@ -235,6 +235,7 @@ class JobStore:
 
     def _believed(self, row: sqlite3.Row) -> Job | None:
         """The job of a row, None where it is not as it was sealed, or means nothing today."""
+        self._key()  # one that cannot be read says nothing against the job
         try:
             text = str(row["definition"])
             if not hmac.compare_digest(self._seal(text), str(row["seal"])):
@@ -244,9 +245,19 @@ class JobStore:
             return None
         return job if job.id == row["id"] else None
 
+    def _key(self) -> bytes:
+        """The key that jobs are sealed with. Raises `ScheduleError` where it cannot be had."""
+        if isinstance(self._secret, bytes):
+            return self._secret
+        try:
+            return self._secret()
+        except MlxToolsError as error:
+            raised = ScheduleError(error.message, hint=error.hint)
+            raised.passing = isinstance(error.__context__, OSError) and passes(error.__context__)
+            raise raised from None
+
     def _seal(self, definition: str) -> str:
-        key = self._secret if isinstance(self._secret, bytes) else self._secret()
-        return hmac.new(key, b"job:" + definition.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._key(), b"job:" + definition.encode(), hashlib.sha256).hexdigest()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.errors import ScheduleError, UsageError
+from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.schedule import Job, JobStore, When, parse_when
 from mlx_tools.schedule.store import KEPT_RUNS, MAX_ATTEMPTS, MAX_JOBS
@@ -176,6 +177,20 @@ def test_a_job_that_was_changed_in_the_file_never_runs(
     (listed,) = store.listing()
     assert (listed.state, listed.job) == ("damaged", None)
     store.remove(job.id)
+
+
+def test_a_key_that_cannot_be_read_makes_no_job_a_damaged_one(store: JobStore) -> None:
+    store.add(a_job())
+
+    def unread() -> bytes:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError:
+            raise TranscriptError("the key cannot be read") from None
+
+    with pytest.raises(ScheduleError, match="the key cannot be read") as caught:
+        JobStore(store.path, unread).listing()
+    assert caught.value.passing
 
 
 def test_a_job_cannot_take_anothers_place_nor_come_with_another_key(
