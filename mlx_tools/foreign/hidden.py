@@ -13,6 +13,7 @@ from typing import Final
 _COMMENT: Final = re.compile(r"/\*.*?(?:\*/|$)", re.DOTALL)
 _SPACES: Final = re.compile(r"[ \t\n\r\f\u00a0]+")
 _PREFIX: Final = re.compile(r"\A-(?:webkit|moz|ms|o)-")
+_NO_COLOUR: Final = frozenset(("", "inherit", "initial", "unset", "revert", "none"))
 _LENGTH: Final = re.compile(
     r"(?:calc\()*([+-]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9})(?:e[+-]?\d{1,3})?)([a-z%]*)"
 )
@@ -56,7 +57,7 @@ def hides(style: str) -> bool:
         elif name in ("width", "height", "max-width", "max-height"):
             number, unit = _length(value)
             small = small or number == 0 or (number == 1 and unit in ("", "px"))
-        elif name in ("color", "background", "background-color"):
+        elif name in ("color", "background", "background-color") and value not in _NO_COLOUR:
             said[name.removesuffix("-color")] = value
     return (clipped and small) or said.get("color", "-") == said.get("background")
 
@@ -76,11 +77,16 @@ def _tiny(value: str) -> bool:
     return number is not None and number < _SMALLEST.get(unit, 0.01)
 
 
-def _away(value: str) -> bool:
+def _before(value: str) -> bool:
     number, unit = _length(value)
-    if number is None:
-        return False
-    return number <= -_FARTHEST.get(unit, 100.0) or number >= 5 * _FARTHEST.get(unit, 1000.0)
+    return number is not None and number <= -_FARTHEST.get(unit, 100.0)
+
+
+def _beside(value: str) -> bool:
+    """Before the page or far beside it. Far below its beginning is where long pages go on."""
+    number, unit = _length(value)
+    far = number is not None and number >= 5 * _FARTHEST.get(unit, 1000.0)
+    return far or _before(value)
 
 
 def _filtered(value: str) -> bool:
@@ -102,7 +108,8 @@ _RULES: Final[dict[str, Callable[[str], bool]]] = {
     **dict.fromkeys(("opacity", "zoom", "scale"), _faint),
     "font-size": _tiny,
     "font": lambda value: _NO_FONT.search(value) is not None,
-    **dict.fromkeys(("left", "right", "top", "bottom", "inset", "text-indent", "translate"), _away),
+    **dict.fromkeys(("left", "right", "text-indent"), _beside),
+    **dict.fromkeys(("top", "bottom", "inset", "translate"), _before),
     **dict.fromkeys(
         ("margin", "margin-left", "margin-top", "margin-right", "margin-bottom"),
         lambda value: _FAR_MARGIN.search(value) is not None,
