@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(f"mlx-tools {version()}\n")
     from mlx_tools.cli.root import run
 
-    return run(arguments)
+    return run(arguments, within=argv is not None)
 
 
 def help_text(columns: int | None = None) -> str:

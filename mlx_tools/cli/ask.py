@@ -16,6 +16,7 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.failures import Told
 from mlx_tools.cli.output import begin_line, complain, print_json
+from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.trace import FullTrace, cleaner
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, tell
@@ -76,7 +77,7 @@ def ask(
     plain = not (as_json or as_events)
     view = View(
         steps=sys.stderr if (sys.stderr.isatty() if steps is None else steps) else None,
-        answer=sys.stdout if plain and sys.stdout.isatty() else None,
+        answer=ours() if plain and ours().isatty() else None,
     )
     outcome = None
     clean = cleaner(run.configuration)

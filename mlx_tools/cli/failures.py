@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_tools.cli.output import complain
+from mlx_tools.cli.own_output import ours
 from mlx_tools.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED, EXIT_USAGE, MlxToolsError
 
 
@@ -36,7 +37,7 @@ def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
     """
     try:
         code = command()
-        sys.stdout.flush()
+        ours().flush()
         return code if isinstance(code, int) else EXIT_OK
     except MlxToolsError as error:
         for line in getattr(error, "problems", (str(error),)):
@@ -125,6 +126,6 @@ def _keep(text: str) -> Path:
 def _silence_stdout() -> None:
     """Give the interpreter a standard output that it can flush when it ends."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), ours().fileno())
     except (OSError, ValueError):
         return

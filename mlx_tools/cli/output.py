@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mlx_tools.cli.columns import beside, columns_of, folded
+from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.progress import bar_away
 
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -95,11 +96,12 @@ def print_json(value: Any) -> None:
 def write_bytes(data: bytes) -> None:
     """Write to standard output and flush, past its text layer where there is one."""
     with bar_away():
-        sys.stdout.flush()
-        buffer = getattr(sys.stdout, "buffer", None)
+        out = ours()
+        out.flush()
+        buffer = getattr(out, "buffer", None)
         if buffer is None:
-            sys.stdout.write(data.decode("utf-8"))
-            sys.stdout.flush()
+            out.write(data.decode("utf-8"))
+            out.flush()
             return
         buffer.write(data)
         buffer.flush()
@@ -107,14 +109,14 @@ def write_bytes(data: bytes) -> None:
 
 def print_text(text: str, *, colour: str = "") -> None:
     """Print text to standard output: safe to look at in a terminal, untouched elsewhere."""
-    text = painted(text, colour, sys.stdout) if sys.stdout.isatty() else text
+    text = painted(text, colour, ours()) if ours().isatty() else text
     write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
     """Print text to standard output as `print_text` does; at a terminal each line is folded between
     words, and goes on behind ``indent``."""
-    columns = columns_of(sys.stdout) if sys.stdout.isatty() else None
+    columns = columns_of(ours()) if ours().isatty() else None
     if columns is not None:
         lines = shown(text, keep=PROSE).split("\n")
         text = "\n".join(folded(line, columns, indent) for line in lines)
@@ -124,10 +126,10 @@ def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
 def print_row(head: str, text: str) -> None:
     """Print a row of a list: ``head``, which stands in columns, and a text beside it; one line,
     whatever is in them, where nobody folds it at a terminal."""
-    if not sys.stdout.isatty():
+    if not ours().isatty():
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
-        print_text(beside(shown(head), shown(text), columns_of(sys.stdout)))
+        print_text(beside(shown(head), shown(text), columns_of(ours())))
 
 
 def painted(text: str, colour: str, stream: Any) -> str:

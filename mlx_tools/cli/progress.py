@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mlx_tools.cli.own_output import ours
+
 _shown: list[Any] = []
 """The bar that is on the screen, where one is."""
 
@@ -34,7 +36,7 @@ def counting(what: str, total: int, *, wanted: bool = True) -> Iterator[Callable
 @contextmanager
 def bar_away() -> Iterator[None]:
     """Inside, no bar is on the screen: what is written to standard output begins a line."""
-    if not _shown or not sys.stdout.isatty():
+    if not _shown or not ours().isatty():
         yield
         return
     bar = _shown[-1]

@@ -8,6 +8,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Final, Self
 
+from mlx_tools.cli.own_output import given_back, ours
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir, state_dir
 
@@ -48,11 +49,12 @@ class PromptLine:
 
     def read(self) -> str | None:
         """The next line, None at the end of the input."""
-        if sys.stdout.isatty():
-            try:
-                return input(PROMPT)
-            except EOFError:
-                print()
-                return None
+        if ours().isatty():
+            with given_back():
+                try:
+                    return input(PROMPT)
+                except EOFError:
+                    print()
+                    return None
         print(PROMPT, end="", file=sys.stderr, flush=True)
         return sys.stdin.readline() or None

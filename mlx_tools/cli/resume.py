@@ -23,6 +23,7 @@ from mlx_tools.cli.approve import asker
 from mlx_tools.cli.failures import Told
 from mlx_tools.cli.job_settings import jobs_of
 from mlx_tools.cli.output import begin_line, complain
+from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.tools import NO_MODEL
 from mlx_tools.cli.turns import Turns
@@ -89,10 +90,8 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
 
     Shows what happens and returns the exit code of how it ended.
     """
-    live = sys.stdout.isatty() and not as_json
-    view = View(
-        steps=sys.stderr if sys.stderr.isatty() else None, answer=sys.stdout if live else None
-    )
+    live = ours().isatty() and not as_json
+    view = View(steps=sys.stderr if sys.stderr.isatty() else None, answer=ours() if live else None)
     outcome = None
     for event in _events(_path_of(given), approvals, view):
         view.show(event)

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, failures, output, version
+from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, failures, output, own_output, version
 from mlx_tools.errors import UsageError
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
@@ -80,9 +80,21 @@ def _root(
     """Options of the program as a whole."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command that ``arguments`` name; what is returned is the exit code."""
+def run(arguments: Sequence[str], *, within: bool = False) -> int:
+    """Run the command that ``arguments`` name; what is returned is the exit code.
+
+    ``within`` a program of somebody's own, standard output is then as it was before. Else it is
+    ours to the end: what a tool left running must not print behind the answer.
+    """
     output.make_sound()
+    try:
+        return _run(arguments)
+    finally:
+        if within:
+            own_output.give_back()
+
+
+def _run(arguments: Sequence[str]) -> int:
     command = get_command(app)
     arguments = list(arguments)
     debug = False

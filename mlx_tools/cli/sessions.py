@@ -11,6 +11,7 @@ import typer
 
 from mlx_tools.cli.columns import columns_of
 from mlx_tools.cli.output import amount, complain, counted, print_json, print_prose, print_text
+from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.session_text import as_json, conversation, gist, row, title, waiting
 from mlx_tools.errors import EXIT_OK, TranscriptError, UsageError
 from mlx_tools.paths import state_dir
@@ -60,7 +61,7 @@ def list_sessions(
         if as_lines:
             print_json(as_json(listed))
         else:
-            print_text(row(listed, _columns(sys.stdout)))
+            print_text(row(listed, _columns(ours())))
     if not ids:
         complain("there are no sessions yet", kind="note")
     if len(ids) > limit:

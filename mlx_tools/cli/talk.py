@@ -12,6 +12,7 @@ from anyio.from_thread import BlockingPortal
 
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.output import complain, print_text
+from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, ending, list_sources
 from mlx_tools.cli.wiring import RunOptions, approver_of, opened
@@ -60,9 +61,9 @@ class Talk:
         self._stack.close()
 
     def _ask(self, question: str) -> Outcome:
-        live = sys.stdout.isatty()
+        live = ours().isatty()
         view = View(
-            steps=sys.stderr if sys.stderr.isatty() else None, answer=sys.stdout if live else None
+            steps=sys.stderr if sys.stderr.isatty() else None, answer=ours() if live else None
         )
         outcome = None
         try:

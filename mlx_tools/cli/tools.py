@@ -24,6 +24,7 @@ from mlx_tools.cli.output import (
     print_text,
     shown,
     to_json,
+    write_bytes,
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register
 from mlx_tools.cli.view import far
@@ -203,7 +204,7 @@ def export_tools(
     specs = [
         spec for name, spec in registry.all_specs().items() if everything or rows[name]["permitted"]
     ]
-    sys.stdout.write(export(specs, format))
+    write_bytes(export(specs, format).encode())
 
 
 register(app)

@@ -21,6 +21,7 @@ from mlx_tools.cli.output import (
     steerable,
     to_json,
 )
+from mlx_tools.cli.own_output import ours
 from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
 from mlx_tools.sources import GivenSource
 
@@ -143,7 +144,7 @@ def tell(outcome: Outcome, *, as_json: bool, include_outputs: bool, plain: bool)
     """Print the outcome to standard output, and to a person what there is besides an answer."""
     if as_json:
         print_json(outcome.to_json(include_outputs=include_outputs))
-    elif plain and isinstance(outcome, Answered) and not sys.stdout.isatty():
+    elif plain and isinstance(outcome, Answered) and not ours().isatty():
         print_text(outcome.answer)
     if plain and isinstance(outcome, Answered):
         list_sources(outcome.sources)

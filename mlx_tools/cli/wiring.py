@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, redirect_stdout
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -16,6 +16,7 @@ from mlx_tools.backends.address import parse_address
 from mlx_tools.backends.limits import found_within
 from mlx_tools.cli.job_settings import jobs_of
 from mlx_tools.cli.output import complain
+from mlx_tools.cli.own_output import keep
 from mlx_tools.config import Configuration
 from mlx_tools.config.web import Web
 from mlx_tools.controller import Controller
@@ -94,8 +95,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     registry.with_folder(shelf, exposed_by(shelf, own.roots))
     if settings.tools.entry_points:
         registry.with_entry_points()
-    with redirect_stdout(sys.stderr):  # what a package prints is none of our output
-        check_presets(registry.all_specs())
+    keep()  # from here on there may be code of others in this process
+    check_presets(registry.all_specs())
     return registry
 
 

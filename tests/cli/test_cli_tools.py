@@ -236,23 +236,3 @@ def test_an_unknown_form_is_one_line(run: Any) -> None:
     result = run("tools", "export", "--format", "yaml")
     assert result.code == 2 and "gbnf" in result.error
     assert run("tools", "export").code == 2
-
-
-def test_what_a_package_prints_as_it_is_imported_is_none_of_the_output(
-    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = home / "chatty_tools-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty-tools\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[mlx_tools.tools]\nnod = chatty_tools:nod\n")
-    (home / "chatty_tools.py").write_text(
-        "from mlx_tools.tools import tool\n"
-        "print('Welcome!')\n"
-        "@tool(effects={'read'})\n"
-        "def nod() -> str:\n"
-        "    return 'nods'\n"
-    )
-    monkeypatch.syspath_prepend(home)
-    listed = run("tools", "list", "--json")
-    assert "nod" in [row["name"] for row in listed.lines]
-    assert listed.err == "Welcome!\n"
