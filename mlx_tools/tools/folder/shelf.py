@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +17,13 @@ from mlx_tools.tools.builtin.private_names import private_part
 from mlx_tools.tools.builtin.rooted import RootName
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder
 from mlx_tools.tools.folder.files import write_files
+from mlx_tools.tools.folder.leftover import alone, any_left, drop, hidden, put_right
 from mlx_tools.tools.folder.record import Said, change_record, read_record
 
 MAX_TOOLS: Final = 1000
+
+PATIENCE: Final = 10.0
+"""Seconds for which somebody else who changes the folder is waited for."""
 
 UNKNOWN: Final = "nobody has said that it is trusted (mlx-tools tools trust {name})"
 CHANGED: Final = (
@@ -42,11 +44,13 @@ class Shelved:
 
 
 class Shelf:
-    """The folder ``folder``, and the file ``record`` that says what of it is trusted."""
+    """The folder ``folder``, and the file ``record`` that says what of it is trusted. ``patience``:
+    for so many seconds whoever changes the folder waits for others, whoever looks, a tenth."""
 
-    def __init__(self, folder: Path, record: Path) -> None:
+    def __init__(self, folder: Path, record: Path, patience: float = PATIENCE) -> None:
         self.folder = folder.absolute()
         self.record = record
+        self._patience = patience
 
     @classmethod
     def of(cls, named: str | None = None) -> Shelf:
@@ -63,6 +67,7 @@ class Shelf:
         """What is in the folder, in order of names; what is wrong with one of them is a reason.
         Raises ConfigError where the folder itself cannot be read."""
         try:
+            self._put_right()
             with os.scandir(self.folder) as found:
                 names = sorted(entry.name for entry in found if _may_be_tool(entry))
         except FileNotFoundError:
@@ -98,6 +103,15 @@ class Shelf:
             return Shelved(name, found, MISSING.format(packages=", ".join(found.missing)))
         return Shelved(name, found)
 
+    def _put_right(self) -> None:
+        """Has tools be whole again that somebody who was killed was about to replace. Raises
+        OSError for a folder that cannot be read."""
+        if not any_left(os.listdir(self.folder)):  # noqa: PTH208 - there may be very many
+            return
+        with contextlib.suppress(OSError), alone(self.folder, self._patience / 10) as sure:
+            if sure:
+                put_right(self.folder, self.said().trusted)
+
     def path_of(self, name: str) -> Path:
         """Where the folder of a tool is, or would be."""
         return self.folder / name
@@ -122,26 +136,39 @@ class Shelf:
         name, path = found.spec.name, self.path_of(found.spec.name)
         check_folder_name(name)
         private_dir(self.folder)
-        draft = self._hidden(name)
+        draft = hidden(self.folder, name, "draft")
         try:
-            write_files(found.contents, draft)
-            with self._in_place(draft, path):
-                added = read_folder(path)
-                if _data(added) != _data(found):
-                    raise UsageError(f"{path} was changed by somebody else", hint="add it again")
-                self.trust(added)
+            with self._changing():
+                try:
+                    write_files(found.contents, draft)
+                    with self._in_place(draft, path):
+                        added = read_folder(path)
+                        if _data(added) != _data(found):
+                            raise UsageError(
+                                f"{path} was changed by somebody else", hint="add it again"
+                            )
+                        self.trust(added)
+                finally:
+                    with contextlib.suppress(OSError):
+                        drop(draft)
         except OSError as error:
             raise UsageError(f"{path} cannot be made: {error.strerror}") from None
-        finally:
-            with contextlib.suppress(OSError):
-                _drop(draft)
         return added
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Inside, nobody else changes the folder, and nothing is left of those who did. Raises
+        OSError."""
+        with alone(self.folder, self._patience) as sure:
+            if sure:
+                put_right(self.folder, self.said().trusted)
+            yield
 
     @contextlib.contextmanager
     def _in_place(self, draft: Path, path: Path) -> Iterator[None]:
         """Puts ``draft`` in the place of ``path``; where that, or what is done then, fails, all is
         as it was. Raises OSError."""
-        old = self._hidden(path.name)
+        old = hidden(self.folder, path.name, "old")
         if os.path.lexists(path):
             path.rename(old)
         try:
@@ -154,11 +181,7 @@ class Shelf:
                 old.rename(path)
             raise
         with contextlib.suppress(OSError):  # nobody sees it there
-            _drop(old)
-
-    def _hidden(self, name: str) -> Path:
-        """A path beside a tool's folder that nothing has, and that is passed over as a tool."""
-        return self.folder / f".{name}.{secrets.token_hex(8)}"
+            drop(old)
 
     def trust(self, found: ToolFolder) -> None:
         """Lets a tool's files run as they were read, and as long as they stay so."""
@@ -171,24 +194,30 @@ class Shelf:
     def remove(self, name: str) -> None:
         """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
         UsageError where there is none, and where it cannot be moved away: all is then as it was."""
-        path, gone = self.must_have(name), self._hidden(name)
+        path, gone = self.must_have(name), hidden(self.folder, name, "gone")
         try:
-            path.rename(gone)
+            with self._changing():
+                path.rename(gone)
+                self._forget(path, gone)
+                try:
+                    drop(gone)
+                except OSError as error:
+                    where = error.filename or gone
+                    raise UsageError(
+                        f"{name} is no tool any more, but {where} cannot be deleted: "
+                        f"{error.strerror}",
+                        hint=f"delete {gone} yourself",
+                    ) from None
         except OSError as error:
             raise UsageError(f"{path} cannot be removed: {error.strerror}") from None
+
+    def _forget(self, path: Path, gone: Path) -> None:
+        """Forgets what was said of the tool that was moved away; where that fails it is back."""
         try:
-            self._change(lambda said: said.trusting(path, None).switching(name, None))
+            self._change(lambda said: said.trusting(path, None).switching(path.name, None))
         except MlxToolsError:
             gone.rename(path)
             raise
-        try:
-            _drop(gone)
-        except OSError as error:
-            where = error.filename or gone
-            raise UsageError(
-                f"{name} is no tool any more, but {where} cannot be deleted: {error.strerror}",
-                hint=f"delete {gone} yourself",
-            ) from None
 
     def must_have(self, name: str) -> Path:
         """Where the folder of this tool is, whatever is in it. Raises UsageError where there is
@@ -233,11 +262,3 @@ def _may_be_tool(entry: os.DirEntry[str]) -> bool:
 def _data(folder: ToolFolder) -> dict[str, bytes]:
     """What is in its files. Not every file system keeps whether they may be executed."""
     return {name: file.data for name, file in folder.contents.items()}
-
-
-def _drop(path: Path) -> None:
-    """Deletes what has this path, if anything has. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
