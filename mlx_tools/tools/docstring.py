@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 _PARAMETERS: Final = frozenset(
     {
@@ -36,9 +37,19 @@ class Docstring:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
+def docstring_of(function: Any) -> Docstring:
+    """What is said of what a call runs: of a partial function that is the function, of an object
+    its method ``__call__``, or where that says nothing, its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    own = inspect.isroutine(function) or isinstance(function, type) or "__doc__" in vars(function)
+    text = None if own else type(function).__call__.__doc__
+    return parse_docstring(text or inspect.getdoc(function))
+
+
 def parse_docstring(text: str | None) -> Docstring:
     """Reads a docstring in any of the three styles; what is in none of them is plain text."""
-    lines = inspect.cleandoc(text or "").expandtabs().split("\n")
+    lines = _indented(inspect.cleandoc(text or "").expandtabs().split("\n"))
     prose: list[str] = []
     found: dict[str, list[str]] = {}
     at, sections = 0, False
@@ -65,6 +76,15 @@ def parse_docstring(text: str | None) -> Docstring:
             at += 1
     words = {name: " ".join(" ".join(parts).split()) for name, parts in found.items()}
     return Docstring(_paragraphs(prose), {name: text for name, text in words.items() if text})
+
+
+def _indented(lines: list[str]) -> list[str]:
+    """The lines, where the first is a section's title with what the section had of indents: where
+    there is nothing but this section they were taken for the margin."""
+    alone = len(lines) > 1 and _section(lines, 0) in _PARAMETERS and not _is_underline(lines, 1)
+    return (
+        [lines[0], *(f" {line}" for line in lines[1:])] if alone and lines[1][:1] > " " else lines
+    )
 
 
 def _section(lines: list[str], at: int) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.tools.annotations import annotations_of, first_line, typed_dict
 from mlx_tools.tools.context import ToolContext
-from mlx_tools.tools.docstring import parse_docstring
+from mlx_tools.tools.docstring import docstring_of
 from mlx_tools.tools.schema import pointer, walk
 
 Convert = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -101,9 +101,8 @@ class Arguments:
                 self._defaults[key] = default
             if parameter.default is not parameter.empty and not _is_field(parameter.default):
                 shown[key] = parameter.default
-        self._adapter = _adapter(fields, frozenset(self._defaults), name, names)
-        described = parse_docstring(inspect.getdoc(function)).parameters
-        self.schema = self._schema(name, described, shown)
+        self._adapter, schema = _built(fields, frozenset(self._defaults), name, names)
+        self.schema = _described(schema, docstring_of(function).parameters, shown)
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
@@ -117,34 +116,6 @@ class Arguments:
             if key not in values:
                 values[key] = default()
         return typing.cast("dict[str, Any]", values)
-
-    def _schema(
-        self, name: str, described: Mapping[str, str], shown: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        from pydantic.errors import PydanticUserError
-        from pydantic.json_schema import GenerateJsonSchema
-
-        class Compact(GenerateJsonSchema):
-            """Without warnings, and with one way to write a decimal number."""
-
-            def decimal_schema(self, schema: Any) -> dict[str, Any]:
-                as_float: Any = {**schema, "type": "float"}
-                return self.float_schema(as_float)
-
-            def emit_warning(self, kind: Any, detail: str) -> None:
-                """Says nothing: what cannot be shown of a default is left out."""
-
-        try:
-            schema = self._adapter.json_schema(schema_generator=Compact)
-        except PydanticUserError as error:
-            raise ToolDefinitionError(f"{name}: {first_line(error)}") from None
-        properties = schema.setdefault("properties", {})
-        for key, default in shown.items():
-            _show_default(properties.get(key), default)
-        for key, text in described.items():
-            if key in properties:
-                properties[key].setdefault("description", text)
-        return compact(schema)
 
 
 class AsGiven:
@@ -251,41 +222,74 @@ def _show_default(schema: Any, default: Any) -> None:
     schema["default"] = value
 
 
-def _adapter(
+def _built(
     fields: Mapping[str, Any],
     optional: frozenset[str],
     name: str,
     names: Mapping[str, Any] | None,
-) -> Any:
-    import typing_extensions
-    from pydantic import ConfigDict, TypeAdapter
-    from pydantic.errors import PydanticUserError
-    from pydantic_core import SchemaError
-
-    faults = (PydanticUserError, SchemaError, NameError, TypeError, RecursionError)
-
-    def build(some: Mapping[str, Any]) -> Any:
-        items = {
-            key: typing_extensions.NotRequired[hint] if key in optional else hint
-            for key, hint in some.items()
-        }
-        record = typed_dict("Arguments", items)
-        record.__pydantic_config__ = ConfigDict(extra="forbid", defer_build=True)
-        adapter = TypeAdapter(record)
-        adapter.rebuild(force=True, _types_namespace=dict(names or {}))
-        return adapter
-
+) -> tuple[Any, dict[str, Any]]:
+    """What turns JSON into values of these types, and the JSON Schema of it."""
     try:
-        return build(fields)
-    except faults as error:
+        return _build(fields, optional, names)
+    except Exception as error:  # a type may be somebody else's code
         fault = error
     for key, hint in fields.items():  # once more, one by one, to name the parameter at fault
         try:
-            build({key: hint})
-        except faults as error:
-            message = f"{name}: the parameter {key} has no JSON Schema: {first_line(error)}"
+            _build({key: hint}, optional, names)
+        except Exception as error:
+            message = f"{name}: the parameter {key} has no JSON Schema: {_said(error)}"
             raise ToolDefinitionError(message) from None
-    raise ToolDefinitionError(f"{name}: {first_line(fault)}")
+    raise ToolDefinitionError(f"{name}: {_said(fault)}")
+
+
+def _build(
+    fields: Mapping[str, Any], optional: frozenset[str], names: Mapping[str, Any] | None
+) -> tuple[Any, dict[str, Any]]:
+    import typing_extensions
+    from pydantic import ConfigDict, TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Compact(GenerateJsonSchema):
+        """Without warnings, and with one way to write a decimal number."""
+
+        def decimal_schema(self, schema: Any) -> dict[str, Any]:
+            as_float: Any = {**schema, "type": "float"}
+            return self.float_schema(as_float)
+
+        def emit_warning(self, kind: Any, detail: str) -> None:
+            """Says nothing: what cannot be shown of a default is left out."""
+
+    items = {
+        key: typing_extensions.NotRequired[hint] if key in optional else hint
+        for key, hint in fields.items()
+    }
+    record = typed_dict("Arguments", items)
+    record.__pydantic_config__ = ConfigDict(extra="forbid", defer_build=True)
+    adapter = TypeAdapter(record)
+    adapter.rebuild(force=True, _types_namespace=dict(names or {}))
+    return adapter, adapter.json_schema(schema_generator=Compact)
+
+
+def _described(
+    schema: dict[str, Any], described: Mapping[str, str], shown: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The schema with defaults and descriptions, made compact."""
+    properties = schema.setdefault("properties", {})
+    for key, default in shown.items():
+        _show_default(properties.get(key), default)
+    for key, text in described.items():
+        if key in properties:
+            properties[key].setdefault("description", text)
+    return compact(schema)
+
+
+def _said(error: Exception) -> str:
+    """What an error says of a type; of one that is not pydantic's own, with its kind."""
+    from pydantic.errors import PydanticUserError
+    from pydantic_core import SchemaError
+
+    own = isinstance(error, PydanticUserError | SchemaError | NameError | TypeError)
+    return first_line(error) if own else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _faults(error: Any) -> str:

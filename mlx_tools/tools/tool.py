@@ -15,7 +15,7 @@ from mlx_tools.spec import TOOL_NAME, ToolSpec
 from mlx_tools.tools.context import ToolContext, current_context, reset_context, set_context
 from mlx_tools.tools.context import ToolError as ToolError
 from mlx_tools.tools.declaration import EffectsLike, effects_of, retry_of, timeout_of
-from mlx_tools.tools.docstring import parse_docstring
+from mlx_tools.tools.docstring import docstring_of
 from mlx_tools.tools.signature import METHOD, Arguments, AsGiven, parameters_of
 
 Run = Callable[[Mapping[str, Any]], Any]
@@ -235,7 +235,7 @@ def _make(
         raise ToolDefinitionError(f"{named}: description: {description!r:.80} is no text")
     if parameters is None:
         parameters_of(function, named)
-    text = parse_docstring(inspect.getdoc(function)).text if description is None else description
+    text = docstring_of(function).text if description is None else description
 
     @functools.cache
     def arguments() -> Arguments | AsGiven:
