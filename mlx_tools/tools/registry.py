@@ -111,7 +111,7 @@ class Registry:
         """
         from mlx_tools.tools.folder.tool import folder_tool
 
-        for found in shelf.tools(shelf.said()):
+        for found in shelf.tools():
             key = f"{PLUGIN}{FOLDER}/{found.name}"
             if found.folder is None or refused is not None:
                 self._disabled[key] = refused or found.reason or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -128,7 +129,7 @@ def test_files_that_nobody_trusted_are_back_where_they_were(tmp_path: Path) -> N
 
     found = set()
     for shelf in each_kill(tmp_path, RENAMES, begin, adding(new)):
-        list(shelf.tools(shelf.said()))
+        shelf.tools()
         kept = [path.read_text() for path in shelf.folder.glob("*echo*/execute.py")]
         trusted = registry(shelf).lacks("echo", Policy(allow=["*"])) is None
         assert trusted or code("by hand") in kept
@@ -168,6 +169,25 @@ def test_what_somebody_is_still_at_is_left_alone(tmp_path: Path) -> None:
         assert draft.exists()
     registry(shelf)
     assert not draft.exists()
+
+
+def test_a_tool_that_is_being_replaced_is_waited_for_by_who_looks(tmp_path: Path) -> None:
+    old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
+    shelf = Shelf(tmp_path / "tools", tmp_path / "tools.json")
+    shelf.add(old)
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                shelf.add(new)
+                shelf.add(old)
+        finally:
+            os._exit(0)
+    try:
+        assert {found.reason for _ in range(20) for found in shelf.tools()} == {None}
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_folder_that_is_being_changed_is_told_of(tmp_path: Path) -> None:

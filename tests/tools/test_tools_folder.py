@@ -277,7 +277,7 @@ def test_a_tools_folder_that_cannot_be_read_is_told_of(shelf: Shelf) -> None:
 @pytest.mark.parametrize("name", ["nl\nx", "\x1b[31mred", "\u202eback", os.fsdecode(b"\xff")])
 def test_the_name_of_a_folder_that_is_no_tools_stands_on_one_line(shelf: Shelf, name: str) -> None:
     (shelf.folder / name).mkdir(parents=True)
-    (found,) = shelf.tools(Said())
+    (found,) = shelf.tools()
     assert found.name.isprintable()
     assert "cannot name a tool" in (found.reason or "")
 

@@ -40,23 +40,24 @@ def any_left(names: Iterable[str]) -> bool:
 
 
 @contextlib.contextmanager
-def alone(folder: Path, seconds: float) -> Iterator[bool]:
+def alone(folder: Path, seconds: float, *, looks: bool = False) -> Iterator[bool]:
     """Inside, nobody else is in here for the same folder; False where the file system cannot tell.
 
-    Raises OSError for a folder that cannot be opened, and BlockingIOError where somebody else is in
-    here for so many seconds.
+    With ``looks`` others may be who only look too. Raises OSError for a folder that cannot be
+    opened, and BlockingIOError where somebody else is in here for so many seconds.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield _locked(descriptor, time.monotonic() + seconds)
+        kind = fcntl.LOCK_SH if looks else fcntl.LOCK_EX
+        yield _locked(descriptor, kind, time.monotonic() + seconds)
     finally:
         os.close(descriptor)
 
 
-def _locked(descriptor: int, until: float) -> bool:
+def _locked(descriptor: int, kind: int, until: float) -> bool:
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
                 why = "another program is changing the tools folder"

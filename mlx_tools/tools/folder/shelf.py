@@ -63,22 +63,32 @@ class Shelf:
         """What the user said of tools. Raises ConfigError where that cannot be read."""
         return read_record(self.record)
 
-    def tools(self, said: Said) -> Iterator[Shelved]:
+    def tools(self) -> list[Shelved]:
         """What is in the folder, in order of names; what is wrong with one of them is a reason.
-        Raises ConfigError where the folder itself cannot be read."""
+        Raises ConfigError where the folder, or what the user said, cannot be read."""
+        self.said()  # also where there is no folder
         try:
             self._put_right()
-            with os.scandir(self.folder) as found:
-                names = sorted(entry.name for entry in found if _may_be_tool(entry))
+            with self._unchanging():
+                with os.scandir(self.folder) as found:
+                    names = sorted(entry.name for entry in found if _may_be_tool(entry))
+                said = self.said()
+                return [self._shelved(name, said) for name in names[:MAX_TOOLS]]
         except FileNotFoundError:
-            return
+            return []
         except OSError as error:
             raise ConfigError(
                 f"the tools folder {self.folder} cannot be read: {error.strerror}",
                 hint="free its name or its permissions, or name another as tools.folder",
             ) from None
-        for name in names[:MAX_TOOLS]:
-            yield self._shelved(name, said)
+
+    @contextlib.contextmanager
+    def _unchanging(self) -> Iterator[None]:
+        """Inside, nobody changes the folder, unless somebody does for long. Raises OSError."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(BlockingIOError):
+                stack.enter_context(alone(self.folder, self._patience / 10, looks=True))
+            yield
 
     def _shelved(self, name: str, said: Said) -> Shelved:
         path = self.path_of(name)
