@@ -260,6 +260,7 @@ DEEP = "def execute(a):\n x = []\n for _ in range(100_000): x = [x]\n return {'x
         ("def execute(a): return {'success': False}", "the tool says that it failed"),
         ("def execute(a): return {'success': False, 'error': {'n': 1}}", '{"error": {"n": 1}}'),
         ("def execute(a): return {'success': False, 'message': 'why'}", "why"),
+        ("def execute(a): return {'success': False, 'error': '', 'message': 'why'}", "why"),
         ("import os\ndef execute(a): os.closerange(3, 99); return {}", "without a result"),
     ],
 )

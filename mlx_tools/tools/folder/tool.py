@@ -123,9 +123,9 @@ def _result(came: Came, seconds: float, most: int) -> dict[str, Any]:
 
 def _said(value: Mapping[str, Any]) -> str:
     """What a tool says went wrong that says so itself."""
-    for said in (value.get("error"), value.get("message")):
-        if isinstance(said, str) and said.strip():
-            return said
+    error = value.get("error") or value.get("message")
+    if isinstance(error, str) and error.strip():
+        return error
     rest = {key: item for key, item in value.items() if key != "success"}
     return json.dumps(rest, ensure_ascii=False) if rest else "the tool says that it failed"
 
