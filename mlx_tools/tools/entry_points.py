@@ -5,7 +5,8 @@ An entry point names a tool, a list of tools, or a function without parameters t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -61,13 +62,36 @@ def offered(offer: Offer) -> list[Any]:
     try:
         found = offer.load()
         if callable(found) and not is_tool(found):
+            if _wants_arguments(found):
+                raise _no_tool(f"the function {getattr(found, '__name__', offer.name)}")
             found = found()
-        return [found] if is_tool(found) else list(found)
-    except KeyboardInterrupt:
+        if is_tool(found):
+            return [found]
+        if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
+            raise _no_tool(type(found).__name__)
+        return list(found)
+    except (KeyboardInterrupt, ToolDefinitionError):
         raise
     except BaseException as error:  # somebody else's code: nothing is known of it
         text = f"{type(error).__name__}: {error}"
         raise ToolDefinitionError(f"it could not be loaded: {text[:300]}") from None
+
+
+def _wants_arguments(function: Callable[..., Any]) -> bool:
+    """Whether it is more likely meant as a tool than as what returns tools."""
+    if inspect.iscoroutinefunction(function):
+        return True
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # it has no signature that could be read
+        return False
+    return False
+
+
+def _no_tool(what: str) -> ToolDefinitionError:
+    return ToolDefinitionError(f"it offers {what}, which is no tool", hint="is @tool missing?")
 
 
 def is_tool(value: Any) -> bool:
@@ -90,4 +114,4 @@ def of_plugin(tool: Any, plugin: str) -> Callee:
         raise
     except Exception as error:  # somebody else's code
         raise ToolDefinitionError(f"{type(error).__name__}: {error}"[:300]) from None
-    raise ToolDefinitionError(f"it offers {type(tool).__name__}, which is no tool")
+    raise _no_tool(type(tool).__name__)

@@ -201,6 +201,14 @@ class Sly:
         raise RuntimeError("sly")
 
 
+def undecorated(place: str) -> str:
+    return place
+
+
+async def awaited() -> str:
+    return "now"
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -209,8 +217,12 @@ class Sly:
         (GeneratorExit("as a library's own"), "GeneratorExit: as a library's own"),
         (AttributeError("gone"), "AttributeError"),
         (boom, "RuntimeError: on the way"),
-        (5, "TypeError"),
-        (lambda: None, "TypeError"),
+        (5, "int, which is no tool (is @tool missing?)"),
+        (lambda: None, "NoneType, which is no tool"),
+        (lambda: "forecast", "str, which is no tool"),
+        ({"forecast": forecast}, "dict, which is no tool"),
+        (undecorated, "the function undecorated, which is no tool (is @tool missing?)"),
+        (awaited, "the function awaited, which is no tool"),
         ([5], "int, which is no tool"),
         ([Fake()], "no tool"),
         ([Sly()], "sly"),
