@@ -4,6 +4,7 @@ bytes."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -14,15 +15,24 @@ from mlx_tools.tools.schema import MAP, ONE, anchors, pointer, resolve
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
+_CHOICES: Final = ("allOf", "anyOf", "oneOf")
+_NO_TOP: Final = (*_CHOICES, "enum", "not")
+"""What the vendors' services take nowhere but below the top: one such schema, and they refuse all
+tools. A call is held to the whole schema here in any case."""
+
+_ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
 def to_openai(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """For ``tools`` of OpenAI's chat completions. Names take no dot there: it becomes ``_``."""
+    """For ``tools`` of OpenAI's chat completions. Names take no dot there: it becomes ``_``. What
+    a schema's top says of choices is loosened to which properties there are."""
     return [
         {
             "type": "function",
             "function": {
                 "name": name,
                 "description": spec.description,
-                "parameters": spec.parameters,
+                "parameters": _without_choices(spec.parameters),
             },
         }
         for name, spec in _without_dots(specs)
@@ -30,11 +40,19 @@ def to_openai(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def to_anthropic(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """For ``tools`` of Anthropic's messages. Names take no dot there: it becomes ``_``."""
-    return [
-        {"name": name, "description": spec.description, "input_schema": spec.parameters}
-        for name, spec in _without_dots(specs)
-    ]
+    """For ``tools`` of Anthropic's messages; names and choices as for OpenAI. Raises
+    ToolDefinitionError for an argument's name that is not taken there."""
+    tools = []
+    for name, spec in _without_dots(specs):
+        schema = _without_choices(spec.parameters)
+        for key in schema.get("properties", {}):
+            if not _ANTHROPIC_KEY.fullmatch(key):
+                raise ToolDefinitionError(
+                    f"{spec.name}: this format takes no argument called {key[:80]!r}",
+                    hint="rename it, with A-Z a-z 0-9 _ . -, or leave the tool out",
+                )
+        tools.append({"name": name, "description": spec.description, "input_schema": schema})
+    return tools
 
 
 def to_mcp(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
@@ -137,6 +155,32 @@ def rebased(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> Any:
         return copy
 
     return moved(schema)
+
+
+def _without_choices(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema with the properties of all choices that its top has, and none of the choices."""
+    if not any(key in schema for key in _NO_TOP):
+        return schema
+    named = anchors(schema)
+    found: dict[str, list[Any]] = {}
+    pending: list[Any] = [schema]
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop(0)
+        if not isinstance(node, Mapping) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        for key, item in node.get("properties", {}).items():
+            if item not in found.setdefault(key, []):
+                found[key].append(item)
+        pending += (item for choices in _CHOICES for item in node.get(choices, ()))
+        if isinstance(node.get("$ref"), str):
+            pending.append(resolve(schema, node["$ref"], named)[1])
+    plain = {key: value for key, value in schema.items() if key not in _NO_TOP}
+    plain["properties"] = {
+        key: items[0] if len(items) == 1 else {"anyOf": items} for key, items in found.items()
+    }
+    return plain
 
 
 def _closed(properties: dict[str, Any], *, optional: tuple[str, ...]) -> dict[str, Any]:

@@ -63,6 +63,47 @@ def test_openai_and_anthropic() -> None:
         }
 
 
+CHOICE = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "anyOf": [
+        {"properties": {"b": {"type": "integer"}}, "required": ["a", "b"]},
+        {"$ref": "#/$defs/c"},
+        {"oneOf": [{"properties": {"a": {"type": "string"}, "d": True}}, {"$ref": "#/$defs/c"}]},
+    ],
+    "not": {"required": ["z"]},
+    "required": ["a"],
+    "$defs": {"c": {"properties": {"b": {"type": "null"}, "e": {"anyOf": [{}]}}}},
+}
+
+
+@pytest.mark.parametrize("write", [to_openai, to_anthropic])
+def test_choices_at_the_top_are_loosened_for_services_that_take_none(write: Any) -> None:
+    (entry,) = write([ToolSpec("chooses", "Chooses.", CHOICE)])
+    schema = entry["input_schema"] if "input_schema" in entry else entry["function"]["parameters"]
+    assert schema == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "e": {"anyOf": [{}]},
+            "d": True,
+        },
+        "required": ["a"],
+        "$defs": CHOICE["$defs"],
+    }
+    assert "anyOf" in CHOICE
+    assert "anyOf" in to_mcp([ToolSpec("chooses", "Chooses.", CHOICE)])[0]["inputSchema"]
+
+
+@pytest.mark.parametrize("key", ["größe", "", "a b", "x" * 65])
+def test_an_arguments_name_that_one_service_refuses_is_told_of(key: str) -> None:
+    spec = ToolSpec("measures", "", {"type": "object", "properties": {key: {"type": "number"}}})
+    with pytest.raises(ToolDefinitionError, match=r"^measures: .* no argument called"):
+        to_anthropic([spec])
+    assert to_openai([spec])[0]["function"]["parameters"] == spec.parameters
+
+
 def test_two_names_that_would_become_one_are_refused() -> None:
     with pytest.raises(ToolDefinitionError, match="both be called a_b"):
         to_openai([ToolSpec("a.b"), ToolSpec("a_b")])
