@@ -274,6 +274,14 @@ def test_a_tools_folder_that_cannot_be_read_is_told_of(shelf: Shelf) -> None:
         registry(shelf)
 
 
+def test_a_tool_beyond_the_most_that_are_read_is_told_of(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "tools", tmp_path / "tools.json", most=2)
+    for name in ("a", "b", "c"):
+        shelf.add(read_folder(make_folder(tmp_path / "given", name)))
+    assert set(registry(shelf).specs()) >= {"a", "b"}
+    assert why(shelf, "c") == "it is disabled: it is not read: there are 2 others before it"
+
+
 @pytest.mark.parametrize("name", ["nl\nx", "\x1b[31mred", "\u202eback", os.fsdecode(b"\xff")])
 def test_the_name_of_a_folder_that_is_no_tools_stands_on_one_line(shelf: Shelf, name: str) -> None:
     (shelf.folder / name).mkdir(parents=True)

@@ -45,12 +45,16 @@ class Shelved:
 
 class Shelf:
     """The folder ``folder``, and the file ``record`` that says what of it is trusted. ``patience``:
-    for so many seconds whoever changes the folder waits for others, whoever looks, a tenth."""
+    for so many seconds whoever changes the folder waits for others, whoever looks, a tenth.
+    ``most``: so many tools are read."""
 
-    def __init__(self, folder: Path, record: Path, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, folder: Path, record: Path, patience: float = PATIENCE, most: int = MAX_TOOLS
+    ) -> None:
         self.folder = folder.absolute()
         self.record = record
         self._patience = patience
+        self._most = most
 
     @classmethod
     def of(cls, named: str | None = None) -> Shelf:
@@ -73,7 +77,8 @@ class Shelf:
                 with os.scandir(self.folder) as found:
                     names = sorted(entry.name for entry in found if _may_be_tool(entry))
                 said = self.said()
-                return [self._shelved(name, said) for name in names[:MAX_TOOLS]]
+                shelved = [self._shelved(name, said) for name in names[: self._most]]
+                return shelved + [_too_many(name, self._most) for name in names[self._most :]]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -259,6 +264,10 @@ def check_folder_name(name: str) -> None:
     hidden, or that a command would take for an option."""
     if name.startswith((".", "-")):
         raise UsageError(f"{name} cannot be the name of a tool's folder", hint="begin otherwise")
+
+
+def _too_many(name: str, most: int) -> Shelved:
+    return Shelved(clean(name, 64), None, f"it is not read: there are {most} others before it")
 
 
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
