@@ -114,7 +114,16 @@ def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
         ("config.json", {"timeout_ms": "5"}, 'timeout_ms: "5" is not allowed (milliseconds'),
         ("config.json", {"timeout": 1, "timeout_ms": 5}, "timeout_ms: it says timeout once more"),
         ("tool_definition.json", {**PLAIN, "effects": []}, "key (it belongs in config.json)"),
-        ("tool_definition.json", {**PLAIN, "input_schema": {}}, "input_schema: unknown key"),
+        (
+            "tool_definition.json",
+            {**PLAIN, "input_schema": {}},
+            "key (it is called parameters here)",
+        ),
+        (
+            "tool_definition.json",
+            {**PLAIN, "inputSchema": {}},
+            "key (it is called parameters here)",
+        ),
         ("tool_definition.json", {"type": "x", "function": PLAIN}, "expected a function"),
         ("tool_definition.json", {**PLAIN, "function": {}}, "name: unknown key (it belongs within"),
         ("tool_definition.json", {"function": 1}, "expected a function definition"),

@@ -97,6 +97,8 @@ _SAME: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 """Other names of a key, as such files have them elsewhere, and the value under the key's own."""
 
 _AROUND: Final = ("type", "function")
+_SCHEMAS: Final = ("input_schema", "inputSchema")
+"""What Anthropic and MCP call the schema of the arguments."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
 
 
@@ -204,6 +206,8 @@ def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, pl
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         if known is _AROUND and unknown[0] in _FUNCTION:
             hint = "it belongs within function"
+        elif unknown[0] in _SCHEMAS:
+            hint = "it is called parameters here"
         elif unknown[0] in _KEYS:
             hint = f"it belongs in {CONFIG}"
         raise ToolDefinitionError(f"{path}: {place}{unknown[0][:80]}: unknown key", hint=hint)
