@@ -26,6 +26,9 @@ def interrupted(error: KeyboardInterrupt) -> int:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # behind ^C, or a question
         complain("by Ctrl-C", kind="interrupted")
+    # Where it came within an exec, as there are many in what is imported, `python -m` ends by the
+    # signal itself, whatever is returned here. The next exec takes that back.
+    exec("")  # noqa: S102
     return EXIT_INTERRUPTED
 
 

@@ -189,6 +189,16 @@ def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> No
     assert '"interrupted"' in transcript.read_text()
 
 
+def test_ctrl_c_within_an_import_ends_with_130(home: Path) -> None:
+    Path("begun.py").write_text(
+        "import sys; from mlx_tools.cli import failures\n"
+        "sys.exit(failures.guarded(lambda: exec('raise KeyboardInterrupt')))\n"
+    )
+    command = [sys.executable, "-m", "begun"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "mlx-tools: interrupted: by Ctrl-C\n")
+
+
 @pytest.mark.parametrize("group", ["tools", "kb", "schedule", "sessions", "golden", "models"])
 def test_a_group_without_a_command_says_which_there_are(run: Any, group: str) -> None:
     result = run(group)
