@@ -92,7 +92,7 @@ def _of_word(word: str) -> tuple[str, ...]:
     parts = [p for joined in _JOINT.split(word) for p in _HUMP.split(joined)]
     found = [term for part in parts for term in _of_part(part)]
     if 1 < len(parts) <= _MOST_PARTS and not _UNSPACED.search(word):
-        found.append(_plain("".join(parts)))
+        found.append("".join(_pieces(_plain("".join(parts)))))
     return tuple(term[:MAX_TERM_CHARS] for term in found if term)
 
 
@@ -100,15 +100,26 @@ def _of_part(part: str) -> Iterator[str]:
     if part.isascii():
         yield part.lower()
         return
-    plain = _plain(part)
-    at = 0
-    for run in _UNSPACED.finditer(plain):
-        if run.start() > at:
-            yield plain[at : run.start()]
-        yield from _pairs(run[0])
-        at = run.end()
-    if at < len(plain):
-        yield plain[at:]
+    for plain in _pieces(_plain(part)):
+        at = 0
+        for run in _UNSPACED.finditer(plain):
+            if run.start() > at:
+                yield plain[at : run.start()]
+            yield from _pairs(run[0])
+            at = run.end()
+        if at < len(plain):
+            yield plain[at:]
+
+
+def _pieces(plain: str) -> list[str]:
+    """The words of what was one before it was made plain: ``⑴`` is ``(1)`` then, and one Arabic
+    ligature three words."""
+    if plain.isalnum():
+        return [plain]
+    kept = (
+        char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in plain
+    )
+    return "".join(kept).split()
 
 
 def _pairs(run: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import zlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.kb.chunks import MOST, OVERLAP, passages
@@ -65,6 +65,7 @@ def test_what_is_quoted_is_looked_for_as_it_stands(question: str, found: list[st
 
 @settings(max_examples=200)
 @given(st.text(max_size=300))
+@example("\ufdfa ⑴ ½ l·l ⒈b")
 def test_a_word_holds_nothing_that_a_query_would_obey(text: str) -> None:
     for term in terms(text):
         assert term.split() == [term]
