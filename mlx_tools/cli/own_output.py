@@ -28,6 +28,7 @@ class _Kept:
 
 
 _kept: _Kept | None = None
+_command = False
 
 
 def ours() -> TextIO:
@@ -35,10 +36,17 @@ def ours() -> TextIO:
     return sys.stdout if _kept is None else _kept.stream
 
 
+def begin() -> None:
+    """A command begins: from here to `give_back` it may `keep` standard output to itself."""
+    global _command
+    _command = True
+
+
 def keep() -> None:
-    """From now on what anybody else prints goes to standard error."""
+    """From now on what anybody else prints goes to standard error. Outside of a command nothing is
+    done: the output is that of a program of somebody's own."""
     global _kept
-    if _kept is not None:
+    if _kept is not None or not _command:
         return
     before = sys.stdout
     before.flush()
@@ -49,7 +57,8 @@ def keep() -> None:
 
 def give_back() -> None:
     """Takes `keep` back, for whoever runs a command within a program of their own."""
-    global _kept
+    global _kept, _command
+    _command = False
     kept, _kept = _kept, None
     if kept is None:
         return

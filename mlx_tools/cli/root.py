@@ -87,6 +87,7 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
     ours to the end: what a tool left running must not print behind the answer.
     """
     output.make_sound()
+    own_output.begin()
     try:
         return _run(arguments)
     finally:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.cli import own_output
+
 NOISY = """
 import ctypes, os, subprocess, sys, threading
 from mlx_tools.tools import tool
@@ -91,10 +93,18 @@ def test_standard_output_is_a_callers_own_again_after_a_command(run: Any, noisy:
     assert sys.stdout is before
 
 
+def test_outside_of_a_command_output_is_left_alone() -> None:
+    before = sys.stdout
+    own_output.keep()
+    assert sys.stdout is before
+    assert own_output.ours() is before
+
+
 MOVED = """
 import os, subprocess, sys
 from mlx_tools.cli import own_output
 
+own_output.begin()
 own_output.keep()
 os.write(1, b"descriptor\\n")
 subprocess.run(["echo", "program"])

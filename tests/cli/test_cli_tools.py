@@ -91,7 +91,7 @@ def test_a_call_as_json(run: Any) -> None:
         (("calculator", "{"), 2, "JSON: not JSON"),
         (("calculator", "[]"), 2, "expected an object"),
         (("calculator", '{"expression":"1","expression":"2"}'), 2, "'expression' stands twice"),
-        (("calculator", '{"expression":NaN}'), 2, "not JSON: NaN"),
+        (("calculator", '{"expression":NaN}'), 2, "NaN is no JSON"),
         (("calculator", '{"expression":1e999}'), 2, "too large"),
         (("calculator", "{}"), 2, "invalid_arguments: expression"),
         (("calculator", '{"expression":"1/0"}'), 1, "tool_error"),
