@@ -24,7 +24,7 @@ demo: $(READY) ## Ask a real model on a real server a question that needs a tool
 	$(BIN)/mlx-tools ask --steps --backend server --model smollm2-135m "$(QUESTION)"
 
 test: $(READY) ## The default tests: everything but the slow ones
-	$(BIN)/pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-slow: $(READY) ## The slow tests alone
 	$(BIN)/pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)

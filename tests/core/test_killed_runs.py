@@ -21,13 +21,15 @@ MOST = 40
 
 
 MODES = pytest.mark.parametrize(
-    "mode",
+    ("mode", "step"),
     [
-        pytest.param("before", marks=pytest.mark.slow),
-        pytest.param("middle", marks=pytest.mark.slow),
-        "after",
+        pytest.param("before", 1, marks=pytest.mark.slow),
+        pytest.param("middle", 1, marks=pytest.mark.slow),
+        pytest.param("after", 1, marks=pytest.mark.slow),
+        ("after", 4),
     ],
 )
+"""When a run is killed, and at which records: all of them, or every fourth."""
 
 
 class Runs:
@@ -120,9 +122,9 @@ def check_end(runs: Runs, folder: Path, session: str) -> None:
 
 @MODES
 def test_a_run_killed_at_any_record_goes_on_to_its_answer(
-    runs: Runs, tmp_path: Path, mode: str
+    runs: Runs, tmp_path: Path, mode: str, step: int
 ) -> None:
-    for count in range(1, MOST):
+    for count in range(1, MOST, step):
         folder = new_folder(tmp_path / str(count))
         outcome = runs.start(folder, None, count, mode)
         if outcome is not None:
@@ -139,9 +141,9 @@ def test_a_run_killed_at_any_record_goes_on_to_its_answer(
 @pytest.mark.slow
 @MODES
 def test_a_resumed_run_killed_at_any_record_goes_on_to_its_answer(
-    runs: Runs, tmp_path: Path, mode: str
+    runs: Runs, tmp_path: Path, mode: str, step: int
 ) -> None:
-    for count in range(1, MOST):
+    for count in range(1, MOST, step):
         folder = new_folder(tmp_path / str(count))
         paused = runs.start(folder)
         (pending,) = paused["pending"]

@@ -183,7 +183,7 @@ def recorded(folder: Path, run: dict[str, Any]) -> tuple[Golden, Registry, Trans
 
 
 @given(run=runs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whatever_was_recorded_replays(run: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         session, registry, store = recorded(Path(folder), run)

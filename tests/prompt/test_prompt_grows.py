@@ -95,7 +95,7 @@ def prompts_of(prompt: Prompt, steps: list[Step]) -> list[str]:
 
 
 @given(run=runs(), text=CONTENT)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_prompt_of_a_turn_is_a_prefix_of_the_next(
     run: tuple[str, str, str | int, list[Step]], text: str
 ) -> None:
