@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import KnowledgeBaseError
+from mlx_tools.foreign.words import clean
 
 _PROBLEMS: Final = (
     ("full", "the disk is full", "free some space and try again: what was finished is kept"),
@@ -14,6 +15,8 @@ _PROBLEMS: Final = (
     ("unable to open", "it cannot be opened", "check the permissions of the file and its folder"),
     ("not a database", "it is no knowledge base", "move the file away and add again"),
     ("malformed", "it is damaged", "move the file away and add again"),
+    ("could not decode", "it is damaged", "move the file away and add again"),
+    ("parse error", "it is damaged", "move the file away and add again"),
     ("disk I/O", "the disk failed, or is full", "check the disk and try again"),
     ("no such module: fts5", "this Python's SQLite has no FTS5", "use another build of Python"),
     ("interrupted", "it took too long", "ask with fewer words"),
@@ -25,4 +28,7 @@ def translated(path: Path, said: str) -> KnowledgeBaseError:
     for part, why, hint in _PROBLEMS:
         if part.lower() in said.lower():
             return KnowledgeBaseError(f"the knowledge base {path}: {why}", hint=hint)
-    return KnowledgeBaseError(f"the knowledge base {path}: {said}")
+    return KnowledgeBaseError(
+        f"the knowledge base {path}: {clean(said, 200)}",
+        hint="try again; where that does not help, move the file away and add again",
+    )

@@ -45,7 +45,9 @@ def wheel() -> Path:
 
 
 def items_of(category: str, limit: int | None) -> list[BfclItem]:
-    return sample(load_items(category, wheel()), limit=limit, seed=7)
+    items = sample(load_items(category, wheel()), limit=limit, seed=7)
+    assert items
+    return items
 
 
 class Recorded:
