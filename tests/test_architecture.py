@@ -132,7 +132,7 @@ def test_importing_the_command_line_loads_no_model_or_network_library() -> None:
 def test_every_foreign_import_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    named = ("mlx", "grammar", "pdf", "pytest", "telemetry", "web")
+    named = ("mlx", "pdf", "pytest", "telemetry", "web")
     texts = [*project["dependencies"], *(text for extra in named for text in extras[extra])]
     declared: set[str] = {canonicalize_name(Requirement(text).name) for text in texts}
     declared.add("pydantic-core")  # pydantic names its exact version
@@ -153,9 +153,9 @@ def test_every_foreign_import_is_a_declared_dependency() -> None:
     assert missing == set()
 
 
-def test_a_file_stays_under_400_lines_and_a_function_under_70() -> None:
+def test_a_file_stays_under_800_lines_and_a_function_under_70() -> None:
     long = [
-        name for name, path in MODULES.items() if path.read_text(encoding="utf-8").count("\n") > 400
+        name for name, path in MODULES.items() if path.read_text(encoding="utf-8").count("\n") > 800
     ]
     long += [
         f"{name}, {function.name}: {length} lines"
