@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from mlx_tools.protocol.canonical import canonical
 from mlx_tools.protocol.coerce import COERCIONS
+from mlx_tools.protocol.dialects import DIALECT_MARKS, DIALECTS, Dialect
 from mlx_tools.protocol.echo import calls_in
 from mlx_tools.protocol.read import read
 from mlx_tools.protocol.repair import REPAIRS
@@ -30,11 +31,14 @@ from mlx_tools.protocol.validate import JudgedCall, judge, resolve, validate_arg
 __all__ = [
     "COERCIONS",
     "DEFAULT_REASONING_MARKERS",
+    "DIALECTS",
+    "DIALECT_MARKS",
     "REPAIRS",
     "AnswerDelta",
     "ArgumentsDelta",
     "CallStarted",
     "Delta",
+    "Dialect",
     "JudgedCall",
     "Reader",
     "Reading",
