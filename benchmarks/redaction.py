@@ -1,6 +1,7 @@
 """Measures redaction: findings in texts that hold no secrets, throughput, and hostile texts.
 
     python benchmarks/redaction.py                       this repository, the standard library
+    python benchmarks/redaction.py --folder /usr/share/doc    and the text files below a folder
     python benchmarks/redaction.py --peer PYTHON         detect-secrets too, in that interpreter
     python benchmarks/redaction.py --hostile             seconds for doubling sizes
 
@@ -68,6 +69,12 @@ def repository() -> Iterator[Path]:
             yield ROOT / name
 
 
+def texts_below(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and b"\0" not in path.read_bytes()[:8000]:
+            yield path
+
+
 def ours(paths: list[Path], show: bool) -> tuple[int, float, Counter[str]]:
     size, seconds, kinds = 0, 0.0, Counter[str]()
     for path in paths:
@@ -93,8 +100,11 @@ def row(name: str, size: int, seconds: float, kinds: Counter[str]) -> None:
         print(f"    {count:6} {kind}")
 
 
-def texts(peer: str | None, show: bool) -> None:
-    for name, paths in (("this repository", [*repository()]), ("the library", [*library()])):
+def texts(peer: str | None, folder: Path | None, show: bool) -> None:
+    places = {"this repository": [*repository()], "the library": [*library()]}
+    if folder:
+        places[str(folder)] = [*texts_below(folder)]
+    for name, paths in places.items():
         row(name, *ours(paths, show))
         if peer:
             done = subprocess.run(
@@ -125,6 +135,7 @@ def hostile(largest: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peer", help="an interpreter that has detect-secrets")
+    parser.add_argument("--folder", type=Path, help="look at the text files below it, too")
     parser.add_argument("--show", action="store_true", help="print every finding")
     parser.add_argument("--hostile", action="store_true", help="hostile texts, of doubling sizes")
     parser.add_argument("--size", type=int, default=200_000, help="characters of the largest one")
@@ -132,7 +143,7 @@ def main() -> None:
     if given.hostile:
         hostile(given.size)
     else:
-        texts(given.peer, given.show)
+        texts(given.peer, given.folder, given.show)
 
 
 if __name__ == "__main__":

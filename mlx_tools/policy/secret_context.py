@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from mlx_tools.policy.secret_names import lowered, names_in
+from mlx_tools.policy.secret_names import LONGEST_NAME, named
 from mlx_tools.policy.secret_shape import (
     is_placeholder,
     is_template,
@@ -22,26 +22,23 @@ CONTEXT: Final = 120
 """Characters before a unit in which a name for it is looked for."""
 
 _SIGN = re.compile(
-    r"(?P<rest>[\w.\- \t]{0,24})[\"'`\])\\\s]{0,6}"
-    r"(?P<sign>\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|value\s?=|(?<=[\"'`])\s)"
-    r"(?P<gap>[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
+    r"(?<=[\w.-])[\"'`\])\\\s]{0,6}[ \t]{0,30}"
+    r"(?P<sign>,?[\s\"'\\]{0,24}(?<![\w.-])[Vv]alue[\"'\\]{0,4}\s?[:=]"
+    r"|\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|(?<=[\"'`])\s)"
+    r"(?P<gap>[ \t]{9,30}|[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
     re.ASCII,
 )
+_LONGEST_SIGN: Final = 100
 _OPTION = re.compile(
-    r"(?P<rest>[\w.\-]{0,24})(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)", re.ASCII
+    r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3})(?P<name>\w[\w.-]{0,60})"
+    r"(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)$",
+    re.ASCII,
 )
 """A name and its value with nothing but a blank between, as in ``--token VALUE``."""
 
-_OPTION_NAME = re.compile(r"(?:^|\s)--?[\w-]{0,28}$|(?:setenv|set|export)\s{1,3}\w{0,24}$")
-_NO_SECRET_NAME = re.compile(
-    r"page|cursor|continu|public|publishable"
-    r"|(?:type|ur[il]|name|path|file|expir\w{0,6}|length|count|limit|endpoint|algorithm|format|regex"
-    r"|pattern|hint|max|min|size|version|color|colour|field|label|class|time|date|at)$"
-    r"|(?:max|num|n|count|min|foreign|primary|sort|cache|hash|etag)[-_. ]?(?:token|key)",
-    re.IGNORECASE | re.ASCII,
-)
 _VALUE = re.compile(r"(?:[^\s\"'`<>,;&(){}\[\]|\\]|&(?![\w.%-]{1,40}=))+")
-_ENVIRONMENT = re.compile(r"(?:^|[\r\n])(?:export[ \t])?[\w.]{0,60}$")
+_ENVIRONMENT = re.compile(r"(?:^|[\r\n])(?:export[ \t])?[\w.]{1,60}$")
+_SIGNS = re.compile(r"[!@#$%^&*+?~]")
 _QUOTED_END = re.compile(r"\\+$")
 
 _AUTHORIZATION = re.compile(
@@ -57,6 +54,7 @@ _URL = re.compile(
     r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,24}://(?P<user>[^\s/?#:@]{0,200}):", re.ASCII
 )
 _URL_PASSWORD = re.compile(r"[^\s/?#]{1,300}@(?=[\w\[{$%])")
+_SHORTEST_PASSWORD: Final = 4
 _URL_PLACEHOLDERS: Final = frozenset(("password", "passwd", "pass", "pwd", "port", "secret", "pw"))
 
 _NETRC = re.compile(
@@ -82,39 +80,40 @@ def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
 
 def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
     reach = begin  # where the last value that is not in quotes ended
-    for kind, named, at in names_in(lowered(text)):
-        signed = _SIGN.match(text, at)
-        if signed is None and _is_option(text, named):
-            signed = _OPTION.match(text, at)
-        if signed is None or signed.end() < begin:
-            continue
-        name = text[max(0, named - 30) : at] + signed["rest"]
+    for name, signed in _signs(text, begin):
         start = signed.end()
+        kind = named(name)
+        if kind is None:
+            continue
         value, quoted = _value(text, start, signed, reach)
         if not quoted:
             reach = max(reach, start + len(value))
         alone = signed["sign"] == "=" and not signed["gap"] and after in {"", "\n", "\r"}
-        if alone and not quoted and _ENVIRONMENT.search(text, max(0, named - 80), named):
+        if (
+            alone
+            and not quoted
+            and _ENVIRONMENT.search(text, max(0, signed.start() - 80), signed.start())
+        ):
             value = text[start:]  # NAME=VALUE on a line of its own
-        if value and not _NO_SECRET_NAME.search(_last_word(name, signed["rest"])):
-            whole = start + len(value) == len(text)
-            ends = after in {"", "\n", "\r"} or (
-                after in {" ", "\t"} and signed["sign"] == "=" and not signed["gap"]
-            )
-            tight = not signed["gap"].strip("\"'`\\") and whole and ends
-            if _fits(kind, value, quoted, tight, signed["sign"]):
-                if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
-                    kind = "aws_secret_key"
-                yield kind, start, start + len(value)
+        whole = start + len(value) == len(text)
+        ends = after in {"", "\n", "\r"} or (
+            after in {" ", "\t"} and signed["sign"] == "=" and not signed["gap"]
+        )
+        tight = not signed["gap"].strip("\"'`\\") and whole and ends
+        if value and _fits(kind, value, quoted, tight, whole and ends, signed["sign"]):
+            if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
+                kind = "aws_secret_key"
+            yield kind, start, start + len(value)
 
 
-def _is_option(text: str, at: int) -> bool:
-    return _OPTION_NAME.search(text[max(0, at - 30) : at]) is not None
-
-
-def _last_word(name: str, rest: str) -> str:
-    """The name as it is written, with what belongs to it on either side."""
-    return re.split(r"[^\w.\-]", name.strip(" \t.-"))[-1] or rest
+def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
+    """What stands before a sign, and the sign, behind which a value of the unit begins."""
+    if option := _OPTION.search(text, max(0, begin - CONTEXT), begin):
+        yield option["name"], option
+    for signed in _SIGN.finditer(text, max(0, begin - _LONGEST_SIGN)):
+        if signed.end() >= begin:
+            at = signed.start()
+            yield text[max(0, at - LONGEST_NAME) : at], signed
 
 
 def _value(text: str, start: int, signed: re.Match[str], reach: int) -> tuple[str, bool]:
@@ -130,18 +129,29 @@ def _value(text: str, start: int, signed: re.Match[str], reach: int) -> tuple[st
     return (found[0] if found else ""), False
 
 
-def _fits(kind: str, value: str, quoted: bool, tight: bool, sign: str) -> bool:
+def _fits(kind: str, value: str, quoted: bool, tight: bool, ends: bool, sign: str) -> bool:
+    if sign == "," and not quoted:
+        return looks_made(value, 20) and sum(map(str.isdigit, value)) >= 3
     if kind == "password":
         if looks_made(value):
             return True
         if sign == ",":
-            return quoted and looks_chosen(value, 8) and any(map(str.isdigit, value))
-        return (quoted or (tight and sign != ">")) and looks_chosen(value)
-    if kind in {"secret", "token"} and quoted and sign != ",":
-        signs = any(character in "!@#$%^&*+?~" for character in value)
-        if signs and any(c.isdigit() for c in value) and looks_chosen(value, 8):
+            return looks_chosen(value, 8) and any(map(str.isdigit, value))
+        if quoted or (tight and sign != ">"):
+            return looks_chosen(value)
+        return ends and sign == ":" and looks_chosen(value, 8) and _is_mixed(value)
+    if kind in {"secret", "token", "api_key"} and quoted and sign != "," and _SIGNS.search(value):
+        chosen = looks_chosen(value, 16 if kind == "api_key" else 8)
+        if chosen and any(map(str.isdigit, value)):
             return True
     return looks_made(value, 10 if kind in {"password", "secret", "token"} else 14)
+
+
+def _is_mixed(value: str) -> bool:
+    """Whether letters of both cases, digits or signs are mixed as in no name of a type."""
+    digits = sum(map(str.isdigit, value))
+    cases = value not in (value.lower(), value.upper())
+    return digits >= 2 and cases if _SIGNS.search(value) is None else digits >= 1
 
 
 def _authorized(text: str, begin: int) -> Iterator[Span]:
@@ -171,7 +181,9 @@ def _in_urls(text: str, begin: int) -> Iterator[Span]:
         if password is None:
             continue
         value = password[0][:-1]
-        if value.lower() not in _URL_PLACEHOLDERS and not is_template(value):
+        if len(value) < _SHORTEST_PASSWORD or value.lower() in _URL_PLACEHOLDERS:
+            continue
+        if not is_template(value):
             yield "url_password", password.start(), password.end() - 1
 
 

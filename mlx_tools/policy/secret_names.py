@@ -1,96 +1,80 @@
 """Names that tell that what is assigned to them is secret: ``password``, ``api_key``, a vendor's.
 
-A name is looked for in lower case, one character after the other, by a pattern that branches on
-the first letter, so that a text is walked through once.
+A name is cut into words, and the table says what each word, or a few of them together, tell. What
+stands last decides: a ``page_token`` is none, a ``landing_page_api_key`` is one.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
-_WORDS: Final = {
-    "password": "password passwd passwort passphrase pass* pwd*",
-    "api_key": (
-        "api-key access-key auth-key account-key app-key application-key client-key consumer-key"
-        " encryption-key license-key master-key private-key secret-key shared-key signing-key"
-        " storage-key service-key subscription-key write-key read-key admin-key user-key key*"
-    ),
-    "token": "token",
-    "session_cookie": "session* session-id session-key sessid sess* sid*",
-    "secret": "secret auth* sig* signature* webhook",
-    "credential": (
-        "credential creds bearer jwt* pat* adafruit adobe aiven airtable alchemy algolia alibaba"
-        " amplitude apify artifactory asana atlassian auth0 authress azure backblaze beamer"
-        " bintray bitbucket bitly bittrex buildkite cisco clickup cloudflare cloudinary codecov"
-        " cohere coinbase coinmarketcap confluence confluent contentful contribsys coveralls"
-        " datadog deepgram deepl deepseek digitalocean discord dnsimple droneci dropbox etherscan"
-        " etsy facebook fastly figma finicity finnhub firebase flickr freshbooks freshdesk gitee"
-        " github gitlab gitter gocardless grafana heroku hubspot imagekit infura instagram"
-        " intercom jfrog jira kraken kucoin lastfm launchdarkly linear linkedin linked-in lob*"
-        " looker mailchimp mailgun mapbox mapquest mattermost meraki message-bird mistral mixpanel"
-        " monday netlify new-relic new-york-times nytimes okta onfido openai opensea openweather"
-        " opsgenie optimizely pagerduty paypal phrase pinata plaid postmark private-ai pubnub"
-        " pusher quay* rapidapi rollbar scaleway scrapingbee segment sendbird sendgrid sentry"
-        " shodan sidekiq slack snyk sonar splunk spotify squarespace strava stripe sumo surge"
-        " tatum telegr travis-ci travis trello twilio twitch twitter typeform unsplash vercel"
-        " virustotal wakatime weatherapi xray* yahoo yandex zendesk zerobounce zoom"
-    ),
-}
-"""Words by the kind of secret; ``-`` stands for any mark that joins words, or none; a word with
-``*`` must not be a part of a longer one."""
+from mlx_tools.policy.secret_kinds import TABLE, words_of
 
-_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
-_JOINS: Final = str.maketrans("", "", "-_. ")
+LONGEST_NAME: Final = 64
+"""Characters of a name that are looked at: those right before its sign."""
 
-_KIND_OF: Final = {
-    word.rstrip("*").translate(_JOINS): kind
-    for kind, words in reversed(_WORDS.items())
-    for word in words.split()
-}
-_WHOLE: Final = frozenset(
-    word.rstrip("*") for words in _WORDS.values() for word in words.split() if word.endswith("*")
-)
-_NOT_TOKENS: Final = ("iz", "is")
+_NO_NAME = re.compile(r"[^\w.\- \t]+", re.ASCII)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_MOST_BLANKS: Final = 4
+"""Words with blanks between them that a name is read from: ``secret access key``."""
 
 
-def _pattern() -> str:
-    by_letter: dict[str, set[str]] = defaultdict(set)
-    for words in _WORDS.values():
-        for word in words.split():
-            word = word.rstrip("*")
-            by_letter[word[0]].add(word[1:])
+def _glued(phrases: str) -> list[str]:
+    """The phrases of the table as one word each, in the plural too."""
+    glued = phrases.replace("-", "").split()
+    return [*glued, *(word + "s" for word in glued)]
+
+
+_NO: Final = ""
+_TELLS: Final[dict[str, str]] = {
+    glued: entry["kind"]
+    for entry in reversed(TABLE["names"])
+    for glued in _glued(f"{entry['words']} {entry['whole']}")
+} | {glued: _NO for entry in TABLE["not_names"] for glued in _glued(entry.get("names", ""))}
+"""The kind that words tell, `_NO` where they tell that it is none."""
+_LAST: Final = frozenset(_glued(" ".join(words_of("not_names", "last"))))
+_MOST_WORDS: Final = 4
+"""Words of the longest phrase of the table, camelCase of it included: ``New York Times``."""
+
+
+def _any_of(phrases: frozenset[str]) -> re.Pattern[str]:
+    """A pattern that branches on the first letter, so that it is quick to fail."""
     branches = []
-    for letter, rests in sorted(by_letter.items()):
-        longest_first = sorted(rests, key=lambda rest: (-len(rest), rest))
-        escaped = (re.escape(rest).replace("\\-", "[-_. ]?") for rest in longest_first)
-        branches.append(f"{letter}(?:{'|'.join(escaped)})")
-    return "|".join(branches)
+    for letter in sorted({phrase[0] for phrase in phrases}):
+        rests = sorted((one[1:] for one in phrases if one[0] == letter), key=len, reverse=True)
+        branches.append(f"{letter}(?:{'|'.join(map(re.escape, rests))})".replace("\\-", "[-_. ]?"))
+    return re.compile("|".join(branches))
 
 
-_NAME = re.compile(_pattern())
+_STEM = _any_of(words_of("names", "words"))
+"""What is found in a longer word, too."""
+_JOINT = re.compile(r"[-_. ]")
 
 
-def lowered(text: str) -> str:
-    """The text with its ASCII letters in lower case, no shorter and no longer."""
-    return text.translate(_LOWER)
+def named(text: str) -> str | None:
+    """The kind of secret that is assigned to the name at the end of the text, None for none."""
+    piece = " ".join(_NO_NAME.split(text)[-1].split()[-_MOST_BLANKS:])
+    told = _told([word.lower() for word in _WORD.findall(piece)])
+    if told is None and (stem := _STEM.search(piece.lower())):
+        told = _TELLS[_JOINT.sub("", stem[0])]
+    return told or None
 
 
-def names_in(lower: str) -> Iterator[tuple[str, int, int]]:
-    """Kind, start and end of every name in a text that is in lower case."""
-    at = 0
-    while found := _NAME.search(lower, at):
-        start, end = found.span()
-        word = found[0]
-        at = end
-        if word in _WHOLE and (
-            lower[start - 1 : start].isalpha() or lower[end : end + 1].isalpha()
-        ):
-            at = start + 1
-        elif word == "token" and lower.startswith(_NOT_TOKENS, end):
-            continue
+def _told(words: list[str]) -> str | None:
+    """What the words tell, the last of those that tell anything; None where none does."""
+    kind, at = None, 0
+    while at < len(words):
+        for size in range(min(_MOST_WORDS, len(words) - at), 0, -1):
+            told = _TELLS.get("".join(words[at : at + size]))
+            if told is not None:
+                kind = told
+                break
         else:
-            yield _KIND_OF[word.translate(_JOINS)], start, end
+            size = 1
+            if stem := _STEM.search(words[at]):
+                kind = _TELLS[stem[0]]
+            elif at == len(words) - 1 and words[at] in _LAST:
+                kind = _NO
+        at += size
+    return kind

@@ -6,6 +6,7 @@ None stands in the repository as it is, so that no scanner takes a test for a le
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from random import Random
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
@@ -18,11 +19,31 @@ URL: Final = ALNUM + "-_"
 UPPER: Final = ascii_uppercase + digits
 LOWER: Final = ascii_lowercase + digits
 
+ALPHABETS: Final = {
+    "digit": digits,
+    "hex": HEX,
+    "upper": UPPER,
+    "lower": LOWER,
+    "alnum": ALNUM,
+    "url": URL,
+    "base64": ALNUM + "+/",
+}
+"""Those that a line of the table names."""
+
 Make = Callable[[Random], str]
 
 
 def drawn(random: Random, alphabet: str, size: int) -> str:
     return "".join(random.choices(alphabet, k=size))
+
+
+def filled(line: str, random: Random) -> str:
+    """A line of the table, with drawn characters where it names an alphabet."""
+    return re.sub(
+        r"\{([a-z0-9]+):([0-9]+)\}",
+        lambda found: drawn(random, ALPHABETS[found[1]], int(found[2])),
+        line.replace("{uuid}", "{hex:8}-{hex:4}-{hex:4}-{hex:4}-{hex:12}"),
+    )
 
 
 def _after(prefix: str, alphabet: str, size: int, end: str = "") -> Make:

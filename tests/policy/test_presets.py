@@ -21,7 +21,7 @@ READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
 
 
-RW = (("workspace", "allow"),)
+RW = (("workspace", "ask"),)
 
 
 def specs(**effects: Any) -> dict[str, ToolSpec]:
@@ -94,7 +94,8 @@ def test_the_notes_preset_grants_notes_and_no_files(tmp_path: Path) -> None:
     specs = Registry.builtin([f"{tmp_path}:rw"], notes=tmp_path / "notes").specs()
     for name, spec in specs.items():
         made = decide(Policy(preset="notes"), spec, name, {}, runs="freely").decision
-        assert made == ("allow" if name in preset.tools else "deny")
+        writes = "ask" if name == "notes_create" else "allow"
+        assert made == (writes if name in preset.tools else "deny")
 
 
 def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:

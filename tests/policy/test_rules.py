@@ -23,8 +23,9 @@ from mlx_tools.policy import (
     denial,
     exceeded,
     permitted,
+    restriction,
 )
-from mlx_tools.policy.patterns import first_match
+from mlx_tools.policy.patterns import first_match, first_template
 from mlx_tools.spec import ALL_EFFECTS, MUTATING, Effects, ToolSpec
 
 READ: Effects = frozenset(("read",))
@@ -164,9 +165,66 @@ def test_effects_that_cannot_be_told_are_all_effects() -> None:
     assert verdict(Policy(preset="readonly_files"), spec) == ("deny", "not_allowed")
 
 
-def test_allowing_by_name_grants_all_effects_of_a_clean_call() -> None:
-    assert verdict(Policy(allow=["change"]), CHANGE) == ("allow", None)
-    assert verdict(Policy(allow=["undeclared"]), UNDECLARED) == ("allow", None)
+def test_what_writes_or_executes_is_asked_about_whoever_allows_it() -> None:
+    for allow in ({"allow": ["*"]}, {"allow": ["change", "undeclared", "file_access"]}):
+        policy = Policy(**allow)
+        assert verdict(policy, CHANGE) == ("ask", "requires_confirmation")
+        assert verdict(policy, UNDECLARED) == ("ask", "requires_confirmation")
+        assert verdict(policy, FILES, {"operation": "write"})[0] == "ask"
+        assert verdict(policy, FILES, {"operation": "read"}) == ("allow", None)
+        assert verdict(policy, FETCH if "*" in policy.allow else LOOK)[0] != "ask"
+    assert verdict(Policy(preset="workspace"), FILES, {"operation": "write"})[0] == "ask"
+    assert asks(ALL, CHANGE) and asks(ALL, UNDECLARED) and not asks(ALL, FILES)
+
+
+def test_which_effects_ask_is_said_by_the_policy_alone() -> None:
+    silent = Policy(allow=["*"], ask_effects=())
+    made = decide(silent, CHANGE, "change", {}, runs="freely")
+    assert made.decision == "allow" and "to write unasked" in made.reason
+    assert verdict(silent, UNDECLARED) == ("allow", None)
+    assert verdict(silent, CHANGE, runs="with_approval")[0] == "ask"
+    careful = Policy(allow=["*"], ask_effects=["network", "write", "execute"])
+    assert verdict(careful, FETCH)[0] == "ask" and verdict(ALL, FETCH)[0] == "allow"
+    assert verdict(Policy(allow=["*"], ask_effects=["execute"]), CHANGE)[0] == "allow"
+    assert verdict(silent.narrowed_by(Policy(allow=["*"])), CHANGE)[0] == "ask"
+    assert verdict(silent.narrowed_by(restriction(dry_run=False)), CHANGE)[0] == "allow"
+    asking = decide(ALL, UNDECLARED, "undeclared", {}, runs="freely")
+    assert asking.rule == "ask_effects execute, write"
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "covered"),
+    [
+        ("file_access", {"operation": "write"}, True),
+        ("file_*", {"operation": "write"}, True),
+        ("change", {"operation": "write"}, False),
+        ("file_access operation=write", {"operation": "write"}, True),
+        ("file_access operation=delete", {"operation": "write"}, False),
+        ("file_access path=drafts/*", {"operation": "write", "path": "drafts/a/b"}, True),
+        ("file_access path=drafts/*", {"operation": "write", "path": "other/a"}, False),
+        ("file_access path=drafts/*", {"operation": "write", "path": "drafts/../a"}, False),
+        ("file_access path=drafts/*", {"operation": "write"}, False),
+        ("file_access 'path=a b' size=3", {"operation": "write", "path": "a b", "size": 3}, True),
+        ("file_access size=3", {"operation": "write", "size": "4"}, False),
+    ],
+)
+def test_a_standing_approval_covers_the_calls_that_it_describes(
+    template: str, arguments: dict[str, Any], covered: bool
+) -> None:
+    policy = Policy(allow=["*"], standing_approvals=[template])
+    made = decide(policy, FILES, "file_access", arguments, runs="freely")
+    assert (made.decision == "allow") == covered
+    if covered:
+        assert made.rule == f"standing_approval {template}" and "write" in made.reason
+    assert decide(policy, FILES, "file_access", arguments, runs="with_approval").decision == "ask"
+    other = policy.narrowed_by(Policy(allow=["*"]))
+    assert decide(other, FILES, "file_access", arguments, runs="freely").decision == "ask"
+
+
+def test_a_standing_approval_answers_for_the_tool_and_not_for_the_ask_list() -> None:
+    policy = Policy(allow=["*"], standing_approvals=["careful", "change"], ask=["change"])
+    assert rule_of(policy, CAREFUL) == "standing_approval careful"
+    assert rule_of(policy, CHANGE) == "ask change"
 
 
 def test_local_only_denies_what_may_use_the_network() -> None:
@@ -174,7 +232,7 @@ def test_local_only_denies_what_may_use_the_network() -> None:
     assert verdict(policy, FETCH) == ("deny", "not_allowed")
     assert verdict(policy, UNDECLARED) == ("deny", "not_allowed")
     assert verdict(policy, LOOK) == ("allow", None)
-    assert verdict(policy, CHANGE) == ("allow", None)
+    assert verdict(policy, CHANGE)[0] == "ask"
 
 
 def test_a_call_that_was_not_written_cleanly_is_asked_about() -> None:
@@ -238,7 +296,7 @@ def test_a_secret_stops_a_call_that_may_use_the_network() -> None:
     assert "aws_key, password" in decision.reason and "hunter2" not in decision.reason
     assert verdict(ALL, UNDECLARED, secrets=("password",))[0] == "deny"
     assert verdict(ALL, LOOK, secrets=("password",)) == ("allow", None)
-    assert verdict(ALL, CHANGE, secrets=("password",)) == ("allow", None)
+    assert verdict(ALL, CHANGE, secrets=("password",))[0] == "ask"
 
 
 SECRET = Facts(secrets=("aws_key", "password"))
@@ -343,7 +401,13 @@ def test_the_rules_come_in_their_order() -> None:
         ("unclean", {"runs": "freely"}),
         ("network_after_read", {"policy": {"network_after_read": "allow"}}),
         ("needs_approval", {"facts": {"consented": ALL_OF_IT}}),
-        ("session_consent", {"policy": {"ask": ()}}),
+        (
+            "session_consent",
+            {"facts": {"consented": None}, "policy": {"standing_approvals": ("x",)}},
+        ),
+        ("ask x", {"policy": {"ask": ()}}),
+        ("standing_approval x", {"policy": {"standing_approvals": ()}}),
+        ("needs_approval", {}),
     ]
     spec = ToolSpec("x", needs_approval=True)
     for rule, change in steps:
@@ -382,6 +446,16 @@ def test_permitted_tells_whether_any_call_might_be_allowed() -> None:
         {"deny": ["look look"]},
         {"deny": ["plugin:"]},
         {"ask": ["plugin:a/"]},
+        {"ask_effects": "write"},
+        {"ask_effects": ["read"]},
+        {"ask_effects": None},
+        {"ask_effects": [["write"]]},
+        {"standing_approvals": "x"},
+        {"standing_approvals": [""]},
+        {"standing_approvals": ["x 'y"]},
+        {"standing_approvals": ["x path"]},
+        {"standing_approvals": ["x =a"]},
+        {"standing_approvals": [3]},
         {"allow": ["plugin:a/b/c"]},
         {"preset": "readonly_nothing"},
         {"dry_run": 1},
@@ -432,12 +506,19 @@ PATTERNS = st.one_of(
     st.sampled_from(["*", "c*", "?ook", "plugin:weather", "plugin:*", "plugin:weather/*", "other"]),
 )
 RATES = st.sampled_from(["1/second", "2/minute", "1/minute", "3/day"])
+EFFECTS = st.sampled_from([(), ("write",), ("write", "execute"), ("network",)])
+TEMPLATES = st.lists(
+    st.one_of(PATTERNS, st.sampled_from(["file_access operation=write", "* operation=?"])),
+    max_size=2,
+).map(tuple)
 LISTS = st.lists(PATTERNS, max_size=4)
 PLAIN = st.builds(
     Policy,
     allow=LISTS,
     deny=LISTS,
     ask=LISTS,
+    ask_effects=EFFECTS,
+    standing_approvals=TEMPLATES,
     preset=st.sampled_from([None, *PRESETS]),
     local_only=st.booleans(),
     dry_run=st.booleans(),
@@ -505,7 +586,14 @@ def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Cal
     if decision.decision == "allow":
         assert runs == "freely"
         assert not echoed
-        asked = spec.needs_approval or any(first_match(part.ask, spec) for part in policy.parts)
+        held = [
+            p for p in policy.parts if not first_template(p.standing_approvals, spec, arguments)
+        ]
+        asked = (
+            (spec.needs_approval and bool(held))
+            or any(first_match(part.ask, spec) for part in policy.parts)
+            or any(effects & set(part.ask_effects) for part in held)
+        )
         consented = facts.consented is not None and effects <= facts.consented
         assert asked == (decision.rule == "session_consent") and (consented or not asked)
 
@@ -542,6 +630,8 @@ def test_the_order_of_names_changes_neither_digest_nor_decision(
         allow=mixed(policy.allow),
         deny=mixed(policy.deny),
         ask=mixed(policy.ask),
+        ask_effects=mixed(policy.ask_effects),
+        standing_approvals=mixed(policy.standing_approvals),
         rate_limits=rates,
     )
     assert other.digest() == policy.digest()
@@ -580,6 +670,10 @@ def test_the_digest_changes_with_anything_that_may_change_a_decision() -> None:
         replace(base, network_after_read="ask"),
         replace(base, network_after_read="deny"),
         replace(base, redact=False),
+        replace(base, ask_effects=()),
+        replace(base, ask_effects=("write",)),
+        replace(base, standing_approvals=["a"]),
+        replace(base, standing_approvals=["a path=x"]),
         replace(base, redact_paths=True),
         base.narrowed_by(Policy(allow=["*"])),
     ]
@@ -592,6 +686,8 @@ def test_every_field_of_a_policy_is_in_its_digest() -> None:
         "allow": ["x"],
         "deny": ["x"],
         "ask": ["x"],
+        "ask_effects": ("network",),
+        "standing_approvals": ("x",),
         "preset": "readonly_files",
         "local_only": True,
         "dry_run": True,

@@ -1,0 +1,197 @@
+"""Ordinary names of secrets in the forms in which they are written, and what is no secret."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from mlx_tools.policy import facts_of
+from mlx_tools.policy.redact import Redactor, find_secrets
+from mlx_tools.spec import ToolSpec
+from tests.policy.secret_samples import ALNUM, HEX, drawn
+
+REDACTOR = Redactor()
+
+NAMES = (  # noqa: SIM905
+    "ADMIN_TOKEN SESSION_TOKEN NOTION_TOKEN ENCRYPTION_KEY AccountKey PAGERDUTY_API_KEY "
+    "GITHUB_PAT X-Admin-Token Ocp-Apim-Subscription-Key LANDING_PAGE_API_KEY "
+    "HOMEPAGE_PASSWORD AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AZURE_CLIENT_SECRET "
+    "AZURE_STORAGE_KEY SharedAccessKey COSMOS_MASTER_KEY GCP_SERVICE_KEY "
+    "GOOGLE_MAPS_API_KEY FIREBASE_SERVER_KEY CF_API_TOKEN HCLOUD_TOKEN LINODE_CLI_TOKEN "
+    "VULTR_API_KEY DIGITALOCEAN_ACCESS_TOKEN OS_PASSWORD IBMCLOUD_API_KEY "
+    "OCI_KEY_PASSPHRASE OPENAI_API_KEY WANDB_API_KEY HF_TOKEN TWILIO_AUTH_TOKEN "
+    "STRIPE_SECRET_KEY PAYPAL_CLIENT_SECRET SLACK_SIGNING_SECRET DISCORD_BOT_TOKEN "
+    "JIRA_API_TOKEN CI_JOB_TOKEN NPM_AUTH_TOKEN TWINE_PASSWORD DOCKERHUB_TOKEN "
+    "CODECOV_TOKEN SENTRY_AUTH_TOKEN DD_APP_KEY NEW_RELIC_LICENSE_KEY VAULT_TOKEN "
+    "CONSUL_HTTP_TOKEN TF_TOKEN_app_terraform_io ALGOLIA_ADMIN_KEY PLAID_SECRET "
+    "ZENDESK_API_TOKEN MINIO_ROOT_PASSWORD SNYK_TOKEN AZURE_DEVOPS_EXT_PAT "
+    "TELEGRAM_BOT_TOKEN SHOPIFY_API_SECRET SPLUNK_HEC_TOKEN MAILGUN_SMTP_PASSWORD "
+    "ROLLBAR_ACCESS_TOKEN CLOUDINARY_API_SECRET PUSHER_APP_SECRET DJANGO_SECRET_KEY "
+    "SECRET_KEY_BASE RAILS_MASTER_KEY JWT_SECRET NEXTAUTH_SECRET COOKIE_SECRET "
+    "SESSION_SECRET POSTGRES_PASSWORD MYSQL_ROOT_PASSWORD PGPASSWORD REDIS_PASSWORD "
+    "MONGO_PWD SMTP_PASS BORG_PASSPHRASE keystorePassword WEBHOOK_SECRET SIGNING_KEY "
+    "HMAC_KEY PresharedKey wpa_psk db.password spring.datasource.password rootpw_password "
+    "bindPassword clientSecret accessToken refresh_token apiKey authToken apikey "
+    "authtoken dbpassword appSecret encryptionKey2 TOKEN_PROD API_KEY_1 API_TOKENS "
+    "csrf_token page_access_token monkeyToken MONKEY_API_KEY ACCOUNT_TOKEN MIN_KEY_SECRET "
+    "MAX_API_KEY X-Api-Key X-Auth-Token X-Vault-Token Private-Token X-CSRF-Token "
+    "X-Shopify-Access-Token X-Goog-Api-Key X-Amz-Security-Token x-functions-key api-key "
+    "X-Gitlab-Token DD-API-KEY "
+).split()
+
+FORMS = (
+    *("{}={}", "{}: {}", '"{}": "{}"', "export {}='{}'", '{} = "{}"', "{} => '{}'", "--{} {}"),
+    *("> {}: {}\r\n", "curl -H '{}: {}' https://example.com/", "-e {}={} image", "ENV {} {}"),
+    *("https://example.com/a?{}={}&page=2", "https://example.com/a?page=2&{}={}"),
+    *("Endpoint=https://example.com/;{}={};Suffix=x", 'headers["{}"] = "{}"', "<{}>{}</a>"),
+    *('<add key="{}" value="{}"/>', "- name: {}\n  value: {}", r"\"{}\": \"{}\""),
+    '{{"name":"{}","value":"{}"}}',
+)
+
+
+def values(random: Random) -> tuple[str, ...]:
+    return (
+        drawn(random, HEX, 32),
+        drawn(random, ALNUM, 26) + "0a9Z",
+        f"{drawn(random, ALNUM, 84)}1b==",
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_under_an_ordinary_name_is_found_in_every_form(name: str) -> None:
+    random = Random(name)
+    for form in FORMS:
+        for value in values(random):
+            text = form.format(name, value)
+            (found,) = find_secrets(text)
+            assert text[found.start : found.end] == value, text
+
+
+@pytest.mark.parametrize("name", NAMES[:11])
+def test_it_is_so_at_every_split(name: str) -> None:
+    for form in FORMS:
+        text = form.format(name, values(Random(name))[1]) + "\nand more"
+        whole = REDACTOR.text(text).text
+        for cut in range(len(text) + 1):
+            stream = REDACTOR.stream()
+            assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close() == whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_does_not_go_out_with_a_call(name: str) -> None:
+    network = ToolSpec("fetch_url", effects=frozenset({"network"}))
+    value = values(Random(name))[1]
+    for arguments in (
+        {"url": f"https://example.com/a?{name}={value}&page=2"},
+        {"url": f"https://example.com/a%3F{name}%3D{value}"},
+        {"headers": {name: value}},
+        {"body": f'{{"{name}": "{value}"}}'},
+    ):
+        assert facts_of(network, arguments).secrets, arguments
+
+
+HASH = "8f14e45fceea167a5a36dedd4bea2543"
+NONE = (
+    # code
+    *("token = next(tokens)", "sorted(rows, key=lambda x: x[1])", "for key, value in d.items():"),
+    *("key = f'{prefix}:{name}:v2'", "token = self.lexer.token()", "api_key = get_api_key(env)"),
+    *("password: str", "api_key: Optional[str] = None", "token: SecretStr", "secret: bytes | None"),
+    *(
+        "if token == Token.NUMBER:",
+        "key = kwargs.pop('key2', None)",
+        "auth = HTTPBasicAuth(a1, b2)",
+    ),
+    *("raise KeyError(key)", "tokens = tokenizer.encode(text)", "session = requests.Session()"),
+    *("password = getpass.getpass()", "assert token.type == 'NAME'", "pwd = os.getcwd()"),
+    *(
+        'x["key"] = sha256(data).hexdigest()',
+        "cache.get(key, default=None)",
+        "def f(key: K2) -> V2:",
+    ),
+    *("secret = base64.b64decode(s1)", "self.token = self.config.token2", "token=token, key=key"),
+    # references to what stands elsewhere
+    *("API_KEY=$API_KEY", "token: ${{ secrets.GITHUB_TOKEN }}", "api_key = os.environ['API_KEY2']"),
+    *("key: process.env.API_KEY_V2", 'System.getenv("ADMIN_TOKEN1")', "TOKEN=$(cat /run/token1)"),
+    *("password: !vault db/pass1", "secretKeyRef: api-secrets", "ADMIN_TOKEN={{ admin_token }}"),
+    "token = vault.read('secret/data/app1')",
+    # placeholders
+    *(
+        "API_KEY=<your-api-key>",
+        "TOKEN=your-token-here",
+        'password = "changeme123"',
+        "key: XXXXXXXX",
+    ),
+    *("ADMIN_TOKEN=...", "API_KEY=sk-...", "SECRET_KEY=replace-me", "token: [redacted:token]"),
+    *("PASSWORD=********", "x-api-key: YOUR_API_KEY", "Authorization: Bearer <token>"),
+    # names of what is none
+    *(f"primary_key: {HASH}", f"foreignKey={HASH}", f"cache_key = '{HASH}'", f"key_id: {HASH}"),
+    *(f"public_key={HASH}", f"PublicKeyToken={HASH[:16]}", f"sort-key: {HASH}", f"keyId={HASH}"),
+    *(f"nextPageToken: {HASH}", f"continuation_token={HASH}", f"https://a.io/?page_token={HASH}"),
+    *(
+        f"idempotency-key: {HASH}",
+        f"partitionKey: {HASH}",
+        f"token_type={HASH}",
+        f"key_path={HASH}",
+    ),
+    *(f"secret_name: {HASH}", f"secretArn={HASH}", f"session_name={HASH}", f"kms_key_arn={HASH}"),
+    *(
+        f"AWS_ACCESS_KEY_ID={HASH}",
+        f"key_fingerprint: {HASH}",
+        f"GITHUB_SHA={HASH}",
+        f"n_tokens={HASH}",
+    ),
+    *(f"token_endpoint={HASH}", f"passwordPolicy={HASH}", f"STRIPE_PUBLISHABLE_KEY={HASH}"),
+    *("token_count=128000", "max_tokens: 4096", "prompt_tokens = 1234567890", "num_keys=100"),
+    # words that hold one
+    *(
+        f"keyboard={HASH}",
+        f"monkey: {HASH}",
+        f"tokenizer={HASH}",
+        f"donkey='{HASH}'",
+        f"path={HASH}",
+    ),
+    *(
+        f"author: {HASH}",
+        f"bypass={HASH}",
+        f"compass: {HASH}",
+        f"passport={HASH}",
+        f"design: {HASH}",
+    ),
+    *(
+        f"inside={HASH}",
+        f"secretary: {HASH}",
+        f"keyword={HASH}",
+        f"turkey: {HASH}",
+        f"patch={HASH}",
+    ),
+    *(
+        f"hockey={HASH}",
+        f"whiskey: {HASH}",
+        f"signal={HASH}",
+        f"authority: {HASH}",
+        f"assess={HASH}",
+    ),
+    # docs
+    *(
+        "The token is sent with each request, see RFC6749.",
+        "Set `API_KEY` to the key of your account.",
+    ),
+    *(
+        "key: value pairs, e.g. `sort: name`",
+        "Press key: Ctrl+Shift+F5",
+        "password (at least 8 characters)",
+    ),
+    *("| token | string | the access token |", "token: a string of 32 hexadecimal digits"),
+    *("public key: ssh-ed25519", "Tokens: 1,024 in, 2,048 out", "session: 2026-03-01T12:00:00Z"),
+)
+
+
+@pytest.mark.parametrize("text", NONE)
+def test_what_is_none_is_left_alone(text: str) -> None:
+    assert find_secrets(text) == (), text
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(set(NAMES)) >= 11 + 60
+    assert len(set(NONE)) >= 60
