@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlx_tools.config.load import Configuration, Origin, defaults, find_project_file, load, merge
+from mlx_tools.config.load import Configuration, Origin, defaults, load, merge
 from mlx_tools.config.settings import Settings
 from mlx_tools.config.sources import PROJECT_FILE, USER_FILE, ConfigErrors, Layer, read_file
 from mlx_tools.config.table import Row, table
@@ -17,7 +17,6 @@ __all__ = [
     "Row",
     "Settings",
     "defaults",
-    "find_project_file",
     "load",
     "merge",
     "read_file",

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mlx_tools.config.setting import (
+    CALLS_TEXT,
+    EFFECTS_TEXT,
     RATES_TEXT,
     TOOLS_TEXT,
     Name,
@@ -14,8 +16,10 @@ from mlx_tools.config.setting import (
     Section,
     Setting,
     a_rate,
+    effects,
     patterns,
     rates,
+    templates,
 )
 from mlx_tools.policy.rates import ALLOWED as RATES
 
@@ -47,6 +51,23 @@ class PolicySection(Section):
         Names,
         Field(description="Tools that need an approval for every call; adds up"),
         Setting("add", allowed=TOOLS_TEXT, check=patterns),
+    ]
+    ask_effects: Annotated[
+        Names,
+        Field(
+            description="Effects that ask a person before every call that has one of them, "
+            "whichever tool it is; network may be added, and an empty list asks about none"
+        ),
+        Setting("more", allowed=EFFECTS_TEXT, check=effects),
+    ]
+    standing_approvals: Annotated[
+        Names,
+        Field(
+            description="Calls that need no approval for their effects: a tool, or a tool with "
+            'some of its arguments, such as file_access operation=write "path=drafts/*"; never '
+            "for one that was repaired or echoed"
+        ),
+        Setting("never", allowed=CALLS_TEXT, check=templates),
     ]
     local_only: Annotated[
         bool,

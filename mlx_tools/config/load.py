@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mlx_tools.errors import ConfigError
 from mlx_tools.paths import config_dir
 from mlx_tools.policy.limits import Limits
 from mlx_tools.policy.presets import PRESETS
-from mlx_tools.policy.rules import Policy
+from mlx_tools.policy.rules import Policy, restriction
 
 DEFAULT_FILE = "config/default.toml"
 
@@ -87,6 +87,8 @@ class Configuration:
             preset=preset,
             deny=own.deny,
             ask=own.ask,
+            ask_effects=own.ask_effects,
+            standing_approvals=own.standing_approvals,
             local_only=own.local_only,
             dry_run=own.dry_run,
             rate_limits=own.rate_limits,
@@ -96,9 +98,8 @@ class Configuration:
             redact_paths=own.redact_paths,
         )
         for allow, preset in choices[1:]:
-            # It says which tools there are; redaction is switched on above, or nowhere.
-            narrower = Policy(allow=allow or (), preset=preset, redact=False)
-            policy = policy.narrowed_by(narrower)
+            # It says which tools there are; all else is said above.
+            policy = policy.narrowed_by(restriction(allow or (), preset=preset))
         return policy
 
     def standing(self) -> Policy:
@@ -148,14 +149,12 @@ def load(
     environ = os.environ if environ is None else environ
     layers = [defaults()]
     user = user_file or config_dir() / USER_FILE
-    places = list(_project_places(cwd or _working_directory(), home or Path.home()))
-    found = _first(places)
+    places = tuple(_project_places(cwd or _working_directory(), home or Path.home()))
     # Taken before the files are read: what changes in between is found to have changed.
-    watched = fingerprints((user, *(places[: places.index(found) + 1] if found else places)))
+    watched = fingerprints((user, *places))
     if os.path.lexists(user):
         layers.append(read_file(user, "user"))
-    if found:
-        layers.append(read_file(found, "project"))
+    layers += [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
     layers.append(read_environment(environ))
     layers.append(read_options(options or {}))
     return replace(merge(layers), watched=watched)
@@ -166,21 +165,13 @@ def defaults() -> Layer:
     return read_text(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)
 
 
-def find_project_file(cwd: Path, home: Path) -> Path | None:
-    """The nearest project's file: in the working directory or above it, up to the home folder."""
-    return _first(_project_places(cwd, home))
-
-
 def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
-    """Where a project's file may be, the nearest place first."""
+    """Where a project's file may be: in the working directory and above it, up to the home folder,
+    the nearest place first."""
     for folder in (cwd, *cwd.parents):
         yield folder / PROJECT_FILE
         if folder in (home, home.resolve()):
             break
-
-
-def _first(places: Iterable[Path]) -> Path | None:
-    return next((path for path in places if os.path.lexists(path)), None)
 
 
 def _working_directory() -> Path:

@@ -51,8 +51,11 @@ def _fault(row: Row, value: Any, base: Mapping[str, Any]) -> str | None:
             return _oftener(value, before)
         case "stricter":
             order = row.choices
-            fine = order[: order.index(before) + 1]
-            return None if value in fine else _loosens(" or ".join(fine))
+            within = order[: order.index(before) + 1]
+            return None if value in within else _loosens(" or ".join(within))
+        case "more":
+            fine = set(before or ()) <= set(value)
+            return None if fine else _loosens(f"{', '.join(before or ())}, and more")
         case "allow":
             return _widened(row, value, allowed_tools(base))
         case _:  # "any" gives no power, "add" only adds to what is refused

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from mlx_tools.backends.address import parse_address
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.patterns import checked
+from mlx_tools.policy.patterns import checked, checked_templates
 from mlx_tools.policy.rates import ALLOWED as RATES
 from mlx_tools.policy.rates import Rate, checked_rates
+from mlx_tools.policy.rules import ASKABLE, checked_effects
 
 ProjectRule = Literal[
-    "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add"
+    "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"
 ]
 """What a project's file may do with a setting. Such a file comes with a cloned repository, so it
 can take power away and never give it.
@@ -24,7 +25,8 @@ can take power away and never give it.
 ``never``: not set it. ``any``: set it, it gives no power. ``only_true`` and ``only_false``: switch
 it that way. ``lower``: make a number smaller. ``rarer``: add rates, and make
 those that are there lower. ``stricter``: move towards the first of the choices.
-``allow``: name some of what was allowed before. ``add``: add to the list.
+``allow``: name some of what was allowed before. ``add``: add to the list. ``more``: name all that
+was in the list before, and more.
 """
 
 
@@ -52,6 +54,14 @@ class Setting:
 
 def patterns(value: Any) -> object:
     return value is None or checked(value, "tools")
+
+
+def effects(value: Any) -> object:
+    return checked_effects(value)
+
+
+def templates(value: Any) -> object:
+    return checked_templates(value, "calls")
 
 
 def an_address(value: Any) -> object:
@@ -90,6 +100,8 @@ Program = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+
 Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 
 TOOL_TEXT = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
+EFFECTS_TEXT = f"a list of {', '.join(ASKABLE)}"
+CALLS_TEXT = f"a list of calls, each {TOOL_TEXT}, with ARGUMENT=VALUE behind it or not"
 TOOLS_TEXT = f"a list of tools, each {TOOL_TEXT}"
 RATES_TEXT = f"rates by tool, each tool {TOOL_TEXT}, each rate {RATES}"
 

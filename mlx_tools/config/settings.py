@@ -74,9 +74,10 @@ class Model(Section):
         Setting("never", flag="--model", metavar="NAME", allowed="a name or a folder"),
     ] = None
     prompt_style: Annotated[
-        Literal["auto", "jsonl", "markdown-json", "xml"],
+        Literal["auto", "jsonl", "markdown-json", "xml", "native"],
         Field(
-            description="How the model is told to write its messages; auto as measured, else jsonl"
+            description="How the model is told to write its messages; native as its own template "
+            "has it, auto as measured, else jsonl"
         ),
         Setting("any", flag="--style", metavar="STYLE"),
     ]
@@ -98,8 +99,9 @@ class Model(Section):
     strategy: Annotated[
         Literal["auto", "free", "guided", "grammar"],
         Field(
-            description="How a completion is made to keep to the protocol; auto as measured, else "
-            "freely, and guided where that breaks format"
+            description="How a completion is held to the protocol: where a message begins (auto), "
+            "never (free), from its first character on (guided), or by a mask of the sampler "
+            "(grammar)"
         ),
         Setting(
             "never",
@@ -108,14 +110,6 @@ class Model(Section):
             available=("auto", "free", "guided", "grammar"),
         ),
     ]
-    request_weight: Annotated[
-        Annotated[float, Field(ge=0.1, le=20)] | None,
-        Field(
-            description="What the words of a request count in guided decoding against the model's "
-            "own likelihoods: more for a weak model; without it as measured, else 1"
-        ),
-        Setting("any", flag="--request-weight", metavar="W"),
-    ] = None
     long_observations: Annotated[
         Literal["cut", "summary"],
         Field(
@@ -124,6 +118,22 @@ class Model(Section):
             "is asked for (summary)"
         ),
         Setting("any", flag="--long-observations", metavar="cut|summary"),
+    ]
+    context: Annotated[
+        Annotated[int, Field(ge=1, le=100_000_000)] | None,
+        Field(
+            description="How many tokens the model can take; without it as its server or its files "
+            "say, and where neither does it is unknown"
+        ),
+        Setting("any"),
+    ] = None
+    compact: Annotated[
+        Literal["off", "auto"],
+        Field(
+            description="Whether the model sums up the oldest turns by itself once four fifths of "
+            "its context are used (auto), or only where that is asked for (off)"
+        ),
+        Setting("any"),
     ]
     temperature: Annotated[
         float,

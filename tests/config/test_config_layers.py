@@ -292,10 +292,49 @@ def test_reading_any_text_gives_a_value_that_is_allowed_or_value_error(text: str
 # --- a project's file ---------------------------------------------------------------------------
 
 
-def test_the_nearest_project_file_up_to_home_is_read(place: Place) -> None:
-    (place.home / "mlx-tools.toml").write_text("[limits]\nparallel = 1\n")
-    assert place.load(project="[limits]\nparallel = 2\n").settings.limits.parallel == 2
-    assert place.load().settings.limits.parallel == 1
+def test_every_project_file_up_to_home_holds(place: Place) -> None:
+    outer = place.home / "mlx-tools.toml"
+    outer.write_text(
+        "[policy]\nallow = ['clock']\ndeny = ['a']\n[limits]\nparallel = 2\n"
+        "[model]\nprompt_style = 'xml'\nseed = 1\n"
+    )
+    inner = place.cwd / "mlx-tools.toml"
+    inner.touch()
+    for text in ("", "[policy]\ndeny = ['b']\n[limits]\nparallel = 1\n[model]\nseed = 2\n"):
+        loaded = place.load(project=text)
+        allows = ToolSpec("clock", effects=frozenset({"read"})), ToolSpec("calculator")
+        decided = [decide(loaded.policy(), s, s.name, {}, runs="freely") for s in allows]
+        assert [one.decision for one in decided] == ["allow", "deny"]
+        assert loaded.settings.model.prompt_style == "xml"
+        if not text:
+            assert (loaded.policy().deny, loaded.settings.limits.parallel) == (("a",), 2)
+            continue
+        assert loaded.policy().deny == ("a", "b")
+        assert loaded.settings.limits.parallel == 1 and loaded.settings.model.seed == 2
+        assert loaded.files == (str(outer), str(place.project), str(inner))
+        assert loaded.named_by("policy.deny") == (
+            f"{outer}: policy.deny + {place.project}: policy.deny"
+        )
+        assert loaded.named_by("model.seed") == f"{place.project}: model.seed"
+        assert loaded.named_by("policy.allow") == f"{outer}: policy.allow"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "key"),
+    [
+        ("[limits]\nparallel = 1\n", "[limits]\nparallel = 2\n", "limits.parallel"),
+        ("[policy]\nallow = ['clock']\n", "[policy]\nallow = ['calculator']\n", "policy.allow"),
+        ("[policy]\nallow = []\n", "[policy]\npreset = 'readonly_basic'\n", "policy.preset"),
+        ("[policy]\ndry_run = true\n", "[policy]\ndry_run = false\n", "policy.dry_run"),
+        ("[policy]\napprove = 'never'\n", "[policy]\napprove = 'auto'\n", "policy.approve"),
+    ],
+)
+def test_a_project_file_that_would_loosen_one_above_it_is_a_fault(
+    place: Place, outer: str, inner: str, key: str
+) -> None:
+    (place.home / "mlx-tools.toml").write_text(outer)
+    (problem,) = place.problems(project=inner)
+    assert problem.startswith(f"{place.project}: {key}: a project's file can only tighten this")
 
 
 def test_a_project_file_above_home_is_not_read(place: Place) -> None:
@@ -393,10 +432,11 @@ def test_every_setting_says_what_a_project_file_may_do_with_it() -> None:
     powerful = {key for key, row in config.table().items() if row.setting.project == "any"}
     assert powerful == {
         "model.prompt_style",
-        "model.request_weight",
         "model.reasoning",
         "model.response_mode",
         "model.long_observations",
+        "model.context",
+        "model.compact",
         "model.temperature",
         "model.seed",
         "prompt.project_context",

@@ -3,6 +3,7 @@ project's file loosens any of them."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from mlx_tools.access_file import fingerprints
 from mlx_tools.config import ConfigErrors, Configuration, Layer
 from mlx_tools.policy import PRESETS, Facts, Policy, Tally, decide, exceeded
 from mlx_tools.spec import ALL_EFFECTS, ToolSpec
-from tests.policy.test_rules import PATTERNS, RATES, SPECS, at
+from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
 
 
 class Place:
@@ -158,6 +159,41 @@ def test_a_project_file_does_not_switch_redaction_off(place: Place) -> None:
         place.load("", "[policy]\nredact = false\n")
 
 
+@pytest.mark.parametrize(
+    ("user", "project", "fault"),
+    [
+        ("", "ask_effects = []", "ask_effects: a project's file can only tighten this"),
+        ("", "ask_effects = ['write']", "ask_effects: a project's file can only tighten this"),
+        ("", "standing_approvals = ['clock']", "standing_approvals: a project's file must not"),
+        ("", "ask_effects = ['write', 'execute', 'network']", None),
+        ("ask_effects = []", "ask_effects = ['write']", None),
+        ("ask_effects = ['read']", "", "ask_effects: .*allowed: a list of write, execute, network"),
+        ("standing_approvals = ['x y']", "", "standing_approvals: .*ARGUMENT=VALUE"),
+    ],
+)
+def test_a_project_file_asks_more_and_never_less(
+    place: Place, user: str, project: str, fault: str | None
+) -> None:
+    texts = [f"[policy]\n{text}\n" for text in (user, project)]
+    if fault is not None:
+        with pytest.raises(ConfigErrors, match=fault):
+            place.load(*texts)
+        return
+    asked = place.load(*texts).policy().ask_effects
+    assert f"ask_effects = {list(asked)}" == project
+
+
+def test_a_users_own_choice_of_what_asks_holds_beside_a_projects_list_of_tools(
+    place: Place,
+) -> None:
+    user = "[policy]\nallow = ['*']\nask_effects = []\nstanding_approvals = ['create_file']\n"
+    loaded = place.load(user, "[policy]\nallow = ['create_file', 'notes_create']\n")
+    for policy in (loaded.policy(), loaded.standing()):
+        for name, careful in (("create_file", True), ("notes_create", False)):
+            spec = ToolSpec(name, effects=frozenset({"write"}), needs_approval=careful)
+            assert decide(policy, spec, name, {}, runs="freely").decision == "allow"
+
+
 def test_a_project_list_of_tools_switches_no_redaction_on(place: Place) -> None:
     user = "[policy]\nallow = ['*']\nredact = false\n"
     assert not place.load(user, "[policy]\nallow = ['clock']\n").policy().redacts
@@ -172,7 +208,7 @@ def test_every_place_where_a_file_is_or_would_be_read_is_watched(place: Place) -
     wanted = [place.user, *(folder / "mlx-tools.toml" for folder in folders)]
     assert loaded.watched == {str(path): "absent" for path in wanted}
     found = place.load("[policy]\n", "[policy]\n").watched
-    assert list(found) == [str(path) for path in wanted[:3]]
+    assert list(found) == [str(path) for path in wanted]
     assert found == fingerprints(found) and "absent" not in (
         found[str(place.user)],
         found[str(place.project)],
@@ -186,6 +222,8 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "policy.preset": st.sampled_from(list(PRESETS)),
     "policy.deny": st.lists(PATTERNS, max_size=2).map(tuple),
     "policy.ask": st.lists(PATTERNS, max_size=2).map(tuple),
+    "policy.ask_effects": EFFECTS,
+    "policy.standing_approvals": TEMPLATES,
     "policy.local_only": st.booleans(),
     "policy.dry_run": st.booleans(),
     "policy.rate_limits": st.dictionaries(PATTERNS, RATES, max_size=2),
@@ -233,12 +271,15 @@ def decisions(policy: Policy) -> list[str]:
     return found
 
 
-@given(st.sampled_from([{}, {"policy.allow": ("*",)}]), VALUES, VALUES)
+@given(st.sampled_from([{}, {"policy.allow": ("*",)}]), VALUES, VALUES, VALUES)
 @settings(max_examples=80, deadline=None)
 def test_no_project_file_makes_anything_of_a_denial_or_lets_a_question_pass(
-    always: dict[str, Any], user: dict[str, Any], project: dict[str, Any]
+    always: dict[str, Any], user: dict[str, Any], outer: dict[str, Any], project: dict[str, Any]
 ) -> None:
     layers = [config.defaults(), layer("user", {**user, **always})]
+    with contextlib.suppress(ConfigErrors):  # whatever a file above it says
+        config.merge([*layers, layer("project", outer)])
+        layers.append(layer("project", outer))
     before = config.merge(layers).policy()
     without = decisions(before)
     order = ["allow", "ask", "deny"]
