@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mlx_tools.cli.toolfile import read_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ErrorInfo, FinishReason, ToolCall
-from mlx_tools.protocol import JudgedCall, Reading, ReadingRules, Style, judge, read
+from mlx_tools.protocol import DIALECTS, JudgedCall, Reading, ReadingRules, Style, judge, read
 from mlx_tools.spec import ToolSpec, tool_named
 
 Tools = Mapping[str, ToolSpec]
+
+_OPENINGS: Final = frozenset(("", *(dialect.open for dialect in DIALECTS)))
+"""How calls begin in the form of some model's own template, which is not known here."""
 
 
 def tools_from(path: Path | None) -> Tools | None:
@@ -48,7 +51,14 @@ def reading_rules(
         spec = (tools or {}).get(name)
         return spec is None or spec.mutates(arguments)
 
-    return ReadingRules(style=style, prefix=prefix, tool_choice=tool_choice, mutates=mutates)
+    return ReadingRules(
+        style=style,
+        prefix=prefix,
+        tool_choice=tool_choice,
+        mutates=mutates,
+        catalog={name: spec.parameters for name, spec in (tools or {}).items()},
+        native=_OPENINGS if style == "native" else frozenset(),
+    )
 
 
 def check_choice(tool_choice: str, tools: Tools | None) -> None:
@@ -93,6 +103,8 @@ def as_json(
     return {
         "messages": messages,
         "bare_text": reading.bare_text,
+        "truncated": reading.truncated,
+        "call_like": reading.call_like,
         "commentary": reading.commentary,
         "reasoning": reading.reasoning,
         "dropped": list(reading.dropped),

@@ -22,10 +22,17 @@ from mlx_tools.protocol.rules import (
     Reading,
     ReadingRules,
     Style,
+    with_mended,
 )
 from mlx_tools.protocol.schema import check_parameters, fits_within
 from mlx_tools.protocol.stream import Reader
-from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call, write_observation
+from mlx_tools.protocol.styles import (
+    forcing_prefix,
+    opening,
+    write_answer,
+    write_call,
+    write_observation,
+)
 from mlx_tools.protocol.validate import JudgedCall, judge, resolve, validate_arguments
 
 __all__ = [
@@ -50,9 +57,11 @@ __all__ = [
     "fits_within",
     "forcing_prefix",
     "judge",
+    "opening",
     "read",
     "resolve",
     "validate_arguments",
+    "with_mended",
     "write_answer",
     "write_call",
     "write_observation",

@@ -78,6 +78,11 @@ class Candidate:
             return end, self._fault(text[end : end + 1])
         return end, self._closed("".join((*self.parts, text[pos:end])))
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether it says that it is a message, by its type or the tag that it stands in."""
+        return self._scanner.type in ("tool_call", "final_answer") or self.place.tagged
+
     def deltas(self, index: int) -> Iterator[Delta]:
         """What can be shown since the last time; ``index`` is its number among the calls."""
         scanner = self._scanner
@@ -142,6 +147,14 @@ class Candidate:
         if begins and (partial or not place.inline):
             return True
         return None if scanner.restartable else False
+
+    def cut_answer(self) -> str:
+        """What there is of an answer's text; empty where it is none, or has none yet."""
+        scanner = ObjectScanner()
+        if self.place.in_run:
+            return ""
+        scanner.advance("".join(self.parts), 0)
+        return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
 
     def close(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Verdict | None:
         """The message with its missing closers, where rule 7 allows them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from mlx_tools.protocol.compact import writer
 from mlx_tools.protocol.strict import encodable
 
+_SEPARATORS: Final = re.compile(r"[-_.]")
 _sorted: Final = writer(sort_keys=True)
 
 
@@ -61,3 +63,8 @@ def _plain(value: Any, *, whole: bool = False) -> Any:
     if whole and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
+
+
+def loose_name(name: str) -> str:
+    """A name without case, ``-``, ``_`` and ``.``: what a close match may differ in (rule 10)."""
+    return _SEPARATORS.sub("", name).lower()

@@ -116,6 +116,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         inner=("<|start|>", "<|constrain|>", "<|message|>"),
     ),
     Dialect(name="llama3_function", open="<function=", close="</function>", body="named_json"),
+    Dialect(name="functionary", open=">>>", body="named_json", line=True),
     Dialect(name="react", open="Action:", body="named_json", line=True),
     Dialect(name="call", open="call:", body="named_json", line=True),
     # Calls as Python writes them.
@@ -162,7 +163,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         inner=("]<]minimax[>[",),
     ),
     Dialect(
-        name="claude",
+        name="invoke",
         open="<function_calls>",
         close="</function_calls>",
         body="xml",

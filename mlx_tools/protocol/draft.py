@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
+from mlx_tools.protocol.call_like import looks_like_call
 from mlx_tools.protocol.lexis import (
     AFTER_MESSAGES,
     ANSWER_TAG,
@@ -75,6 +77,9 @@ class Draft:
         self.quoted: ErrorInfo | None = None  # an error unless messages follow
         self.unclean = False
         self.bullet = False  # a bullet stands right before what comes next
+        self.ended = False  # the turn ends where rest begins
+        self.call_like = False
+        self.cut_answer = False
         self.wrapping_may_follow = False  # rest begins right after the last message
 
     def keep(self, text: str) -> None:
@@ -142,13 +147,13 @@ class Draft:
     def reading(self, rules: ReadingRules, reason: FinishReason, marks: Marks) -> Reading:
         """The reading of all that was gathered."""
         if not self.messages and self.error is None:
-            self._take_aliases(rules.max_calls)
+            self._take_aliases(rules.max_calls, own="" in rules.native)
         if rules.tool_choice not in ("auto", "none") and self._is_answer():
             self._withdraw("not_allowed", "a tool_call is required")
         kept, rest = "".join(self.kept), "".join(self.rest)
         if self._is_sound(rest, reason):
             return sound(self.messages[0], writable(kept))
-        leftover = self._leftover(rest)
+        leftover = self._leftover(rest, marks)
         bare = False
         if not self.messages and self.error is None:
             self.error = self.quoted
@@ -162,7 +167,7 @@ class Draft:
         else:
             counted = self._without_forged(kept, self.size)
             commentary = "" if bare else counted
-            counted += without_thoughts(rest, marks)
+            counted += "" if self.ended else without_thoughts(rest, marks)
         dropped = (*self.dropped, *((leftover,) if leftover else ()))
         commentary = commentary.strip(WHITE)
         beside = bare or commentary or dropped or self.unclean or reason == "tool_calls"
@@ -175,6 +180,8 @@ class Draft:
             error=self.error,
             counted=writable(counted),
             clean=bool(self.messages) and self.error is None and not beside,
+            truncated=self.cut_answer or (bare and reason == "length" and not self.ended),
+            call_like=self.call_like and self.error is not None,
         )
 
     def _is_sound(self, rest: str, reason: FinishReason) -> bool:
@@ -183,8 +190,9 @@ class Draft:
         beside = self.error or self.quoted or self.dropped or self.reasoning or self.forged
         return alone and not beside and not self.unclean and reason != "tool_calls"
 
-    def _take_aliases(self, most: int | None) -> None:
-        """Aliases count where they are the whole output (rule 7)."""
+    def _take_aliases(self, most: int | None, *, own: bool) -> None:
+        """Aliases count where they are the whole output (rule 7); ``own``: they are the form in
+        which the model's own template has it call."""
         if not self.only_aliases:
             return
         kept = "".join(self.kept)
@@ -194,12 +202,15 @@ class Draft:
                 break
             if not self.messages:
                 self.begin = alias.begin
-            self.messages.append(alias.call)
+            repairs = alias.call.repairs
+            if own:
+                repairs = tuple(one for one in repairs if one != "envelope_alias")
+            self.messages.append(replace(alias.call, repairs=repairs))
             self.end, self.wrapping = alias.end, alias.wrapping
             self.dropped += alias.dropped
             self.unclean = self.unclean or bool(alias.dropped)
 
-    def _leftover(self, rest: str) -> str:
+    def _leftover(self, rest: str, marks: Marks) -> str:
         """What of the text after the messages is more than their wrapping."""
         pos = 0
         array = self.wrapping.array
@@ -213,6 +224,8 @@ class Draft:
             else:
                 array = False
             pos += 1
+        if ending := marks.turn_end.match(rest, pos):
+            pos = ending.end()
         return rest[pos:].strip(WHITE)
 
     def _take_prose(self, kept: str, rules: ReadingRules, reason: FinishReason) -> bool:
@@ -232,6 +245,9 @@ class Draft:
             self.fail("invalid_json", "a tool_call is required")
         elif not encodable(prose):
             self.fail("invalid_json", "the text holds half of a surrogate pair")
+        elif looks_like_call(prose, rules.catalog):
+            self.fail("invalid_json", "the text looks like a call, and is none")
+            self.call_like = True
         else:
             tagged = _TAGGED_ANSWER.fullmatch(prose)
             self.messages.append(FinalAnswer(tagged[1].strip() if tagged else prose))

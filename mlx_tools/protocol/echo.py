@@ -13,13 +13,18 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from mlx_tools.protocol.canonical import canonical
+from mlx_tools.protocol.bodies import Run
+from mlx_tools.protocol.canonical import canonical, loose_name
+from mlx_tools.protocol.cursor import Cursor
+from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.envelope import call_in
 from mlx_tools.protocol.lexemes import CLOSED
-from mlx_tools.protocol.lexis import NO_OBJECT
+from mlx_tools.protocol.lexis import HEADERS, NO_OBJECT
+from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.repair import repaired
 from mlx_tools.protocol.scan import ObjectScanner
-from mlx_tools.protocol.strict import Unreadable
+from mlx_tools.protocol.source import Source
+from mlx_tools.protocol.strict import Unreadable, loads
 from mlx_tools.spec import ALIASES
 
 _VARIANTS: Final = 8
@@ -28,13 +33,9 @@ _VARIANTS: Final = 8
 _REREADS: Final = 4
 """A text is read so many times over at most, where braces in it begin no object."""
 
+_CODE: Final = re.compile(r"\\(?:[\"\\/nrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})")
+_LETTERS: Final = {**{letter: letter for letter in '"\\/'}, "n": "\n", "r": "\r", "t": "\t"}
 _ESCAPED: Final = re.compile(r'\\(["\\/])')
-_SEPARATORS: Final = re.compile(r"[-_.]")
-
-
-def loose_name(name: str) -> str:
-    """A name without case, ``-``, ``_`` and ``.``: what a close match may differ in (rule 10)."""
-    return _SEPARATORS.sub("", name).lower()
 
 
 _OWN: Final[Mapping[str, str]] = {
@@ -46,6 +47,32 @@ def echo_key(name: str, arguments: Mapping[str, Any]) -> str:
     """What a call and its echo have in common."""
     loose = loose_name(name)
     return canonical(_OWN.get(loose, loose), arguments)
+
+
+def echo_keys(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
+    """All that a call and its echo may have in common: the second as values between tags are,
+    whose types only a schema tells."""
+    return frozenset((echo_key(name, arguments), _untyped_key(name, arguments)))
+
+
+def _untyped_key(name: str, arguments: Mapping[str, Any]) -> str:
+    return "~" + echo_key(name, {key: _untyped(value) for key, value in arguments.items()})
+
+
+def _untyped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _untyped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_untyped(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    for read in (loads, literal):
+        try:
+            return read(text)
+        except Unreadable:
+            continue
+    return text
 
 
 @lru_cache(maxsize=128)
@@ -63,6 +90,9 @@ def calls_in(observation: str) -> frozenset[str]:
         left -= len(text)
         for value in _objects(text):
             todo += _strings_and_calls(value, found)
+        for run in _runs(text):
+            keys = _untyped_key if run.is_tagged else echo_key
+            found.update(keys(call.name, call.arguments) for call in run.calls)
         todo += _unescaped(text)
     return frozenset(found)
 
@@ -70,10 +100,16 @@ def calls_in(observation: str) -> frozenset[str]:
 def _unescaped(text: str) -> Iterator[str]:
     if '\\"' in text:
         yield _ESCAPED.sub(r"\1", text)
-    if "&quot;" in text or "&#" in text:
+    if "\\n" in text or "\\u" in text:
+        yield _CODE.sub(lambda found: _LETTERS.get(found[0][1]) or _character(found[0]), text)
+    if "&quot;" in text or "&#" in text or "&lt;" in text:
         from html import unescape
 
         yield unescape(text)
+
+
+def _character(escape: str) -> str:
+    return chr(int(escape[2:], 16))
 
 
 def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
@@ -87,7 +123,7 @@ def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
             todo += item.values()
         elif isinstance(item, list):
             todo += item
-        elif isinstance(item, str) and "{" in item:
+        elif isinstance(item, str) and ("{" in item or "(" in item or "<" in item):
             yield item
 
 
@@ -109,3 +145,47 @@ def _objects(text: str) -> Iterator[Any]:
             elif left > 0:
                 end = pos + 1
         pos = text.find("{", max(end, pos + 1))
+
+
+_FIRST: Final = {dialect.open: dialect for dialect in reversed(DIALECTS)}
+_HARMONY: Final = next(dialect for dialect in DIALECTS if dialect.name == "harmony")
+_MARKS: Final = re.compile(
+    "|".join(
+        re.escape(mark)
+        for mark in sorted({*_FIRST, *HEADERS, "to="} - {"[", ">>>"}, key=len, reverse=True)
+    )
+    + r"|(?<![\w.-])(?P<called>[\w.-]{1,64}+)(?:\((?=[\w\s]{0,64}[=){])|(?P<lines>\n\{))"
+)
+"""Where a call may begin in any dialect, and a name that is followed by its arguments."""
+
+
+class _AnyTool(Run):
+    """A run in which every name is a tool's."""
+
+    def known(self, name: str) -> bool:
+        return bool(name)
+
+
+def _runs(text: str) -> Iterator[Run]:
+    """The runs of calls in ``text``, wherever they stand."""
+    left = _REREADS * len(text)
+    found = _MARKS.search(text)
+    while found is not None and left > 0:
+        mark, called = found[0], found["called"]
+        if called is not None:
+            dialect, skip = _FIRST[">>>" if found["lines"] else "call:"], 0
+        elif mark in HEADERS or mark == "to=":
+            dialect, skip = _HARMONY, 0 if mark == "to=" else len(mark)
+        else:
+            dialect, skip = _FIRST[mark], None
+        cursor = Cursor()
+        cursor.text, cursor.pos, cursor.final = text, found.start(), True
+        source = Source(cursor)
+        run = _AnyTool(source, dialect, {}, skip=skip)
+        for _ in run.steps():
+            pass
+        left -= source.size
+        if run.calls:
+            yield run
+        end = found.start() + run.end if run.calls else found.end()
+        found = _MARKS.search(text, max(end, found.end()) if called is None else end)

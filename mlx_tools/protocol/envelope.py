@@ -154,6 +154,41 @@ def _arguments(value: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, tupl
     return (arguments if isinstance(arguments, Mapping) else None), written
 
 
+_NAMES: Final = ("name", "tool_name", "tool", "function", "action")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
+_IDS: Final = ("id", "tool_call_id", "call_id")
+
+
+def object_call(
+    value: Mapping[str, Any], repairs: tuple[str, ...] = ()
+) -> tuple[ToolCall | None, tuple[str, ...]]:
+    """The call that an object between a dialect's marks is, under any family's keys.
+
+    None where it names no tool, or where two keys hold arguments. Also its keys that say nothing.
+    """
+    if isinstance(inner := value.get("function"), Mapping):
+        value = {**inner, **{key: value[key] for key in _IDS if key in value}}
+    names = [key for key in _NAMES if isinstance(value.get(key), str)]
+    held = [key for key in _ARGUMENTS if value.get(key) is not None]
+    if not names or len(held) > 1 or value.get("type") in ("final_answer", "tool_observation"):
+        return None, ()
+    arguments: Any = value[held[0]] if held else {}
+    if not held:
+        repairs = (*repairs, "missing_arguments")
+    elif isinstance(arguments, str):
+        repairs = (*repairs, "arguments_string")
+        try:
+            arguments = loads(arguments)
+        except Unreadable:
+            return None, ()
+    if not isinstance(arguments, Mapping):
+        return None, ()
+    ids = [str(value[key]) for key in _IDS if isinstance(value.get(key), str | int)]
+    known = frozenset((*_IDS, "type", "index", names[0], *_ARGUMENTS))
+    call = ToolCall(value[names[0]], arguments, ids[0] if ids else None, repairs)
+    return call, _dropped(value, known)
+
+
 def call_in(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
     """Name and arguments of the call that ``value`` would be in any form, or None (rule 12)."""
     found = envelope(value, tagged=True)

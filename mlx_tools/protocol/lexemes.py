@@ -52,7 +52,7 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+
 _UNSURE_NUMBER: Final = re.compile(r"[0-9]{3}|-.*", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _LITERALS: Final = frozenset(("true", "false", "null"))
-_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
+PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 def decoded(body: str) -> str:
@@ -153,18 +153,18 @@ class WordToken:
         self.kind = "key" if is_key else ""
         self.word = ""
         self.back = ""
+        self.seen: list[str] = []  # of earlier pieces
         self._start = start
         self._after_number = after_number
-        self._pieces: list[str] = []
 
     def advance(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
         """Reads on; stops at the first character that is no part of the word."""
         match = _WORD.match(text, pos)
         end = match.end() if match else pos
         if end == len(text):
-            self._pieces.append(text[pos:])
+            self.seen.append(text[pos:])
             return end
-        self.back = "".join(self._pieces)
+        self.back = "".join(self.seen)
         word = self.word = self.back + text[pos:end]
         self.status = CLOSED
         if self.kind == "key" and _IDENTIFIER.fullmatch(word):
@@ -177,9 +177,9 @@ class WordToken:
             self.kind = "number"
         elif word in _LITERALS:
             self.kind = "literal"
-        elif word in _PYTHON:
+        elif word in PYTHON_LITERALS:
             self.kind = "literal"
-            fixes.append(Fix(self._start, end + base, _PYTHON[word], "python_literal"))
+            fixes.append(Fix(self._start, end + base, PYTHON_LITERALS[word], "python_literal"))
         else:
             return self._fault(pos, "a value is due")
         return end

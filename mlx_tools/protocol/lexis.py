@@ -11,6 +11,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from mlx_tools.protocol.dialects import DIALECTS
+
 CALL_TAG: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
 ANSWER_TAG: Final = "<final_answer>"
@@ -66,56 +68,105 @@ def wrapping_end(text: str, pos: int, *, array: bool, tag: bool, fence: bool) ->
     return pos
 
 
-class Marks:
-    """The literal marks to look for: tags, and what opens and closes a thought."""
+END_TOKENS: Final = (
+    *("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>"),
+    *("<|return|>", "<|call|>", "<|eot|>", "<|eom|>", "<end_of_turn>", "<turn|>", "</s>", "<eos>"),
+    *("<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_role|>"),
+    *("<｜end▁of▁sentence｜>", "<｜User｜>", "<|close|>message<|sep|>"),
+    *("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "[INST]", "<|user|>"),
+)
+"""What ends a turn, or opens the next one, in the formats of widely used models (rule 8c)."""
 
-    def __init__(self, markers: tuple[tuple[str, str], ...]) -> None:
+HEADERS: Final = (
+    *("<|channel|>", "<|start|>assistant", "<|end|><|start|>assistant"),
+    "<|eom|><|start|>assistant",
+)
+"""What stands before a message's header in formats whose turns hold several messages."""
+
+STRUCK: Final = "<s>"
+"""Text struck through in HTML: its closing tag is spelt like an end token."""
+
+
+class Marks:
+    """The literal marks to look for: tags, what opens and closes a thought, ends of turns, and
+    what opens a call in a dialect."""
+
+    def __init__(
+        self,
+        markers: tuple[tuple[str, str], ...],
+        ends_of_turn: tuple[str, ...] = (),
+        *,
+        dialects: bool = False,
+    ) -> None:
         pairs = [(start, end) for start, end in markers if start and end]
         ends = [end for _, end in pairs]
-        self.closers = {start: (end, _any_of([end])) for start, end in reversed(pairs)}
+        self.closers = {start: (end, any_of([end])) for start, end in reversed(pairs)}
         """By the mark that opens a thought, the one that closes it, and its pattern."""
 
+        for start, end in pairs:
+            if start.startswith("<|channel|>"):  # a message of its own, with an end of its own
+                self.closers[start] = (end, any_of([end, "<|end|>"]))
+        self.lines = tuple(end[1:] for end in ends_of_turn if end.startswith("\n") and end[1:])
+        own = [end for end in ends_of_turn if end and not end.startswith("\n")]
+        self.own_ends = frozenset(own)
+        self.turn_ends = self.own_ends | frozenset(END_TOKENS)
+        opens = [one.open for one in DIALECTS if not one.line] if dialects else []
+        self.dialects = {one.open: one for one in reversed(DIALECTS) if one.open in opens}
+        """By its opening mark, the first family that has it."""
+
+        self.by_line = tuple(one for one in DIALECTS if one.line and dialects)
         tags = [CALL_TAG, CALL_END, ANSWER_TAG, ANSWER_END, RESPONSE_TAG, RESPONSE_END]
+        tags += [*self.turn_ends, *HEADERS, STRUCK, *opens]
         marks = [*self.closers, *ends, *tags]
-        self.mark = _any_of(marks)
-        self.begun = _any_beginning_of(marks)
+        self.mark = any_of(marks)
+        self.begun = any_beginning_of(marks)
         self.longest = max(map(len, marks))
         first = "".join({mark[0] for mark in marks})
-        self.at_start = frozenset(first + "`~[]{,-*+•0123456789")
+        self.at_start = frozenset(first + "`~[]{,;-*+•0123456789")
         """What a line begins with that is not surely prose."""
 
-        plain = f"[^{re.escape(first)}" + r"`~\[\]{,\-*+•0-9 \t\r\n]"
-        self.special = re.compile(rf"\n(?!{plain})|{{(?!{_NO_OBJECT})|{self.mark.pattern}")
+        lines = re.escape("".join({line[0] for line in self.lines}))
+        plain = f"[^{re.escape(first)}{lines}" + r"`~\[\]{,\-*+•0-9 \t\r\n]"
+        newline = r"\n" if dialects else rf"\n(?!{plain})"
+        self.special = re.compile(rf"{newline}|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
         """What may end a stretch of prose. A newline before plain text, or a brace that begins no
         object, would only be found to be prose: they are skipped, which is quicker."""
 
-        self.opener = _any_of(list(self.closers))
+        self.turn_end = re.compile(
+            rf"[ \t\r\n]*+(?:{any_of([*self.turn_ends, *self.lines]).pattern})"
+        )
+        self.opener = any_of(list(self.closers))
         self.ends = frozenset(ends)
-        self.any_end = _any_of(ends)
-        self.end_begun = _any_beginning_of(ends)
+        self.any_end = any_of(ends)
+        self.end_begun = any_beginning_of([*ends, "<|end|>"])
 
 
-def _any_of(marks: list[str]) -> re.Pattern[str]:
+def any_of(marks: list[str]) -> re.Pattern[str]:
     longest_first = sorted(set(marks), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def _any_beginning_of(marks: list[str]) -> re.Pattern[str]:
+def any_beginning_of(marks: list[str]) -> re.Pattern[str]:
     """Matches a beginning of a mark, not the whole, at the very end of a text."""
     beginnings = {mark[:size] for mark in marks for size in range(1, len(mark))}
     longest_first = sorted(beginnings, key=len, reverse=True)
     return re.compile(rf"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})\Z")
 
 
-ANSWER_CLOSE: Final = (_any_of([ANSWER_END]), _any_beginning_of([ANSWER_END]), len(ANSWER_END))
+ANSWER_CLOSE: Final = (any_of([ANSWER_END]), any_beginning_of([ANSWER_END]), len(ANSWER_END))
 RESPONSE_CLOSE: Final = (
-    _any_of([RESPONSE_END]),
-    _any_beginning_of([RESPONSE_END]),
+    any_of([RESPONSE_END]),
+    any_beginning_of([RESPONSE_END]),
     len(RESPONSE_END),
 )
 
 
 @lru_cache(maxsize=32)
-def marks(markers: tuple[tuple[str, str], ...]) -> Marks:
-    """The marks for these reasoning markers."""
-    return Marks(markers)
+def marks(
+    markers: tuple[tuple[str, str], ...],
+    ends_of_turn: tuple[str, ...] = (),
+    *,
+    dialects: bool = False,
+) -> Marks:
+    """The marks for these reasoning markers and ends of a turn, with those of dialects or not."""
+    return Marks(markers, ends_of_turn, dialects=dialects)

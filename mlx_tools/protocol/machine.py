@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
+from mlx_tools.messages import FinishReason
 from mlx_tools.protocol import lexis
 from mlx_tools.protocol.candidate import Place
 from mlx_tools.protocol.cursor import Cursor
@@ -27,7 +29,7 @@ class Machine(ABC):
 
     def __init__(self, rules: ReadingRules) -> None:
         self._rules = rules
-        self._marks = lexis.marks(rules.reasoning_markers)
+        self._marks = lexis.marks(rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog))
         self._draft = Draft()
         self._cursor = Cursor()
         self._deltas: list[Delta] = []
@@ -37,10 +39,16 @@ class Machine(ABC):
         self._array = NO_ARRAY
         self._tag = False
         self._fence = False
+        self._spoken = False  # more than wrapping stands before this
+        self._reason: FinishReason = "stop"
 
     @abstractmethod
     def _speech(self) -> bool:
         """The step between objects."""
+
+    @abstractmethod
+    def _open_thought(self, closer: re.Pattern[str]) -> bool:
+        """Begins a thought that ``closer`` ends."""
 
     def _run(self) -> None:
         while self._step is not None and self._step():
@@ -62,6 +70,7 @@ class Machine(ABC):
         if self._draft.messages or not self._draft.void_aliases():
             return self._stop()
         self._lead = False
+        self._spoken = True
         self._array = NO_ARRAY
         return True
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from mlx_tools.messages import FinishReason, ToolCall
+from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import lexis
 from mlx_tools.protocol.candidate import Candidate, Place, Verdict, judged, may_mutate
 from mlx_tools.protocol.draft import Alias
@@ -38,6 +38,19 @@ class ObjectSteps(Machine):
         self._place: Place  # of what is open
         self._candidate: Candidate
         self._tail: list[str] = []  # text that is not decided on yet
+
+    @property
+    def open_message(self) -> str | None:
+        """The text so far of an object that is open and says that it is a message, at the start of
+        a line."""
+        return self.open_object if self._step == self._object and self._candidate.is_typed else None
+
+    @property
+    def open_object(self) -> str | None:
+        """The text so far of an object that is open at the start of a line."""
+        if self._step != self._object or self._candidate.place.inline:
+            return None
+        return "".join(self._candidate.parts) + self._cursor.text[self._cursor.pos :]
 
     def _open_object(self, *, inline: bool) -> bool:
         self._place = self._here(inline=inline)
@@ -146,6 +159,7 @@ class ObjectSteps(Machine):
             draft.quoted = draft.quoted or verdict.error
         self._array = NO_ARRAY
         self._lead = False
+        self._spoken = True
         if verdict.what == "again":
             return self._keep(self._cursor.pos + 1)
         text = self._cursor.take(end)
@@ -184,12 +198,21 @@ class ObjectSteps(Machine):
             self._act(Verdict("again" if is_message is None else "prose"), size)
             return is_message is None
         closed = candidate.close(self._rules.mutates) if reason == "stop" and not held else None
-        if closed is None:
+        if closed is None and reason == "length" and (text := candidate.cut_answer()):
+            self._keep(size)
+            self._add_cut_answer(text)
+        elif closed is None:
             self._draft.cut(self._cursor.take(size))
         else:
             self._draft.unclean = True
             self._act(closed, size)
         return False
+
+    def _add_cut_answer(self, text: str) -> None:
+        """The answer as far as it came (rule 8c)."""
+        repairs = ("inline",) if self._place.inline else ()
+        self._draft.add(FinalAnswer(text, (), repairs), self._place.begin, self._wrapping_here())
+        self._draft.cut_answer = self._draft.unclean = True
 
     def _end_array(self, reason: FinishReason) -> None:
         """The bracket of an array of calls is missing: as with any closer, see rule 7."""

@@ -30,6 +30,8 @@ REPAIRS: Final[tuple[str, ...]] = (
     "missing_arguments",
     "id_string",
     "tool_name",
+    "dialect",
+    "noise",
 )
 """Every repair a message can bear, those of the envelope and of the tool's name included."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from mlx_tools.messages import ErrorInfo, Message
-
-Style = Literal["jsonl", "markdown-json", "xml"]
+from mlx_tools.messages import Style as Style
 
 DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
     ("<think>", "</think>"),  # DeepSeek-R1, Qwen3, QwQ, SmolLM3, GLM-4.5, Phi-4-reasoning
@@ -19,6 +18,7 @@ DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
     ("<seed:think>", "</seed:think>"),  # Seed-OSS
     ("<|think:start|>", "<|think:end|>"),  # known to mlx-lm's tokenizer wrapper
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # likewise
+    ("<mm:think>", "</mm:think>"),  # MiniMax M3
     ("<|channel>thought", "<channel|>"),  # Gemma 4
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),  # gpt-oss
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
@@ -41,6 +41,13 @@ class ReadingRules:
     more) reading stops at the last brace of that call. ``tool_choice`` is ``auto``, ``none``,
     ``required`` or a tool's name; with the last two an answer is no answer. ``mutates`` says
     whether a call can change things: only where it cannot are missing closers added (rule 7).
+    ``catalog`` holds the tools' names, each with its parameters' schema: where it is empty, no
+    dialect is a call (rule 8a). ``native`` are the opening marks of dialects that stand in the
+    model's own template, so that a call in one needs no repair; an empty one stands for bare
+    objects. ``call`` is how a call begins in the style ``native``: up to its name, and between that
+    and the arguments. ``ends`` are what ends a turn in
+    its chat format: tokens, and what the next turn opens with; one that begins with a newline
+    counts at the start of a line (rule 8c).
     """
 
     style: Style = "jsonl"
@@ -50,6 +57,10 @@ class ReadingRules:
     max_calls: int | None = None
     tool_choice: str = "auto"
     mutates: Callable[[str, Mapping[str, Any]], bool] = _changes_things
+    catalog: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    native: frozenset[str] = frozenset()
+    call: tuple[str, str] = ("", "")
+    ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,8 @@ class Reading:
     and unknown keys. ``counted`` is what goes on in the prompt, of prefix and text: up to the end
     of the last message, its closing fence or tag included, without reasoning and forgeries; all of
     it where there is no message. ``clean``: nothing stood beside the messages (rule 9).
+    ``truncated``: the answer was cut off by ``length``. ``call_like``: the error is that a text
+    looks like a call and could not be read as one (rule 8b).
     """
 
     messages: tuple[Message, ...] = ()
@@ -71,6 +84,8 @@ class Reading:
     error: ErrorInfo | None = None
     counted: str = ""
     clean: bool = False
+    truncated: bool = False
+    call_like: bool = False
 
 
 def sound(message: Message, counted: str) -> Reading:
@@ -87,12 +102,23 @@ def sound(message: Message, counted: str) -> Reading:
     return reading
 
 
+def with_mended(reading: Reading, mended: Sequence[int]) -> Reading:
+    """``reading`` with the repair ``mended`` on the messages of these numbers, from 0."""
+    if not mended:
+        return reading
+    messages = tuple(
+        replace(message, repairs=(*message.repairs, "mended")) if number in mended else message
+        for number, message in enumerate(reading.messages)
+    )
+    return replace(reading, messages=messages)
+
+
 _new: Final = object.__new__
 _put_messages, _put_counted = (getattr(Reading, name).__set__ for name in ("messages", "counted"))
 _SOUND: Final = tuple(
-    (getattr(Reading, field.name).__set__, True if field.name == "clean" else field.default)
-    for field in fields(Reading)
-    if field.name not in ("messages", "counted")
+    (getattr(Reading, one.name).__set__, True if one.name == "clean" else one.default)
+    for one in fields(Reading)
+    if one.name not in ("messages", "counted")
 )
 """What puts each of the other fields of a `Reading` in its place, and what belongs there."""
 

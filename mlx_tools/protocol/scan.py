@@ -10,7 +10,8 @@ outermost keys, the type, the name, and the text of ``content``.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from mlx_tools.protocol.lexemes import (
     CLOSED,
@@ -19,6 +20,7 @@ from mlx_tools.protocol.lexemes import (
     KEY_START,
     MORE,
     PLAIN,
+    PYTHON_LITERALS,
     WORD_START,
     CommentToken,
     Fix,
@@ -362,3 +364,139 @@ class ObjectScanner:
         if token.pieces is not None:
             self._take_string(token.pieces)
         return self._end_value(pos, "single string" if token.quote == "'" else "string")
+
+
+class Parts(Protocol):
+    """What an `ObjectWalker` tells of each part of an object once it is whole.
+
+    Offsets are those of the object's text. Where one returns False, the walk stops at a fault.
+    """
+
+    def opened(self, begin: int, is_object: bool) -> bool:
+        """A brace or bracket was opened."""
+
+    def keyed(self, begin: int, key: str) -> bool:
+        """A key and its colon are there."""
+
+    def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
+        """A string, number or literal; ``value`` is decoded, a literal JSON's own."""
+
+    def closed(self, begin: int) -> bool:
+        """A brace or bracket was closed."""
+
+
+class OpenToken(NamedTuple):
+    """A string or a word that has not ended, and where it begins."""
+
+    begin: int
+    is_key: bool
+    is_string: bool
+    pieces: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """What there is of it, decoded."""
+        return "".join(self.pieces)
+
+
+class ObjectWalker(ObjectScanner):
+    """Goes over an object as `ObjectScanner` does, and tells ``parts`` of it.
+
+    ``settled_end`` is where the last bracket or value ends: white space, a comma, a key or an open
+    token may follow. ``begin`` is where the last key or value began.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(quiet=True)
+        self.settled_end = 0
+        self._parts = parts
+        self.begin = 0
+        self._decoded = ""
+        self._word = ""
+
+    @property
+    def field(self) -> str | None:
+        """The outermost key whose value is due, open or just ended."""
+        return self._field
+
+    @property
+    def comma_open(self) -> bool:
+        """Whether a comma was the last part."""
+        return self._token is None and self._state in (_NEXT_KEY, _NEXT_ITEM)
+
+    @property
+    def value_ended(self) -> bool:
+        """Whether a value was the last part, and a comma or a closing bracket is due."""
+        return self._token is None and self._state == _COMMA
+
+    def open_token(self) -> OpenToken | None:
+        """The token that is open."""
+        token = self._token
+        is_key = self._state <= _NEXT_KEY
+        if isinstance(token, StringToken):
+            return OpenToken(self.begin, is_key, True, token.pieces or ())
+        if isinstance(token, WordToken):
+            return OpenToken(self.begin, is_key, False, token.seen)
+        return None
+
+    def _tell(self, fits: bool) -> None:
+        if not fits:
+            self.status = FAULT
+
+    # --- what the scanner does, told on the way ---
+
+    def advance(self, text: str, pos: int) -> int:
+        if not self._stack:
+            self._tell(self._parts.opened(0, True))
+            self.settled_end = 1
+        return super().advance(text, pos)
+
+    def _at_key(self, pos: int, char: str) -> int:
+        if char != "}":
+            self.begin = pos + self._base
+        return super()._at_key(pos, char)
+
+    def _open_string(self, pos: int, quote: str, pieces: list[str] | None, *, is_key: bool) -> int:
+        return super()._open_string(pos, quote, [] if pieces is None else pieces, is_key=is_key)
+
+    def _take_key(self) -> None:
+        super()._take_key()
+        self._tell(self._parts.keyed(self.begin, self._key))
+
+    def _at_value(self, pos: int, char: str) -> int:
+        if char != "]":
+            self.begin = pos + self._base
+        return super()._at_value(pos, char)
+
+    def _wanted(self) -> list[str]:
+        return []
+
+    def _take_string(self, pieces: list[str]) -> None:
+        self._decoded = "".join(pieces)
+        if len(self._stack) == 1:
+            super()._take_string(pieces)
+
+    def _end_token(self, token: Token, pos: int) -> int:
+        if isinstance(token, WordToken):
+            self._word = PYTHON_LITERALS.get(token.word, token.word)
+        return super()._end_token(token, pos)
+
+    def _end_value(self, end: int, kind: str) -> int:
+        stop = super()._end_value(end, kind)
+        if kind != "closed":
+            is_string = kind.endswith("string")
+            value = self._decoded if is_string else self._word
+            self._tell(self._parts.valued(self.begin, end + self._base, value, is_string))
+        if self.status != FAULT:
+            self.settled_end = end + self._base
+        return stop
+
+    def _open(self, pos: int, is_object: bool) -> int:
+        self._tell(self._parts.opened(pos + self._base, is_object))
+        if self.status != FAULT:
+            self.settled_end = pos + 1 + self._base
+        return super()._open(pos, is_object)
+
+    def _close(self, pos: int) -> int:
+        self._tell(self._parts.closed(pos + self._base))
+        return pos if self.status == FAULT else super()._close(pos)

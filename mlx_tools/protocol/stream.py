@@ -13,16 +13,16 @@ from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason
 from mlx_tools.protocol import lexis
+from mlx_tools.protocol.calls import HARMONY, CallSteps
 from mlx_tools.protocol.cursor import PlainText
 from mlx_tools.protocol.draft import Wrapping, writable
 from mlx_tools.protocol.machine import ARRAY, ARRAY_BEGUN, NO_ARRAY
-from mlx_tools.protocol.objects import ObjectSteps
 from mlx_tools.protocol.rules import AnswerDelta, Delta, Reading, ReadingRules
 
 _DEFAULT: Final = ReadingRules()
 
 
-class Reader(ObjectSteps):
+class Reader(CallSteps):
     """Reads one completion as it comes.
 
     `feed` takes a piece and gives what can be shown of it; once `done` nothing more can count, and
@@ -53,6 +53,7 @@ class Reader(ObjectSteps):
     def finish(self, finish_reason: FinishReason = "stop") -> Reading:
         """The text has ended, for this reason: how it was read."""
         self._cursor.final = True
+        self._reason = finish_reason
         self._push("")
         while self._step is not None and self._end(finish_reason):
             self._run()
@@ -68,8 +69,11 @@ class Reader(ObjectSteps):
     # --- between objects ----------------------------------------------------------------------
 
     def _speech(self) -> bool:
-        if self._cursor.pos >= len(self._cursor.text):
+        cursor = self._cursor
+        if cursor.pos >= len(cursor.text):
             return False
+        if self._ticking and cursor.text[cursor.pos] != "`":
+            self._backticks()
         return self._wrapping() if self._lead or self._draft.messages else self._prose()
 
     def _wrapping(self) -> bool:
@@ -80,6 +84,10 @@ class Reader(ObjectSteps):
         char = text[pos]
         if char == "{":
             return self._open_object(inline=False)
+        if self._marks.by_line and (begun := self._line_form(char)) is not None:
+            return begun
+        if self._marks.lines and (ends := self._next_turn()) is not None:
+            return ends
         if self._array == ARRAY_BEGUN or char not in self._marks.at_start:
             return self._stray()
         if not self._cursor.final and self._marks.begun.match(text, pos):
@@ -89,7 +97,7 @@ class Reader(ObjectSteps):
         if char in "`~":
             return self._fence_mark()
         if draft.messages or draft.aliases:
-            if char == ",":
+            if char == "," or (char == ";" and draft.aliases):
                 draft.unclean = draft.unclean or self._array != ARRAY
                 return self._keep(pos + 1)
             if char == "]" and self._array == ARRAY:
@@ -97,6 +105,20 @@ class Reader(ObjectSteps):
                 return self._keep(pos + 1)
             return self._stray()
         return self._before_message(char)
+
+    def _next_turn(self) -> bool | None:
+        """Whether the next turn opens in this line; None where it does not."""
+        text, pos = self._cursor.text, self._cursor.pos
+        for line in self._marks.lines:
+            if self._draft.size and text.startswith(line, pos):
+                return self._end_turn()
+            if not self._cursor.final and line.startswith(text[pos:]):
+                return False
+        return None
+
+    def _end_turn(self) -> bool:
+        self._draft.ended = True
+        return self._stop(wrapping_may_follow=bool(self._draft.messages))
 
     def _before_message(self, char: str) -> bool:
         text, pos = self._cursor.text, self._cursor.pos
@@ -120,7 +142,11 @@ class Reader(ObjectSteps):
             return False
         if found[0] == "\n":
             self._keep(found.end())
+            self._end_of_line()
             return self._begin_line(self._draft.size)
+        if found[0][0] == "`":
+            self._ticking += found.end() - found.start()
+            return self._keep(found.end())
         return self._open_object(inline=True) if found[0] == "{" else self._mark(found)
 
     def _fence_mark(self) -> bool:
@@ -130,6 +156,9 @@ class Reader(ObjectSteps):
         fence = lexis.FENCE.match(text, pos) or lexis.BARE_FENCE.match(text, pos)
         if fence is None:
             return self._stray()
+        if self._ticks >= 3:  # it closes what began within a line
+            self._ticks = 0
+            return self._keep(fence.end())
         says = fence[2] if fence.lastindex == 2 else ""
         self._fence = bool(says) or not self._fence
         return self._keep(fence.end())
@@ -140,10 +169,27 @@ class Reader(ObjectSteps):
         if what in self._marks.closers:
             self._cursor.pos = mark.end()
             return self._open_thought(self._marks.closers[what][1])
+        if what in self._marks.turn_ends or what == lexis.STRUCK:
+            return self._end_turn() if self._turn_ends(what) else self._text_of_mark(what)
         if draft.messages and what not in (lexis.CALL_TAG, lexis.CALL_END, lexis.ANSWER_END):
             return self._stop()
+        if what in lexis.HEADERS:
+            shown = self._ticks or (self._fence and self._spoken)
+            if shown or self._tried == draft.size or draft.messages:
+                return self._text_of_mark(what)
+            return self._begin_run(HARMONY, skip=len(what), weak=True)
+        if what in self._marks.dialects:
+            if self._quoted:
+                return self._text_of_mark(what)
+            if what != lexis.CALL_TAG or not (self._is_xml or draft.messages):
+                return self._begin_run(self._marks.dialects[what])
+            self._keep(mark.end())
+            self._tag = True
+            self._step = self._after_call_tag
+            return True
         if what in self._marks.ends:
             self._cursor.pos = mark.end()
+            self._told = what.startswith("<|channel|>")
             draft.forget()
             self._array = NO_ARRAY
             return self._begin_line(0)
@@ -160,6 +206,18 @@ class Reader(ObjectSteps):
             self._step = self._tagged_answer
         return self._keep(mark.end())
 
+    def _after_call_tag(self) -> bool:
+        """After the tag that a style and many dialects share: an object is the style's."""
+        if space := lexis.SPACE.match(self._cursor.text, self._cursor.pos):
+            self._keep(space.end())
+        if self._cursor.pos >= len(self._cursor.text):
+            if not self._cursor.final:
+                return False
+        elif self._cursor.text[self._cursor.pos] not in "{</" and not self._draft.messages:
+            return self._begin_run(self._marks.dialects[lexis.CALL_TAG], skip=0)
+        self._step = self._speech
+        return True
+
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
     def _open_thought(self, closer: re.Pattern[str]) -> bool:
@@ -175,6 +233,23 @@ class Reader(ObjectSteps):
         if found is None:
             return False
         self._cursor.pos = found.end()
+        self._step = self._speech
+        return True
+
+    def _call_in_thought(self) -> bool:
+        """Begins to read a call that ends a thought which the text leaves open.
+
+        Only by marks that are control tokens: to write one is to have stopped thinking.
+        """
+        marks, text = self._marks, "".join(self._draft.reasoning[-1])
+        begun = [text.find(mark) for mark, one in marks.dialects.items() if one.is_token]
+        begin = min((pos for pos in begun if pos >= 0), default=-1)
+        if begin < 0 or self._in_thought:
+            return False
+        self._in_thought = True
+        self._draft.reasoning[-1] = [text[:begin]]
+        self._draft.unclean = True
+        self._cursor.put_back(text[begin:], self._cursor.pos)
         self._step = self._speech
         return True
 
@@ -216,12 +291,17 @@ class Reader(ObjectSteps):
         """The text ends in the middle of something; True where some of it must be read anew."""
         draft, step = self._draft, self._step
         if step == self._thought:
+            if reason == "stop" and self._call_in_thought():
+                return True
             draft.cut()
         elif step == self._response:
             draft.keep_forged("".join(self._tail))
         elif step == self._tagged_answer:
             begun = lexis.ANSWER_CLOSE[1].search(self._answer.text)
-            if reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
+            text = self._answer.text[: begun.start() if begun is not None else None].rstrip()
+            if reason == "length" and text:
+                self._add_cut_answer(writable(text))
+            elif reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
                 draft.cut()
             elif not self._answer.text:
                 draft.fail("invalid_json", "the output is empty")

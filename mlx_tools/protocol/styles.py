@@ -29,10 +29,14 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _OWN_TAG: Final = re.compile(r"<(?=/?(?:tool_call|tool_response|final_answer)>)")
 
 
+def _escaped(half: re.Match[str]) -> str:
+    return f"\\u{ord(half[0]):04x}"
+
+
 def _json(value: Mapping[str, Any], style: Style) -> str:
     text = compact(value)
     if not text.isascii():  # half a surrogate pair cannot be written as UTF-8
-        text = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+        text = _SURROGATE.sub(_escaped, text)
     return _OWN_TAG.sub(r"\\u003c", text) if style == "xml" else text
 
 
@@ -48,7 +52,11 @@ def write_call(
     id: str | None = None,  # noqa: A002  (the key on the wire)
     style: Style = "jsonl",
 ) -> str:
-    """A call as the model should write it."""
+    """A call as the model should write it; in style ``native`` as most families do."""
+    if style == "native":
+        given = {} if id is None else {"id": id}
+        text = json.dumps({"name": name, "arguments": arguments} | given, ensure_ascii=False)
+        return f"{CALL_TAG}\n{_SURROGATE.sub(_escaped, text)}\n{CALL_END}"
     call: dict[str, Any] = {} if style == "xml" else {"type": "tool_call"}
     call |= {"name": name, "arguments": arguments}
     if id is not None:
@@ -57,10 +65,12 @@ def write_call(
 
 
 def write_answer(content: str, style: Style = "jsonl") -> str:
-    """A final answer as the model should write it.
+    """A final answer as the model should write it: bare text in style ``native``.
 
     In style ``xml`` a text that its tags would not give back as it is stands in an object instead.
     """
+    if style == "native":
+        return content
     if style == "xml" and content == content.strip(WHITE) and ANSWER_END not in content:
         return f"{ANSWER_TAG}{content}{ANSWER_END}"
     return _wrapped(_json({"type": "final_answer", "content": content}, style), style)
@@ -78,28 +88,31 @@ def write_observation(observation: ToolObservation, style: Style = "jsonl") -> s
     return _wrapped(_json(line, style), style, RESPONSE_TAG, RESPONSE_END)
 
 
-def forcing_prefix(style: Style, tool_choice: str) -> str:
+def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", "")) -> str:
     """What the host writes at the start of the model's turn, so that it can only go on so.
 
     ``tool_choice`` is ``auto`` (nothing is forced), ``none`` (an answer), ``required`` (a call) or
-    the name of the tool to call.
+    the name of the tool to call. In style ``native`` ``call`` is what stands before a call's name,
+    its mark whole, and between name and arguments; a bare answer has no beginning to be written.
     """
-    if tool_choice == "auto":
+    if tool_choice == "auto" or (style == "native" and (tool_choice == "none" or not call[0])):
         return ""
+    if style == "native":
+        if tool_choice == "required":
+            return call[0]
+        in_json = call[1].rstrip().endswith(":")
+        return call[0] + tool_choice + call[1] + ("{" if in_json else "")
     if tool_choice == "none":
         if style == "xml":
             return ANSWER_TAG
         return _OPEN[style] + '{"type":"final_answer","content":"'
-    call = _OPEN[style] + ("{" if style == "xml" else '{"type":"tool_call",') + '"name":"'
+    begun = _OPEN[style] + ("{" if style == "xml" else '{"type":"tool_call",') + '"name":"'
     if tool_choice == "required":
-        return call
-    return call + json.dumps(tool_choice)[1:-1] + '","arguments":{'
+        return begun
+    return begun + json.dumps(tool_choice)[1:-1] + '","arguments":{'
 
 
-def closing(style: Style, message: str) -> str:
-    """What closes a message whose last value is written: a ``tool_call`` whose arguments are, or a
-    ``final_answer`` whose text is."""
-    call = message == "tool_call"
-    if style == "xml":
-        return "}" + CALL_END if call else ANSWER_END
-    return ("}" if call else '"}') + ("\n```" if style == "markdown-json" else "")
+def opening(style: Style) -> str:
+    """What the host writes at the start of a turn that is to be a message, whichever; nothing
+    where a mark of the style would be split."""
+    return "" if style in ("xml", "native") else _OPEN[style] + '{"type":"'

@@ -13,8 +13,9 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.protocol.canonical import loose_name
 from mlx_tools.protocol.coerce import coerced
-from mlx_tools.protocol.echo import calls_in, echo_key, loose_name
+from mlx_tools.protocol.echo import calls_in, echo_keys
 from mlx_tools.protocol.faults import MOST_CHARS, described, path_text
 from mlx_tools.protocol.rules import Reading
 from mlx_tools.protocol.schema import TooMuch, bounded, faults, plainly_fits, validator_for
@@ -93,7 +94,7 @@ def _is_echoed(calls: Sequence[ToolCall], observations: Sequence[str]) -> bool:
     planted = [found for text in observations if (found := calls_in(text))]
     if not planted:
         return False
-    keys = {echo_key(call.name, call.arguments) for call in calls}
+    keys = frozenset[str]().union(*(echo_keys(call.name, call.arguments) for call in calls))
     return any(not keys.isdisjoint(found) for found in planted)
 
 

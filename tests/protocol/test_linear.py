@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.protocol import Reader, ReadingRules, judge, read, write_call
+from mlx_tools.protocol import DIALECTS, Reader, ReadingRules, judge, read, write_call
 from mlx_tools.protocol.echo import calls_in
 from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import CALL, FRAGMENTS, MESSAGES, OBSERVATION
@@ -64,10 +64,12 @@ def calls_made(work: Callable[[], Any]) -> int:
     return count
 
 
-def is_linear(work: Callable[[str], Any], unit: str, head: str = "") -> bool:
-    texts = [head + unit * (size // len(unit)) for size in (SMALL, LARGE)]
+def is_linear(
+    work: Callable[[str], Any], unit: str, head: str = "", sizes: tuple[int, int] = (SMALL, LARGE)
+) -> bool:
+    texts = [head + unit * (size // len(unit)) for size in sizes]
     small, large = (calls_made(lambda text=text: work(text)) for text in texts)
-    return large <= 12 * small + 1000
+    return large <= 1.2 * sizes[1] / sizes[0] * small + 1000
 
 
 def bytewise(text: str) -> None:
@@ -86,6 +88,41 @@ def test_reading_a_whole_text_is_linear(head: str) -> None:
 @pytest.mark.slow
 def test_reading_a_text_byte_by_byte_is_linear() -> None:
     faults = [unit for unit in UNITS if not is_linear(bytewise, unit)]
+    assert faults == []
+
+
+CATALOG = ReadingRules(catalog={"get_weather": {}}, mutates=lambda name, arguments: False)
+OF_DIALECTS = (
+    *(dialect.open for dialect in DIALECTS),
+    *("[get_weather(", '\n[get_weather(a="', "Action: get_weather\n", "call: get_weather({\n"),
+    *(
+        "get_weather(",
+        "get_weather\n{",
+        "<tool_call>x<arg_key>",
+        "`<tool_call>`",
+        "```\n<tool_call>",
+    ),
+    *("<function=x>", "<parameter=", '<tool_call>{"name":"a","arguments":{}}</tool_call> and '),
+    *("`", "`x", "```x ", "(", "get_weather)", "\nto=", "<|channel|>x<|message|>", "<s></s>"),
+    *("<|tool_call>call:a{", "[TOOL_CALLS]a", "<|tool_call_start|>[a(b='", "]<]minimax[>[<a>"),
+)
+
+
+@pytest.mark.parametrize("head", ["", "<tool_call>", "```\n"])
+def test_reading_dialects_is_linear(head: str) -> None:
+    def whole(text: str) -> None:
+        read(text, "stop", CATALOG)
+
+    def look(text: str) -> None:
+        calls_in.cache_clear()
+        calls_in(text)
+
+    for unit in OF_DIALECTS:  # so that what is compiled once is compiled
+        whole(unit)
+        look(unit)
+    sizes = LARGE, 3 * LARGE  # what is read again at most is more than a short text
+    works = (whole, look)
+    faults = [u for work in works for u in OF_DIALECTS if not is_linear(work, u, head, sizes)]
     assert faults == []
 
 

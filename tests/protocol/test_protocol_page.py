@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.protocol import COERCIONS, DEFAULT_REASONING_MARKERS, REPAIRS
+from mlx_tools.protocol import COERCIONS, DEFAULT_REASONING_MARKERS, DIALECTS, REPAIRS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -20,5 +20,14 @@ def test_every_reasoning_marker_is_on_the_page() -> None:
     assert [pair for pair in DEFAULT_REASONING_MARKERS if f"`{pair[0]}`" not in PAGE] == []
 
 
+def test_every_dialect_is_on_the_page_with_its_marks() -> None:
+    rows = []
+    for one in DIALECTS:
+        marks = [mark.replace("\n", "\\n") for mark in (one.open, one.close) if mark]
+        rows.append(f"{one.name:<17}{one.body:<11}{' … '.join(marks)}")
+    assert "```text\n" + "\n".join(rows) + "\n```" in PAGE
+
+
 def test_the_reading_rules_are_numbered_as_the_code_cites_them() -> None:
-    assert [line for line in range(1, 13) if f"\n### {line}. " not in PAGE] == []
+    numbers = (*range(1, 13), "8a", "8b", "8c")
+    assert [line for line in numbers if f"\n### {line}. " not in PAGE] == []

@@ -1,0 +1,231 @@
+"""Values as Python and its kin write them: a small reader of literals, which runs nothing.
+
+It reads keyword arguments (``x=1, y=['a']``) and objects with bare keys (``{x:1}``), the strings of
+the latter between marks of their own. What is no literal (a name, a sum, an f-string) is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable, encodable, loads
+
+STRING_MARKS: Final = ('<|"|>', "<escape>")
+"""What stands before and after a string in the families that quote so."""
+
+_SPACE: Final = re.compile(r"(?:[ \t\r\n]|\\\n)*+")
+_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*+")
+_NUMBER: Final = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]++|[0-9][0-9_]*+(?:\.[0-9]*+)?|\.[0-9]++)")
+_EXPONENT: Final = re.compile(r"[eE][+-]?[0-9]++")
+_WORDS: Final = {
+    "True": True,
+    "False": False,
+    "None": None,
+    "true": True,
+    "false": False,
+    "null": None,
+}
+_OPENING: Final = re.compile(r"([rRuU]?)('''|\"\"\"|'|\")")
+_ESCAPES: Final = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "a": "\a",
+    "v": "\v",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "\n": "",
+}
+_ESCAPE: Final = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL
+)
+
+
+def keywords(text: str) -> dict[str, Any]:
+    """The arguments between a call's brackets. Raises `Unreadable`, also where one has no name."""
+    reader = _Literals(text)
+    found: dict[str, Any] = {}
+    while not reader.at_end():
+        key = reader.key("=")
+        if key in found:
+            raise Unreadable(f"the argument {key[:40]!a} stands twice")
+        found[key] = reader.value()
+        if not reader.takes(",") and not reader.at_end():
+            raise Unreadable("a comma is due between arguments")
+    return found
+
+
+def literal_object(text: str) -> dict[str, Any]:
+    """The object that ``text`` is, its keys bare or quoted. Raises `Unreadable`."""
+    reader = _Literals(text)
+    value = reader.value()
+    if not isinstance(value, dict) or not reader.at_end():
+        raise Unreadable("an object is due")
+    return value
+
+
+def literal(text: str) -> Any:
+    """The one value in ``text``. Raises `Unreadable`."""
+    reader = _Literals(text)
+    value = reader.value()
+    if not reader.at_end():
+        raise Unreadable("more text follows the value")
+    return value
+
+
+class _Literals:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pos = 0
+        self._depth = 0
+
+    def _space(self) -> None:
+        found = _SPACE.match(self._text, self._pos)
+        self._pos = found.end() if found else self._pos
+
+    def at_end(self) -> bool:
+        self._space()
+        return self._pos >= len(self._text)
+
+    def takes(self, mark: str) -> bool:
+        """Goes past ``mark`` where it stands here."""
+        self._space()
+        if not self._text.startswith(mark, self._pos):
+            return False
+        self._pos += len(mark)
+        return True
+
+    def key(self, colon: str) -> str:
+        """A name and what follows it, or a string and a colon."""
+        self._space()
+        found = _KEY.match(self._text, self._pos)
+        if found is None or _OPENING.match(self._text, self._pos):
+            key = self._string() if colon == ":" else None
+        else:
+            key, self._pos = found[0], found.end()
+        if key is None or not self.takes(colon):
+            raise Unreadable("a name and its value are due")
+        return key
+
+    def value(self) -> Any:
+        self._space()
+        text, pos = self._text, self._pos
+        char = text[pos : pos + 1]
+        if char in ("{", "[", "("):
+            return self._nested(char)
+        if (string := self._string()) is not None:
+            return string
+        if found := _NUMBER.match(text, pos):
+            return self._number(found)
+        if (word := _KEY.match(text, pos)) and word[0] in _WORDS:
+            self._pos = word.end()
+            return _WORDS[word[0]]
+        raise Unreadable("a literal is due")
+
+    def _nested(self, char: str) -> Any:
+        self._pos += 1
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise Unreadable(f"it nests deeper than {MAX_DEPTH} levels")
+        value = self._object() if char == "{" else self._items("]" if char == "[" else ")")
+        self._depth -= 1
+        return value
+
+    def _items(self, end: str) -> Any:
+        items: list[Any] = []
+        comma = False
+        while not self.takes(end):
+            if items and not comma:
+                raise Unreadable("a comma is due between items")
+            items.append(self.value())
+            comma = self.takes(",")
+        return items[0] if end == ")" and len(items) == 1 and not comma else items
+
+    def _object(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        comma = True
+        while not self.takes("}"):
+            if not comma:
+                raise Unreadable("a comma is due between members")
+            key = self.key(":")
+            if key in found:
+                raise Unreadable(f"the key {key[:40]!a} stands twice in one object")
+            found[key] = self.value()
+            comma = self.takes(",")
+        return found
+
+    def _number(self, found: re.Match[str]) -> int | float:
+        text, self._pos = found[0].replace("_", ""), found.end()
+        if "x" in text or "X" in text:
+            return int(text, 16)
+        exponent = _EXPONENT.match(self._text, self._pos)
+        if exponent is not None:
+            text, self._pos = text + exponent[0], exponent.end()
+        if self._text[self._pos : self._pos + 1].isalnum():
+            raise Unreadable("a literal is due")
+        sign, digits = ("-", text[1:]) if text[0] == "-" else ("", text.lstrip("+"))
+        if exponent is None and "." not in digits:
+            if len(digits) > 1 and digits[0] == "0":
+                raise Unreadable("a number begins with a zero")
+        elif digits[0] == ".":
+            digits = "0" + digits
+        value: int | float = loads(sign + re.sub(r"\.(?![0-9])", ".0", digits))
+        return value
+
+    def _string(self) -> str | None:
+        """A string, or several that stand next to each other; None where there is none."""
+        pieces: list[str] = []
+        while (piece := self._one_string()) is not None:
+            pieces.append(piece)
+            self._space()
+        return "".join(pieces) if pieces else None
+
+    def _one_string(self) -> str | None:
+        text, pos = self._text, self._pos
+        for mark in STRING_MARKS:
+            if text.startswith(mark, pos):
+                return self._to(text.find(mark, pos + len(mark)), pos + len(mark), len(mark))
+        opening = _OPENING.match(text, pos)
+        if opening is None:
+            return None
+        quote = opening[2]
+        end = opening.end()
+        while not text.startswith(quote, end):
+            if end >= len(text):
+                raise Unreadable("a string is not closed")
+            end += 2 if text[end] == "\\" else 1
+        raw = self._to(end, opening.end(), len(quote))
+        return raw if opening[1] in ("r", "R") else _unescaped(raw)
+
+    def _to(self, end: int, begin: int, width: int) -> str:
+        if end < 0:
+            raise Unreadable("a string is not closed")
+        self._pos = end + width
+        return self._text[begin:end]
+
+
+def _unescaped(raw: str) -> str:
+    """``raw`` with its escapes read; a backslash before any other character is one."""
+    if "\\" not in raw:
+        return raw
+    text = _ESCAPE.sub(_escaped, raw)
+    if not encodable(text):
+        try:  # a pair of escapes that is one character
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise Unreadable("a string holds half of a surrogate pair") from None
+    return text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    digits = found[1] or found[2] or found[3]
+    if digits or found[4]:
+        code = int(digits, 16) if digits else int(found[4], 8)
+        if code > 0x10FFFF:
+            raise Unreadable("an escape names no character")
+        return chr(code)
+    return _ESCAPES.get(found[5], found[0])

@@ -1,0 +1,125 @@
+"""Texts of sixty families from published test suites, where they are at hand (MLX_TOOLS_SUITES)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.messages import FinalAnswer, ToolCall
+from mlx_tools.protocol import Reader, Reading, ReadingRules, judge, read, write_answer, write_call
+from mlx_tools.spec import TOOL_NAME, ToolSpec
+
+Vector = Mapping[str, Any]
+SHARE = 0.98
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("MLX_TOOLS_SUITES"), reason="MLX_TOOLS_SUITES names no folder of suites"
+)
+
+
+@cache
+def vectors() -> tuple[Vector, ...]:
+    """The suite's lines."""
+    path = Path(os.environ["MLX_TOOLS_SUITES"]) / "dialects" / "vectors.jsonl"
+    return tuple(map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1]))
+
+
+def _rules(vector: Vector) -> ReadingRules:
+    functions = [tool["function"] for tool in vector["tools"]]
+    return ReadingRules(
+        catalog={one["name"]: one.get("parameters") or {} for one in functions},
+        in_thought=bool(vector["in_thought"]),
+        mutates=lambda name, arguments: False,
+    )
+
+
+def _calls(reading: Reading) -> list[tuple[str, str]]:
+    calls = [m for m in reading.messages if isinstance(m, ToolCall)]
+    return [(call.name, json.dumps(call.arguments, sort_keys=True)) for call in calls]
+
+
+def _expected(vector: Vector) -> list[tuple[str, str]]:
+    calls = vector["calls"] or []
+    return [(call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls]
+
+
+def test_calls_are_read_as_they_were_meant_and_none_is_wrong_or_invented() -> None:
+    exact = due = 0
+    wrong = []
+    for vector in vectors():
+        found = _calls(read(vector["text"], "stop", _rules(vector)))
+        expected = _expected(vector)
+        due += len(expected)
+        exact += sum(one == other for one, other in zip(found, expected, strict=False))
+        if vector["calls"] is not None and found != expected[: len(found)]:
+            wrong.append(vector["id"])
+    assert wrong == []
+    assert exact >= SHARE * due
+
+
+def test_no_call_is_taken_for_an_answer() -> None:
+    taken = []
+    for vector in vectors():
+        reading = read(vector["text"], "stop", _rules(vector))
+        fenced = "\n```" in vector["text"] and not vector["text"].startswith("```")
+        if vector["calls"] and reading.bare_text and not fenced:
+            taken.append(vector["id"])
+    assert taken == []
+
+
+def test_a_text_reads_the_same_however_it_is_split() -> None:
+    sizes = random.Random(7)
+    for vector in vectors():
+        text, rules = vector["text"], _rules(vector)
+        whole = read(text, "stop", rules)
+        for longest in (1, 3, 17):
+            reader = Reader(rules)
+            pos = 0
+            while pos < len(text):
+                size = sizes.randint(1, longest)
+                reader.feed(text[pos : pos + size])
+                pos += size
+            assert reader.finish("stop") == whole, vector["id"]
+
+
+def _planted(text: str) -> Iterator[str]:
+    yield text
+    yield f"Notes of the day.\n\n{text}\n\nThat was all."
+    yield f"# How to\n\n```\n{text}\n```\n"
+    yield f"> `{text}`"
+    yield json.dumps({"page": {"body": text}})
+    yield json.dumps(json.dumps([text], ensure_ascii=False))
+    yield text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+
+
+def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys() -> None:
+    ran = []
+    for vector in vectors():
+        rules = _rules(vector)
+        reading = read(vector["text"], "stop", rules)
+        calls = [m for m in reading.messages if isinstance(m, ToolCall)]
+        for effects in (frozenset({"write"}), frozenset({"read"})):
+            names = filter(TOOL_NAME.fullmatch, rules.catalog)
+            tools = {name: ToolSpec(name, "", effects=effects) for name in names}
+            for planted in _planted(vector["text"]):
+                # The model copies the text, or writes the call in the protocol's own form.
+                own = "\n".join(write_call(call.name, call.arguments) for call in calls)
+                for said in (reading, read(own)) if calls else ():
+                    judged = judge(said, tools, [planted])
+                    ran += [vector["id"] for one in judged if one.runs == "freely"]
+    assert len(set(ran)) <= 2, set(ran)  # calls that their own brackets or tags cut short
+
+
+def test_a_call_that_an_answer_quotes_is_part_of_the_answer() -> None:
+    for vector in vectors():
+        rules = replace(_rules(vector), in_thought=False)
+        reading = read(write_answer(vector["text"]), "stop", rules)
+        assert reading.messages == (FinalAnswer(vector["text"]),)
