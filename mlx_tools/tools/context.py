@@ -45,6 +45,24 @@ class Artifacts(Protocol):
         ...
 
 
+class Undo(Protocol):
+    """Where what the calls of a session replace and delete is kept (`mlx_tools.artifacts`)."""
+
+    def keep_old(
+        self,
+        content: bytes,
+        /,
+        *,
+        root: str,
+        inode: int,
+        names: tuple[str, ...],
+        before: str,
+        after: str,
+        mode: int,
+    ) -> str: ...
+    def forget(self, key: str, /) -> None: ...
+
+
 Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 """Asks the model on behalf of a call: a question, and the tools that may be called."""
 
@@ -57,7 +75,8 @@ class ToolContext:
     that shows or does more on behalf of its caller holds itself to it. Without one it allows
     nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
     no preview: a tool that finds another state must change nothing. ``artifacts`` are those of the
-    session that made the call, None outside of one. ``session`` is its id, empty where there is
+    session that made the call, None outside of one; ``undo`` is where the built-in tools keep what
+    they replace, None for nowhere. ``session`` is its id, empty where there is
     none. ``shown_chars`` is how many characters of the
     output the model will see, None for all.
     """
@@ -76,6 +95,7 @@ class ToolContext:
         "session",
         "shown_chars",
         "timeout",
+        "undo",
     )
 
     def __init__(
@@ -89,8 +109,10 @@ class ToolContext:
         ask: Ask | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         session: str = "",
+        undo: Undo | None = None,
     ) -> None:
         self.timeout = timeout
+        self.undo = undo
         self.expected = expected
         self.artifacts = artifacts
         self.shown_chars = shown_chars

@@ -25,6 +25,7 @@ from mlx_tools.records import (
     Record,
     RepairRecord,
 )
+from mlx_tools.tools.context import Undo
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.tool import Preview, preview_of
@@ -40,7 +41,8 @@ class DirectCall:
 
     ``name`` and ``arguments`` are those that were decided about, after ``repairs``. ``result`` is
     None where the tool did not run; ``error`` then says why, and is None for a call that waits for
-    an approval. ``decision`` is None where the call was not valid.
+    an approval. ``decision`` is None where the call was not valid. ``preview`` is what it would
+    change, of one that waits or that a dry run left out.
     """
 
     name: str
@@ -50,6 +52,7 @@ class DirectCall:
     decision: Decision | None = None
     result: ToolResult | None = None
     error: ErrorInfo | None = None
+    preview: str = ""
 
 
 def _now() -> str:
@@ -70,14 +73,15 @@ async def call_tool(
     now: Callable[[], str] = _now,
     on_progress: OnProgress | None = None,
     finder: Finder | None = None,
+    undo: Undo | None = None,
 ) -> DirectCall:
     """Calls a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
     Without an approver a call that needs approval is left ``pending``. ``session`` and ``secret``
-    go into the digest that an approval binds to; ``finder`` looks for secrets in the arguments. One
-    call alone is within every rate. Raises nothing for a call that is wrong, denied or
-    fails: the result says so.
+    go into the digest that an approval binds to; ``finder`` looks for secrets in the arguments,
+    ``undo`` keeps what the call replaces. One call alone is within every rate. Raises nothing for a
+    call that is wrong, denied or fails: the result says so.
     """
     call = _Direct(registry, policy, limits or Limits(), record, now, finder)
     try:
@@ -91,19 +95,20 @@ async def call_tool(
     if decision.decision == "deny":
         code = decision.code or "not_allowed"
         status: Status = "dry_run" if code == "dry_run" else "denied"
-        return call.ended(status, error=ErrorInfo(code, decision.reason))
+        done = call.ended(status, error=ErrorInfo(code, decision.reason))
+        return replace(done, preview=(await call.preview()).text) if status == "dry_run" else done
     expected: str | None = None
     if decision.decision == "ask":
         preview, answer = await call.asked(approver or NobodyThere(), judged, session, secret)
         if answer.approved is None:
-            return call.result("pending")
+            return replace(call.result("pending"), preview=preview.text)
         if not answer.approved or answer.arguments is not None:
             why = answer.reason or "denied"
             if answer.arguments is not None:
                 why = "other arguments are another call: make that one"
             return call.ended("denied", error=ErrorInfo("denied", why))
         expected = preview.state or None
-    return await call.run(on_progress, expected, session)
+    return await call.run(on_progress, expected, session, undo)
 
 
 class _Direct:
@@ -186,10 +191,7 @@ class _Direct:
         self, approver: Approver, judged: JudgedCall, session: str, secret: bytes
     ) -> tuple[Preview, ApprovalAnswer]:
         """What the call would change, and what a person says of that."""
-        tool = self._registry.get(judged.call.name)
-        preview = await anyio.to_thread.run_sync(
-            preview_of, tool, judged.call.arguments, self._policy
-        )
+        tool, preview = self._registry.get(judged.call.name), await self.preview()
         shown = Shown(
             session=session,
             call=_CALL,
@@ -223,8 +225,17 @@ class _Direct:
             )
         return preview, answer
 
+    async def preview(self) -> Preview:
+        """What the call would change."""
+        tool = self._registry.get(self._call.name)
+        return await anyio.to_thread.run_sync(preview_of, tool, self._call.arguments, self._policy)
+
     async def run(
-        self, on_progress: OnProgress | None, expected: str | None, session: str
+        self,
+        on_progress: OnProgress | None,
+        expected: str | None,
+        session: str,
+        undo: Undo | None,
     ) -> DirectCall:
         """Runs the tool."""
         tool = self._registry.get(self._call.name)
@@ -237,6 +248,7 @@ class _Direct:
             policy=self._policy,
             expected=expected,
             session=session,
+            undo=undo,
             clean=_clean if self._policy.redacts else str,
             on_progress=on_progress,
         )

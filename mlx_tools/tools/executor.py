@@ -23,6 +23,7 @@ from mlx_tools.tools.context import (
     Artifacts,
     Ask,
     ToolContext,
+    Undo,
     reset_context,
     set_context,
 )
@@ -74,6 +75,7 @@ async def execute(
     policy: Policy | None = None,
     expected: str | None = None,
     artifacts: Artifacts | None = None,
+    undo: Undo | None = None,
     shown_chars: int | None = None,
     session: str = "",
     ask: Ask | None = None,
@@ -90,11 +92,11 @@ async def execute(
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``policy``, ``expected``, ``artifacts``, ``shown_chars``, ``session`` and ``ask`` are
-    what the tool's context has; ``clean`` is what an error's words pass before they are cut. Time
-    in which a person is waited for on behalf of the call does not count. ``on_progress`` is called
-    in the event loop with what the tool reports, before this returns; see `Reports` for reports
-    that come fast.
+    final. ``policy``, ``expected``, ``artifacts``, ``undo``, ``shown_chars``, ``session`` and
+    ``ask`` are what the tool's context has; ``clean`` is what an error's words pass before they are
+    cut. Time in which a person is waited for on behalf of the call does not count. ``on_progress``
+    is called in the event loop with what the tool reports, before this returns; see `Reports` for
+    reports that come fast.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -116,6 +118,7 @@ async def execute(
                 ask,
                 asyncio.get_running_loop(),
                 session,
+                undo,
             )
             outcome = await _attempt(tool, given, context)
             if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):

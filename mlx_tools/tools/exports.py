@@ -104,9 +104,9 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
     """A grammar of the same line for llama.cpp; see `mlx_tools.tools.grammar`."""
-    from mlx_tools.tools.grammar import line_grammar
+    from mlx_tools.tools.grammar import turn_grammar
 
-    return line_grammar({spec.name: spec for spec in _sorted(specs)}).gbnf
+    return turn_grammar({spec.name: spec for spec in _sorted(specs)}, dialect="gbnf").text
 
 
 _WRITERS: Final[Mapping[str, Callable[[Iterable[ToolSpec]], Any]]] = {

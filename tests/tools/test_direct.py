@@ -39,7 +39,7 @@ def careful(number: int) -> int:
     return number
 
 
-ALL = Policy(allow=["*"])
+ALL = Policy(allow=["*"], ask_effects=())
 
 
 @pytest.fixture(autouse=True)

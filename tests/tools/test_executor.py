@@ -176,18 +176,19 @@ def test_too_large_an_output_is_not_kept_but_its_size_is() -> None:
 
 
 def test_a_function_that_never_ends_is_left_behind() -> None:
-    ended = threading.Event()
+    began, ended = threading.Event(), threading.Event()
     contexts: list[ToolContext] = []
 
     @tool
     def hang(context: ToolContext) -> None:
         contexts.append(context)
+        began.set()
         ended.wait(LONG)
 
     code, message = failure(run(hang, SOON))
     assert code == "timeout"
     assert "may still be running" in message
-    assert contexts[0].cancelled
+    assert began.wait(LONG) and contexts[0].cancelled
     assert contexts[0].timeout is not None
     ended.set()
 

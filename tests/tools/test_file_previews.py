@@ -64,10 +64,12 @@ def test_a_new_file_is_told_as_a_diff_from_nothing(files: Registry, folder: Path
 
 def test_a_deletion_is_told_with_what_is_lost(files: Registry, folder: Path) -> None:
     told = shown(files, "delete", "a.txt")
-    assert told.text == "a.txt is deleted: 14 bytes\n-one\n-two\n-three"
+    assert told.text == (
+        "a.txt is deleted: 14 bytes\n--- a.txt\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-two\n-three"
+    )
     assert told.state == state(b"one\ntwo\nthree\n")
     (folder / "long.txt").write_text("line\n" * 500)
-    assert shown(files, "delete", "long.txt").text.endswith("-line\n(480 more lines)")
+    assert shown(files, "delete", "long.txt").text.endswith("-line\n(103 more lines are not shown)")
     (folder / "empty").touch()
     assert shown(files, "delete", "empty").text == "empty is deleted: 0 bytes"
 

@@ -38,7 +38,7 @@ def watch(event, arguments):
 
 name, arguments, way = sys.argv[1:]
 if way == "run":
-    from mlx_tools import Controller, Policy, Registry
+    from mlx_tools import Controller, Policy, Registry, RunSettings
     from mlx_tools.testing import ScriptedBackend
 
     call = {"type": "tool_call", "name": name, "arguments": json.loads(arguments)}
@@ -46,7 +46,8 @@ if way == "run":
     backend = ScriptedBackend(json.dumps(call), json.dumps(answer))
     policy = Policy(allow=["*"], local_only=True)
     sys.addaudithook(watch)
-    outcome = Controller(backend, Registry.builtin(), policy).run_sync("Look.")
+    free = RunSettings(strategy="free")
+    outcome = Controller(backend, Registry.builtin(), policy, settings=free).run_sync("Look.")
     (made,) = outcome.calls
     assert (made.status, made.error_code) == ("denied", "not_allowed"), made
 else:

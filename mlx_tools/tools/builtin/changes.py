@@ -14,11 +14,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from mlx_tools.tools.builtin.changing import ABSENT, open_present, put, remove, state_of
+from mlx_tools.tools.builtin.changing import (
+    ABSENT,
+    MAX_KEPT_BYTES,
+    open_present,
+    put,
+    remove,
+    state_of,
+)
 from mlx_tools.tools.builtin.places import Place, place_of
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, Unfit
 from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, encoded, one_line, up_to
-from mlx_tools.tools.builtin.unified import bounded, marked, unified_diff
+from mlx_tools.tools.builtin.unified import unified_diff
 from mlx_tools.tools.context import current_context
 from mlx_tools.tools.tool import Preview, ToolError
 
@@ -26,7 +33,6 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/", re.ASCII)
 _DIRECTIONS: Final = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
-_SHOWN_LINES: Final = 20
 
 Candidate = tuple[Root, tuple[str, ...]]
 
@@ -60,7 +66,12 @@ class Changes:
         """Deletes a regular file below a root that is writable."""
         context = current_context()
         with told_of_change(), self._changeable(path, making=False) as place:
-            remove(place, expected=context.expected, given_up=lambda: context.cancelled)
+            remove(
+                place,
+                expected=context.expected,
+                given_up=lambda: context.cancelled,
+                undo=context.undo,
+            )
             return self._notice("deleted", place, path)
 
     def preview_write(self, path: str, content: object) -> Preview:
@@ -91,7 +102,12 @@ class Changes:
     def _put(self, place: Place, path: str, raw: bytes, *, new: bool) -> str:
         context = current_context()
         replaced = put(
-            place, raw, new=new, expected=context.expected, given_up=lambda: context.cancelled
+            place,
+            raw,
+            new=new,
+            expected=context.expected,
+            given_up=lambda: context.cancelled,
+            undo=context.undo,
         )
         return self._notice("replaced" if replaced else "made", place, path, size=len(raw))
 
@@ -232,6 +248,11 @@ class _Present:
         except ToolError:
             return None
 
+    def for_good(self) -> str:
+        """A warning where the content is too large to be kept for undo."""
+        much = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
+        return much if self.size > MAX_KEPT_BYTES else ""
+
     def in_words(self) -> str:
         """What stands for a content that is not shown."""
         no_text = self.content is not None
@@ -262,7 +283,8 @@ def _replacing(present: _Present, after: str, path: str) -> str:
     """A diff where the present content is a text, else words for it and the new content."""
     before = present.text()
     if before is None:
-        return f"{path}: {present.in_words()}, are replaced by:\n{_diff(None, after, path)}"
+        head = f"{path}: {present.in_words()}, are replaced by{present.for_good()}:"
+        return f"{head}\n{_diff(None, after, path)}"
     text = _diff(before, after, path)
     if before.encode() != present.content:
         text += "\n(the file changes to UTF-8 without a mark)"
@@ -270,12 +292,9 @@ def _replacing(present: _Present, after: str, path: str) -> str:
 
 
 def _deleting(present: _Present, path: str) -> str:
-    head = f"{path} is deleted"
+    head = f"{path} is deleted{present.for_good()}"
     text = present.text()
     if text is None:
         return f"{head}: {present.in_words()}"
-    lines = text.removesuffix("\n").split("\n") if text else []
-    shown = marked("-", (f"{line}\n" for line in lines[:_SHOWN_LINES]))
-    more = len(lines) - _SHOWN_LINES
-    rest = [f"({more} more lines)"] if more > 0 else []
-    return bounded((f"{head}: {present.size} bytes", *shown, *rest))
+    lost = f"\n{unified_diff(text, '', path, '/dev/null')}" if text else ""
+    return f"{head}: {present.size} bytes{lost}"

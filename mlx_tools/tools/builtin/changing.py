@@ -14,11 +14,15 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from mlx_tools.tools.builtin.places import UNCHANGED, Identity, Place, identity_at, sync, trouble
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Unfit, identity_of
+from mlx_tools.tools.context import Undo
+
+MAX_KEPT_BYTES: Final = 10_000_000
+"""What a file may have whose content is kept for undo before it is replaced or deleted."""
 
 MAX_COMPARED_BYTES: Final = 1_000_000_000
 """A larger file is not replaced or deleted on approval: to tell that it is still the one that was
@@ -85,18 +89,35 @@ def put(
     new: bool,
     expected: str | None,
     given_up: Callable[[], bool] = lambda: False,
+    undo: Undo | None = None,
+    mode: int = 0,
 ) -> bool:
     """Makes the file, or replaces its content at once. Returns whether there was one before.
 
     With ``new`` there must be none. ``expected`` is the state (`state_of`) that was approved, None
-    where nothing was; ``given_up`` is asked last of all. Raises Refused or Unfit, and then the old
-    content is there, and nothing else.
+    where nothing was; ``given_up`` is asked last of all. ``undo`` keeps the old content before
+    anything is changed, ``mode`` are the permissions of a new file, 0 for the usual ones. Raises
+    Refused or Unfit, and then the old content is there, and nothing else.
     """
     before = _look(place, expected)
     if new and before is not None:
         raise Taken(f"there is a file {place.name} already")
+    with _kept(place, before, state_of(content), undo) as held:
+        _put(place, content, before, expected or held, given_up, mode)
+    sync(place.folder)
+    return before is not None
+
+
+def _put(
+    place: Place,
+    content: bytes,
+    before: os.stat_result | None,
+    expected: str | None,
+    given_up: Callable[[], bool],
+    mode: int,
+) -> None:
     try:
-        temporary, written = _temporary(place, before, content)
+        temporary, written = _temporary(place, before, content, mode)
     except OSError as error:
         raise trouble(error, place.name) from None
     try:
@@ -116,26 +137,86 @@ def put(
     finally:
         with contextlib.suppress(OSError):  # where it was renamed there is none
             os.unlink(temporary, dir_fd=place.folder)
-    sync(place.folder)
-    return before is not None
 
 
 def remove(
-    place: Place, *, expected: str | None, given_up: Callable[[], bool] = lambda: False
+    place: Place,
+    *,
+    expected: str | None,
+    given_up: Callable[[], bool] = lambda: False,
+    undo: Undo | None = None,
 ) -> None:
-    """Deletes a regular file. Raises Refused, Unfit or Absent, and then it is still there."""
+    """Deletes a regular file, whose content ``undo`` keeps first. Raises Refused, Unfit or Absent,
+    and then it is still there."""
     before = _look(place, expected)
     if before is None:
         raise Absent(f"there is no {place.name}")
+    with _kept(place, before, ABSENT, undo) as held:
+        try:
+            if held is not None:
+                _look(place, held)
+            if identity_at(place.folder, place.name) != identity_of(before):
+                raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+            if given_up():
+                raise Unfit(f"the call came to its end before; {UNCHANGED}")
+            os.unlink(place.name, dir_fd=place.folder)
+        except OSError as error:
+            raise trouble(error, place.name) from None
+    sync(place.folder)
+
+
+@contextlib.contextmanager
+def _kept(
+    place: Place, before: os.stat_result | None, after: str, undo: Undo | None
+) -> Iterator[str | None]:
+    """Keeps what the file holds while the block changes it, and gives the state that was kept, None
+    where nothing was: the block must change nothing else. Where it raises, nothing was changed, and
+    nothing stays kept."""
+    content = b"" if before is None else None if undo is None else _content(place, before)
+    if undo is None or content is None:
+        yield None
+        return
+    state = ABSENT if before is None else state_of(content)
+    if state == after:
+        yield state
+        return
     try:
-        if identity_at(place.folder, place.name) != identity_of(before):
+        key = undo.keep_old(
+            content,
+            root=str(place.root.path),
+            inode=place.root.identity[1],
+            names=place.names,
+            before=state,
+            after=after,
+            mode=0 if before is None else stat.S_IMODE(before.st_mode),
+        )
+    except OSError as error:
+        raise Unfit(
+            f"the old content of {place.name} cannot be kept for undo ({error.strerror}); "
+            f"{UNCHANGED}"
+        ) from None
+    try:
+        yield state
+    except (Refused, Unfit, Absent):  # anything else may have come after the change
+        undo.forget(key)
+        raise
+
+
+def _content(place: Place, before: os.stat_result) -> bytes | None:
+    """What the file holds, None where that is too much to be kept."""
+    fd = open_present(place)
+    if fd is None:
+        raise Refused(f"{place.name} was deleted meanwhile; {UNCHANGED}")
+    try:
+        if identity_of(os.fstat(fd)) != identity_of(before):
             raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
-        if given_up():
-            raise Unfit(f"the call came to its end before; {UNCHANGED}")
-        os.unlink(place.name, dir_fd=place.folder)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            content = file.read(MAX_KEPT_BYTES + 1)
+        return content if len(content) <= MAX_KEPT_BYTES else None
     except OSError as error:
         raise trouble(error, place.name) from None
-    sync(place.folder)
+    finally:
+        os.close(fd)
 
 
 def _look(place: Place, expected: str | None) -> os.stat_result | None:
@@ -152,12 +233,15 @@ def _look(place: Place, expected: str | None) -> os.stat_result | None:
             os.close(fd)
 
 
-def _temporary(place: Place, before: os.stat_result | None, content: bytes) -> tuple[str, Identity]:
+def _temporary(
+    place: Place, before: os.stat_result | None, content: bytes, mode: int
+) -> tuple[str, Identity]:
     """Writes the content to a new file beside the target, for good, under a name nobody can guess.
     Returns that name; where it raises, there is no such file."""
     name = f".mlx-tools-{secrets.token_hex(16)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, flags, 0o666 if before is None else 0o600, dir_fd=place.folder)
+    usual = before is None and not mode
+    fd = os.open(name, flags, 0o666 if usual else 0o600, dir_fd=place.folder)
     try:
         try:
             left = memoryview(content)
@@ -165,6 +249,8 @@ def _temporary(place: Place, before: os.stat_result | None, content: bytes) -> t
                 left = left[os.write(fd, left) :]
             if before is not None:
                 _take_over(fd, before)
+            elif mode:
+                os.fchmod(fd, mode & 0o777)
             os.fsync(fd)
             written = identity_of(os.fstat(fd))
         finally:

@@ -28,6 +28,7 @@ from mlx_tools.tools.builtin.places import place_of, status_of
 from mlx_tools.tools.builtin.private_names import folded
 from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, RootName, Unfit
 from mlx_tools.tools.builtin.text_files import decoded, encoded, one_line, up_to
+from mlx_tools.tools.context import Undo
 from mlx_tools.tools.tool import ToolError
 
 ENDINGS: Final = (ENDING, ".markdown")
@@ -82,6 +83,7 @@ class Notes:
         session: str = "",
         expected: str | None = None,
         given_up: Callable[[], bool] = lambda: False,
+        undo: Undo | None = None,
     ) -> tuple[str, int]:
         """Writes a new note. Returns its file's name and its size in bytes.
 
@@ -105,7 +107,7 @@ class Notes:
                     raise Refused(f"there is a note {expected} by now; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
                     try:
-                        put(place, raw, new=True, expected=None, given_up=given_up)
+                        put(place, raw, new=True, expected=None, given_up=given_up, undo=undo)
                     except (Refused, Taken):
                         if status_of(place.folder, name) is None or given_up():
                             raise

@@ -30,6 +30,7 @@ def notes_create(notes: Notes) -> Tool:
             session=context.session,
             expected=expected.removeprefix(_NEW) if expected is not None else None,
             given_up=lambda: context.cancelled,
+            undo=context.undo,
         )
         return words.notices["made"].format(name=name, size=size)
 

@@ -33,13 +33,19 @@ Identity = tuple[int, int]
 class Place:
     """Where a file is or would be: a folder that is held open, and a name in it.
 
-    ``writable`` is what the innermost root says that the folder lies in.
+    ``names`` lead to it from the root, its own the last. ``writable`` is what the innermost root
+    says that the folder lies in.
     """
 
     root: Root
     folder: int
-    name: str
+    names: tuple[str, ...]
     writable: bool
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.names[-1]
 
     def exists(self) -> bool:
         """Whether anything has the name, be it a link."""
@@ -68,7 +74,7 @@ def place_of(
             current = below
             may = writable.get(identity_of(os.fstat(current)), may)
         _check_repository(current, parts[-1])
-        yield Place(root, current, parts[-1], may)
+        yield Place(root, current, tuple(parts), may)
         for parent, _ in made:
             sync(parent)
     except BaseException:

@@ -33,6 +33,8 @@ _NAMES: Final = frozenset(
         *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"),
         *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc"),
         *(".login", ".logout", ".inputrc", ".xinitrc", ".xprofile", ".xsession"),
+        # what calls replaced and deleted, for undo: no model sees it
+        ".mlx-tools-undo",
         # a folder in which macOS finds every file by its number
         ".vol",
     }

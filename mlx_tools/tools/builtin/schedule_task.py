@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from mlx_tools.errors import MlxToolsError, UsageError
-from mlx_tools.policy import PRESETS, Policy
+from mlx_tools.policy import PRESETS, Policy, restriction
 from mlx_tools.schedule import Job, JobStore, When, local_zone, parse_when
 from mlx_tools.schedule.store import utc_now
 from mlx_tools.schedule.when import counts_from_now, plain
@@ -90,7 +90,7 @@ def _policy_of(session: Policy) -> Policy:
     """The policy of a job that is made under ``session``."""
     if all(part.network_after_read == "allow" for part in session.parts):
         return session
-    return session.narrowed_by(Policy(allow=["*"], local_only=True, redact=False))
+    return session.narrowed_by(restriction(local_only=True))
 
 
 @contextlib.contextmanager

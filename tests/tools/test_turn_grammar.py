@@ -1,0 +1,275 @@
+"""The grammar of a turn, in both dialects: it takes what fits, as the host writes it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import Style
+from mlx_tools.protocol import (
+    ReadingRules,
+    forcing_prefix,
+    judge,
+    read,
+    write_answer,
+    write_call,
+)
+from mlx_tools.spec import ToolSpec
+from mlx_tools.tools import Registry
+from mlx_tools.tools.exports import to_gbnf
+from mlx_tools.tools.grammar import turn_grammar
+from tests.decoding.schemas import tools
+from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order
+
+STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
+BUILTIN = Registry.builtin().all_specs()
+
+
+@functools.cache
+def tokenizer() -> LLTokenizer:
+    return LLTokenizer("byte")
+
+
+def matcher(lark: str) -> LLMatcher:
+    found = LLMatcher(tokenizer(), lark)
+    assert not found.is_error(), found.get_error()
+    return found
+
+
+class Turn:
+    """A turn's grammar in both dialects."""
+
+    def __init__(self, specs: Any, **options: Any) -> None:
+        self.prefix = options.get("prefix", "")
+        self.lark = turn_grammar(specs, dialect="lark", **options)
+        self.gbnf = turn_grammar(specs, dialect="gbnf", **options)
+        self._matchers = matcher(self.lark.text), matcher(gbnf_to_lark(self.gbnf.text))
+
+    def takes(self, text: str) -> tuple[bool, bool]:
+        """Whether each dialect takes a whole turn, the prefix included."""
+        assert text.startswith(self.prefix)
+        rest = self.lark.again + text[len(self.prefix) :]
+        tokens = tokenizer().tokenize_bytes(rest.encode())
+        return tuple(self._takes(one, tokens) for one in self._matchers)  # type: ignore[return-value]
+
+    @staticmethod
+    def _takes(one: LLMatcher, tokens: list[int]) -> bool:
+        one.reset()
+        return one.try_consume_tokens(tokens) == len(tokens) and one.is_accepting()
+
+
+def spec_of(schema: Any, **more: Any) -> ToolSpec:
+    parameters = {"type": "object", "properties": {"v": schema}, "required": ["v"], **more}
+    return ToolSpec("t", parameters=parameters)
+
+
+# --- the turn ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("choice", ["auto", "none", "required", "clock"])
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_turn_is_calls_or_the_answer_as_the_choice_has_it(
+    style: Style, choice: str, most: int
+) -> None:
+    clock = write_call("clock", {}, style=style)
+    sum_ = write_call("calculator", {"expression": '1+"é'}, style=style)
+    answers = [write_answer(text, style) for text in ('a </x> "b"\n', " </final_answer>", "")]
+    any_call, several = choice in ("auto", "required"), most > 1
+    due = {
+        clock: choice != "none",
+        sum_: any_call,
+        f"{clock}\n{clock}": several and choice != "none",
+        f"{clock}\n{sum_}\n{clock}": several and any_call,
+        "\n".join([clock] * 4): False,
+        **dict.fromkeys(answers, choice in ("auto", "none")),
+        f"{clock}\n{answers[0]}": False,
+        f"{clock} ": False,
+        write_call("clock", {"timezone": 1}, style=style): False,
+        write_call("clocks", {}, style=style): False,
+        write_call("clock", {}, "7", style): False,
+    }
+    for prefix in ("", forcing_prefix(style, choice)):
+        options: Any = {"style": style, "tool_choice": choice, "max_calls": most}
+        turn = Turn(BUILTIN, prefix=prefix, **options)
+        for text, taken in due.items():
+            if text.startswith(prefix):
+                assert turn.takes(text) == (taken, taken), text
+
+
+def test_an_answer_in_tags_ends_at_its_first_closing_tag() -> None:
+    turn = Turn({}, style="xml")
+    for content in ("", "<", "a<<b", "</final", "</final_answe</f", "</final_answer", "é😀\x00\n"):
+        assert turn.takes(f"<final_answer>{content}</final_answer>") == (True, True), content
+    for after in ("b", "</final_answer>"):
+        assert turn.takes(f"<final_answer>a</final_answer>{after}") == (False, False)
+
+
+def test_a_prefix_may_end_within_a_name() -> None:
+    specs = {name: ToolSpec(name) for name in ("get", "get_all", "other")}
+    turn = Turn(specs, prefix='{"type":"tool_call","name":"get', max_calls=2)
+    for name, taken in (("get", True), ("get_all", True), ("get_some", False)):
+        assert turn.takes(write_call(name, {})) == (taken, taken)
+    assert turn.takes(f"{write_call('get', {})}\n{write_call('other', {})}") == (True, True)
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    for options, words in (
+        ({"tool_choice": "c"}, "no tool 'c'"),
+        ({"prefix": "So"}, "begins with 'So'"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            turn_grammar({"a": ToolSpec("a")}, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no tools"):
+        turn_grammar({}, tool_choice="required")
+
+
+@pytest.mark.parametrize("name", ["a_b", "a.b", "A-b", "a-b", "value", "call-x", "root", "more"])
+def test_any_tools_name_makes_sound_rules(name: str) -> None:
+    specs = {one: ToolSpec(one) for one in (name, "a__b", "A_B", "rest", "first")}
+    turn = Turn(specs)
+    for one in specs:
+        assert turn.takes(write_call(one, {})) == (True, True)
+
+
+def test_the_same_tools_are_exported_alike_in_any_order() -> None:
+    assert to_gbnf(BUILTIN.values()) == to_gbnf(reversed(BUILTIN.values()))
+
+
+# --- the values -------------------------------------------------------------------------------
+
+TREE = {
+    "type": "object",
+    "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/T"}}},
+}
+PLAIN = {"type": "object", "properties": {name: {"type": "integer"} for name in "pqr"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "not_fits"),
+    [
+        ({"type": "string"}, ["", 'a"\\\u2028'], [1, None]),
+        ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "é😀\n"], ["a", "abcd"]),
+        ({"type": "integer"}, [0, -7, 10**15], [1.5, "1", True]),
+        ({"type": "integer", "minimum": 0}, [0, 7], [-1]),
+        ({"type": "number"}, [0, -1.5, 2.5e-7], ["1", None]),
+        ({"type": ["integer", "null"]}, [1, None], ["x", 1.5]),
+        ({"enum": ["a", "é\n", 1, None, {"k": [1]}]}, ["a", "é\n", 1, None, {"k": [1]}], ["b", 2]),
+        ({"type": "integer", "enum": [3.0]}, [3], [3.5]),
+        ({"const": 1}, [1], [2]),
+        ({"type": "array", "items": {"type": "integer"}}, [[], [1], [1, 2, 3]], [["a"]]),
+        ({"type": "array", "minItems": 1, "maxItems": 2}, [[1], [1, "b"]], [[], [1, 2, 3]]),
+        ({"type": "array", "maxItems": 0}, [[]], [[1]]),
+        ({"type": "object"}, [{}, {"x": 1, "y": {}}], [[]]),
+        (
+            {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1},
+            [{"x": 1}, {"x": 1, "y": 2}],
+            [{}, {"x": "a"}],
+        ),
+        (
+            PLAIN,
+            [{}, {"p": 1}, {"q": 1}, {"r": 1}, {"p": 1, "r": 2}, {"p": 1, "q": 2, "r": 3}],
+            [{"r": 1, "p": 2}, {"s": 1}, {"p": "x"}],
+        ),
+        ({**PLAIN, "required": ["q"]}, [{"q": 1}, {"p": 2, "q": 1}], [{}, {"p": 1}]),
+        (
+            {**PLAIN, "additionalProperties": {"type": "null"}},
+            [{"x": None}, {"q": 1, "x": None}],
+            [{"x": 1}],
+        ),
+        ({**PLAIN, "required": ["z"]}, [{"p": 1, "z": "any"}], [{"p": 1}]),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}, PLAIN]}, [1, None, {"q": 3}], ["a"]),
+        ({"oneOf": [{"const": "x"}, {"type": "integer"}]}, ["x", 3], ["y"]),
+        ({"$ref": "#/$defs/T"}, [{}, {"below": [{"below": []}, {}]}], [{"below": [7]}, {"x": 1}]),
+        ({"allOf": [{"$ref": "#/$defs/T"}]}, [{"below": [{}]}], [[7]]),
+        (True, [1, "a", None, [{"a": []}]], []),
+    ],
+)  # fmt: skip
+def test_both_dialects_hold_to_it(schema: Any, fits: list[Any], not_fits: list[Any]) -> None:
+    turn = Turn({"t": spec_of(schema, **{"$defs": {"T": TREE}})})
+    for value in fits:
+        assert turn.takes(write_call("t", {"v": value})) == (True, True), value
+    for value in not_fits:
+        assert turn.takes(write_call("t", {"v": value})) == (False, False), value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 3},
+        {"type": "string", "maxLength": 1000},
+        {"type": "string", "pattern": "^a$"},
+        {"type": "array", "prefixItems": [{"type": "integer"}]},
+        {"type": "object", "patternProperties": {"^a": {"type": "integer"}}},
+        {"allOf": [{"type": "integer"}, {"type": "number", "maximum": 3}]},
+        {**PLAIN, "anyOf": [{"required": ["p"]}, {"required": ["q"]}]},
+    ],
+)
+def test_what_gbnf_does_not_say_is_named(schema: Any) -> None:
+    turn = Turn({"t": spec_of(schema)})
+    assert turn.lark.left_to_validation == ()
+    assert turn.gbnf.left_to_validation
+    assert any(one.startswith("t: #/properties/v") for one in turn.gbnf.left_to_validation)
+
+
+def test_what_neither_holds_is_named_by_both() -> None:
+    turn = Turn({"t": spec_of({"not": {"const": 1}})})
+    assert turn.lark.left_to_validation == ("t: #/properties/v: not",)
+    assert turn.gbnf.left_to_validation == ("t: #/properties/v: not",)
+
+
+def test_properties_that_others_add_are_not_shut_out() -> None:
+    mixed = {"allOf": [PLAIN, {"properties": {"s": {"type": "null"}}, "required": ["s"]}]}
+    assert Turn({"t": spec_of(mixed)}).takes(write_call("t", {"v": {"p": 1, "s": None}}))[0]
+
+
+def test_no_repetition_is_longer_than_llama_cpp_takes() -> None:
+    text = {"type": "string", "minLength": 850, "maxLength": 1500}
+    long = {"type": "array", "minItems": 899, "maxItems": 5000, "items": text}
+    made = turn_grammar({"t": spec_of(long)}, dialect="gbnf")
+    assert 850 < max(map(int, re.findall(r"\d+(?=[,}])", made.text))) < 1000
+    assert len(made.left_to_validation) == 2
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_the_text_grows_with_the_properties_and_no_faster(needed: bool) -> None:
+    sizes = []
+    for count in (100, 200, 3000):
+        names = [f"p{number:04}" for number in range(count)]
+        properties = {name: {"type": "string"} for name in names}
+        parameters = {"type": "object", "properties": properties}
+        if needed:
+            parameters["required"] = names
+        sizes.append(len(to_gbnf([ToolSpec("t", parameters=parameters)])))
+    assert sizes[1] < 2.2 * sizes[0] and sizes[2] < 33 * sizes[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), tools(), st.sampled_from(STYLES))
+def test_a_call_that_fits_is_taken_and_its_neighbours_only_if_they_fit(
+    data: st.DataObject, case: tuple[ToolSpec, dict[str, Any]], style: Style
+) -> None:
+    spec, arguments = case
+    arguments = in_order(arguments, spec.parameters)
+    turn = Turn({spec.name: spec}, style=style)
+    line = write_call(spec.name, arguments, style=style)
+    plain = "\x7f" not in line and "\\u003c" not in line and not SPELLED.search(line)
+    by_lark, by_gbnf = turn.takes(line)
+    assert by_gbnf and (by_lark or not plain)
+    for _ in range(15):
+        at = data.draw(st.integers(0, len(line)))
+        put = data.draw(st.sampled_from(["", "0", "9", "-", ".", '"', ",", "{}", "null", "e", "]"]))
+        changed = line[:at] + put + line[at + data.draw(st.integers(0, 2)) :]
+        for taken, grammar in zip(turn.takes(changed), (turn.lark, turn.gbnf), strict=True):
+            if taken and not grammar.left_to_validation and not OVERFLOW.search(changed):
+                reading = read(changed, rules=ReadingRules(style=style, max_calls=1))
+                assert reading.clean and reading.error is None
+                assert [one.error for one in judge(reading, {spec.name: spec})] == [None]
