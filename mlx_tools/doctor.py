@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -34,6 +33,7 @@ from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.models.files import ModelFiles
 from mlx_tools.paths import private_dir
+from mlx_tools.prompt import ChatFormat
 from mlx_tools.verdicts import DEFAULT_STYLE, FoundVerdict, StrategyChoice, StyleChoice
 
 Status = Literal["ok", "warn", "fail", "skip"]
@@ -63,24 +63,27 @@ async def check_all(
     sessions: Path,
     chat_format: str = "",
     control_tokens: Sequence[str] = (),
+    native: Check | None = None,
 ) -> list[Check]:
     """Every check of a backend that was chosen, in the order they are shown.
 
     ``chat_format`` says in words which one is used and where it comes from; ``control_tokens`` are
-    its own, tried on the server. ``sessions`` is the folder that transcripts are written to. A
-    server of our own is started, and left running; a model in this process is loaded.
+    its own, tried on the server; ``native`` is what `check_native_tools` says of it. ``sessions``
+    is the folder that transcripts are written to. A server of our own is started, and left running;
+    a model in this process is loaded.
     """
     if isinstance(chosen.backend, LocalBackend):
         checks = await check_local(chosen.backend)
         checks += [check_model(chosen), check_chat_format(chosen.files, chat_format)]
-        return [*checks, check_native_tools(chosen.files), check_folder("transcripts", sessions)]
+        checks += [native] if native is not None else []
+        return [*checks, check_folder("transcripts", sessions)]
     server, client = await check_server(chosen.backend)
     checks = [server, check_model(chosen), check_chat_format(chosen.files, chat_format)]
     if client is not None:
         checks.append(await check_completion(client))
         checks.append(await check_control_tokens(client, control_tokens))
         checks += await check_abilities(client)
-    checks.append(check_native_tools(chosen.files))
+    checks += [native] if native is not None else []
     health = chosen.health if client is None else await client.health()
     checks.append(check_origins(health, own=isinstance(chosen.backend, ServerBackend)))
     checks.append(check_openblas())
@@ -114,12 +117,7 @@ async def check_local(backend: LocalBackend) -> list[Check]:
     found = [Check("loading", "ok", f"{backend.model.name} is loaded into this process")]
     found.append(await check_completion(backend))
     found += [Check("OpenBLAS", "warn", line) for line in backend.notes]
-    if find_spec("llguidance") is None:
-        hint = "pip install 'mlx-tools[grammar]'"
-        found.append(Check("grammar", "warn", "not offered: llguidance is missing", hint))
-    else:
-        found.append(Check("grammar", "ok", "offered, by llguidance"))
-    return found
+    return [*found, Check("grammar", "ok", "offered, by llguidance")]
 
 
 async def check_completion(client: Backend) -> Check:
@@ -207,13 +205,13 @@ async def check_abilities(client: CompletionsBackend) -> list[Check]:
     ]
 
 
-def check_native_tools(files: ModelFiles | None) -> Check:
-    """Whether the model's template knows tools: a sign of native function calling."""
-    if files is None or files.chat_template is None:
-        return Check("native tools", "skip", "no template to tell by")
-    if files.names_tools:
-        return Check("native tools", "ok", "the template writes tools: the model may call natively")
-    return Check("native tools", "ok", "none: the model is prompted for calls")
+def check_native_tools(chat_format: ChatFormat) -> Check:
+    """Whether the style ``native`` is to be had: the model's own template tells of tools."""
+    tools = chat_format.tools
+    if tools is None:
+        return Check("native tools", "ok", f"no style native: {chat_format.toolless}")
+    form = tools.dialect or "bare objects"
+    return Check("native tools", "ok", f"the template tells of tools (calls: {form}): style native")
 
 
 def check_origins(health: Health | None, *, own: bool) -> Check:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.markers import Native
-from mlx_tools.errors import BackendError, ChatFormatError
+from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
 from mlx_tools.messages import Style
-from mlx_tools.models.files import ModelFiles, read_model_files
+from mlx_tools.models.files import ModelFiles, read_context, read_model_files
 from mlx_tools.models.identity import model_identity
 from mlx_tools.models.listing import find_model
 from mlx_tools.prompt import (
@@ -21,6 +20,7 @@ from mlx_tools.prompt import (
     format_from_template,
 )
 from mlx_tools.verdicts import (
+    DEFAULT_STYLE,
     Decided,
     FoundVerdict,
     StrategyChoice,
@@ -116,9 +116,48 @@ async def _served(backend: Backend, style: Style = "jsonl") -> tuple[str | None,
     return model_of(backend), None
 
 
+async def context_of(backend: Backend, model: str | None = None) -> int | None:
+    """How many tokens the model behind ``backend`` takes: as that says, or else the model's files.
+
+    A backend may say it by ``context``, a number or an async function. ``model`` is the model's
+    name, where it is known. None where nobody says.
+    """
+    from mlx_tools.backends.completions import CompletionsBackend
+
+    said = getattr(backend, "context", None)
+    if callable(said):
+        try:
+            said = await said()
+        except Exception:  # a foreign object's own
+            said = None
+    try:
+        if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+            return said
+        if isinstance(backend, CompletionsBackend) and (model or backend.model) is None:
+            model = (await _served(backend))[0]
+        folder = folder_of(backend, model)
+        return None if folder is None else read_context(folder)
+    except (BackendError, ModelError):
+        return None  # the run's own request will say what is wrong
+
+
+def folder_of(backend: Backend, model: str | None = None) -> Path | None:
+    """The folder of the files of the model behind ``backend``, None where they are not on this
+    machine. ``model`` is the model's name, where it is known."""
+    own = getattr(backend, "model", None)
+    if isinstance(own, Path):
+        return own
+    name = model or model_of(backend)
+    remote = not getattr(getattr(backend, "address", None), "loopback", True)
+    if name is None or (remote and Path(name).is_absolute()):
+        return None  # a path on another machine says nothing about this one
+    return find_model(name)
+
+
 def native_markers(style: Style) -> frozenset[Native]:
     """Which of its own markers a model shall not write in this style: `choose_backend`."""
-    return frozenset() if style == "xml" else frozenset(("calls",))  # xml's own tags
+    own = style in ("xml", "native")  # they are what a call is written with
+    return frozenset() if own else frozenset(("calls",))
 
 
 # --- style and strategy -----------------------------------------------------------------------
@@ -156,6 +195,30 @@ async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
     return decide(style, strategy, found, grammars=grammars)
 
 
+def speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -> Decided:
+    """What was decided, for a model whose turns have this format.
+
+    Raises `UsageError` for the style ``native`` where the model's own template does not tell of
+    tools in a way that can be learnt; left to ``auto``, the usual style takes its place.
+    """
+    if decided.style != "native":
+        return decided
+    if chat_format.tools is None and wished == "auto":
+        why = {**decided.why, "passed_over": f"the style native: {chat_format.toolless}"}
+        return replace(decided, style=DEFAULT_STYLE, why=why)
+    if chat_format.tools is None:
+        raise UsageError(
+            f"the style native is not to be had for this model: {chat_format.toolless}",
+            hint="use --style jsonl, markdown-json or xml",
+        )
+    if decided.strategy == "grammar":
+        raise UsageError(
+            "in the style native no grammar can be given, since its marks are special tokens",
+            hint="use --strategy auto, guided or free",
+        )
+    return decided
+
+
 async def takes_grammar(backend: Backend) -> bool:
     """Whether the backend can hold its model to a grammar. A server is asked, in short requests."""
     from mlx_tools.backends.completions import CompletionsBackend
@@ -163,7 +226,7 @@ async def takes_grammar(backend: Backend) -> bool:
     from mlx_tools.backends.probe import obeys_grammar
 
     if isinstance(backend, LocalBackend):
-        return find_spec("llguidance") is not None
+        return True
     if isinstance(backend, CompletionsBackend):
         try:
             return await obeys_grammar(backend) is not None
@@ -187,8 +250,7 @@ async def _identity(backend: Backend, model: str | None, *, look: bool) -> str |
             return None
         name, files = await _served(backend)
         return model_identity(name, files.path if files is not None else None)
-    here = backend.address.loopback or not Path(name).is_absolute()
-    return model_identity(name, find_model(name) if here else None)
+    return model_identity(name, folder_of(backend, name))
 
 
 def model_of(backend: Backend) -> str | None:

@@ -37,6 +37,11 @@ class Address:
         return f"{self.base}/v1/models"
 
     @property
+    def properties(self) -> str:
+        """Where llama.cpp's server says what it was started with."""
+        return f"{self.base}/props"
+
+    @property
     def health(self) -> str:
         """Where mlx-lm's server, llama.cpp and vLLM say how they are."""
         return f"{self.base}/health"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mlx_tools.messages import FinishReason, Usage
@@ -13,7 +13,7 @@ from mlx_tools.messages import FinishReason, Usage
 class GrammarText:
     """What a completion may be, in the two dialects that backends take.
 
-    ``gbnf`` is llama.cpp's, ``lark`` is llguidance's. Both say the same.
+    ``gbnf`` is llama.cpp's, ``lark`` is llguidance's, which holds arguments more closely.
     """
 
     gbnf: str
@@ -28,7 +28,8 @@ class CompletionRequest:
     seconds. A keep-alive breaks the silence; nothing extends the whole. ``grammar`` is what the
     completion may be; a backend that cannot hold a model to one raises
     `mlx_tools.errors.UsageError`. ``top_logprobs`` is how many alternatives per generated token are
-    wanted; a backend that cannot say gives none.
+    wanted; a backend that cannot say gives none. ``logit_bias`` is added to the logits of these
+    token ids before one is drawn, from -100 (never) to 100; a backend that cannot leaves it out.
     """
 
     prompt: str
@@ -39,6 +40,7 @@ class CompletionRequest:
     idle_timeout: float = 60.0
     grammar: GrammarText | None = None
     top_logprobs: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,19 @@ class TokenScore:
     """One alternative for a token that was generated.
 
     ``text`` is the token's own text, with U+FFFD for bytes that are no whole character;
-    ``logprob`` the natural logarithm of its probability.
+    ``logprob`` the natural logarithm of its probability. ``data`` are its bytes, which need be no
+    whole character either: where none are given, those of the text. A control token, one that ends
+    a completion too, stands here as it is spelled. ``id`` is its number, None where it is not told.
     """
 
     text: str
     logprob: float
+    data: bytes = b""
+    id: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            object.__setattr__(self, "data", self.text.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +68,9 @@ class Chunk:
     """A piece of a completion. The last carries the finish reason, and usage where it is known.
 
     ``edited``, on the last: the server cut out some of what the model wrote (mlx-lm's does so with
-    reasoning and native tool calls), so the text is not the model's own. False where it cannot be
-    told.
+    reasoning and native tool calls), so the text is not the model's own; a thought before all text
+    is not meant. False where it cannot be told. What it is told by stands beside it: the finish
+    reason ``tool_calls``, and ``usage.completion_tokens`` beside the text that came.
 
     ``scores`` holds, for each token generated in this chunk, its likeliest alternatives, best
     first; empty where none were asked for or the backend cannot say.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from mlx_tools.backends.completions import CompletionsBackend
@@ -13,8 +12,9 @@ from mlx_tools.backends.edge import START_HINT
 from mlx_tools.backends.health import Health, refuses_as_completions_server
 from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.markers import Native, opener_ids
+from mlx_tools.backends.served import Names, find_served
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.errors import BackendUnreachable, ModelError, UsageError
+from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.models.embedded import DEFAULT, EMBEDDED
 from mlx_tools.models.files import ModelFiles, read_model_files
 from mlx_tools.models.listing import find_model, model_path
@@ -73,7 +73,8 @@ async def choose_backend(
     to say later. Nothing is started yet.
 
     Raises:
-        UsageError: the options contradict each other, or name what is not there.
+        UsageError: the options contradict each other, or name what is not there; a model that the
+            server does not know is told with those that it does.
         BackendUnreachable: the named server does not answer.
         ModelMissing: the model is not on this machine (its ``name`` can be pulled).
     """
@@ -111,6 +112,7 @@ async def look_at(
 
     Raises:
         BackendUnreachable: the server does not answer.
+        UsageError: the server does not know the backend's model; says which it does.
     """
     health = await backend.health()
     if health.status == "unreachable":
@@ -166,12 +168,12 @@ async def _at_usual(
     if not listed:
         if not health.status_field:
             return None  # some web server: it neither lists models nor has a model server's health
-        async with backend.client() as client:
-            if not await refuses_as_completions_server(client, backend.address, {}, QUICK):
-                return None
+        client = await backend.client()
+        if not await refuses_as_completions_server(client, backend.address, {}, QUICK):
+            return None
     if model is not None and find_model(model, environ) is not None:
-        local = str(find_model(model, environ))
-        if model not in listed and local not in listed:
+        own = Names(listed, environ, loopback=backend.address.loopback)
+        if own.meant_by(model) is None:
             return None
     return backend, health
 
@@ -183,53 +185,17 @@ async def _served(
     forbid: Collection[Native],
     environ: Mapping[str, str],
 ) -> Chosen:
-    """What a server that is there serves, and that model's files if they are on this machine."""
-    mlx_lm = health.server.startswith("BaseHTTP/")
-    listed = () if backend.model is not None else await backend.models()
-    name, doubt = _which(listed, mlx_lm=mlx_lm, loopback=backend.address.loopback)
-    name = backend.model or name
-    if backend.model is None and not mlx_lm:
-        backend.model = name  # others may insist on a name; mlx-lm's would load it once more
-    files, broken = _files(name, environ, loopback=backend.address.loopback)
-    if files is not None and mlx_lm:
-        backend.forbidden_tokens = opener_ids(files.added_tokens, forbid)
-    served = f" (model {name})" if name else ""
-    lines = [f"using the server at {backend.address}{served}"] if how == "found" else []
-    lines += [line for line in (doubt, broken) if line]
+    """What a server that is there serves."""
+    found = await find_served(backend, health, environ)
+    if found.files is not None and health.is_mlx_lm:
+        backend.forbidden_tokens = opener_ids(found.files.added_tokens, forbid)
+    model = f" (model {found.name})" if found.name else ""
+    lines = [f"using the server at {backend.address}{model}"] if how == "found" else []
     return Chosen(
-        backend=backend, how=how, note="; ".join(lines), model=name, files=files, health=health
+        backend=backend,
+        how=how,
+        note="; ".join([*lines, *filter(None, [found.note])]),
+        model=found.name,
+        files=found.files,
+        health=health,
     )
-
-
-def _which(listed: tuple[str, ...], *, mlx_lm: bool, loopback: bool) -> tuple[str | None, str]:
-    """Which of the listed models is the one in use, and a line where that is in doubt.
-
-    mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.
-    """
-    if len(listed) == 1:
-        return listed[0], ""
-    if not listed:
-        return None, ""
-    if mlx_lm:
-        if loopback and Path(listed[-1]).is_absolute():
-            return listed[-1], ""
-        return None, (
-            f"the server lists {len(listed)} models and not which it runs: "
-            "name it with --model, for its chat format"
-        )
-    return listed[0], f"the server has {len(listed)} models: name one with --model"
-
-
-def _files(
-    name: str | None, environ: Mapping[str, str], *, loopback: bool
-) -> tuple[ModelFiles | None, str]:
-    """The named model's files, and a line where they are there and cannot be read."""
-    if name is None or (not loopback and Path(name).is_absolute()):
-        return None, ""  # a path on another machine says nothing about this one
-    folder = find_model(name, environ)
-    if folder is None:
-        return None, ""
-    try:
-        return read_model_files(folder, name), ""
-    except ModelError as error:
-        return None, str(error)

@@ -17,6 +17,23 @@ SLACK: Final = 3
 """Tokens a server may count that leave no text: the stop token, and one or two held back."""
 
 
+def most_bytes(max_tokens: int) -> int:
+    """More bytes of text than so many tokens can be."""
+    return TOKEN_BYTES * (max_tokens + 64)
+
+
+def far_too_much(address: str) -> BackendBroken:
+    """The error for more text than `most_bytes`."""
+    return BackendBroken(
+        f"{address} sent far more text than was asked for", hint="it does not honour max_tokens"
+    )
+
+
+def cut_out(tokens: int, size: int) -> bool:
+    """Whether so many tokens surely left more than ``size`` bytes: each leaves one at least."""
+    return tokens > size + SLACK
+
+
 class Collector:
     """Reads one stream. ``done`` is set by ``[DONE]``, ``finish`` by the server's finish reason."""
 
@@ -27,11 +44,12 @@ class Collector:
         self._reader = EventReader()
         self._usage: Usage | None = None
         self._high = ""  # the first half of a surrogate pair that the server cut in two
-        self._limit = TOKEN_BYTES * (max_tokens + 64)
+        self._limit = most_bytes(max_tokens)
         self._bytes = 0
         self._silent_tokens = 0  # how many tokens may honestly have left no event of their own
         self._events = 0
         self._mlx_lm = False
+        self._thought = 0  # events of a thought that the server kept, before any text
         self._cut = False
         self._failure: BackendError | None = None
 
@@ -127,29 +145,29 @@ class Collector:
         size = len(text.encode())
         self._bytes += size
         if self._bytes > self._limit:
-            raise BackendBroken(
-                f"{self._address} sent far more text than was asked for",
-                hint="it does not honour max_tokens",
-            )
+            raise far_too_much(self._address)
         if piece.text:
             self._events += 1
             self._silent_tokens += size - len(text) + sum(map(text.count, " \n<["))
         elif piece.finish is None and piece.usage is None and piece.mlx_lm:
-            self._cut = True  # mlx-lm's server sends an event without text for reasoning alone
+            # mlx-lm's server sends an event without text for reasoning alone
+            self._thought += not self._bytes
+            self._cut = self._cut or self._bytes > 0
         return text
 
     def _edited(self) -> bool:
-        """Whether the server cut text out: surely so, or not told.
+        """Whether the server cut text out: surely so, or not told. A thought before all text does
+        not count.
 
-        A token leaves at least one byte of text. mlx-lm's server also writes at most one event a
-        token and an event for every token with text of its own, so tokens that left neither
-        event nor cause were cut.
+        mlx-lm's server writes at most one event a token and an event for every token with text of
+        its own, so tokens that left neither event nor cause were cut.
         """
-        if self.finish == "tool_calls" or self._cut:
+        if self.finish == "tool_calls" or self._cut or (self._thought and not self._bytes):
             return True
         tokens = self._usage.completion_tokens if self._usage else None
         if tokens is None:
             return False
-        if tokens > self._bytes + SLACK:
+        tokens -= self._thought
+        if cut_out(tokens, self._bytes):
             return True
         return self._mlx_lm and tokens > self._events + self._silent_tokens + SLACK

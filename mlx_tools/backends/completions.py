@@ -1,24 +1,24 @@
-"""Any server that offers ``/v1/completions``: text in, text out, streamed."""
+"""Any server that offers ``/v1/completions``: text in, text out, streamed or whole."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.base import Chunk, CompletionRequest
 from mlx_tools.backends.collect import Collector
-from mlx_tools.backends.edge import error_text, refused, translate
+from mlx_tools.backends.edge import Dropped, ServerFailed, some
+from mlx_tools.backends.exchange import Begun, Exchange, NothingCame, Retry
 from mlx_tools.backends.grammar_wire import GrammarOption, find_grammar_option
-from mlx_tools.backends.health import Health, find_health, find_models
+from mlx_tools.backends.health import Health, find_context, find_health, find_models
 from mlx_tools.backends.limits import Limits
 from mlx_tools.backends.scored import Scored
+from mlx_tools.backends.whole import read_answer
 from mlx_tools.backends.wire import check_request, completion_body
 from mlx_tools.errors import (
-    BackendBroken,
     BackendDead,
     BackendError,
     BackendRefused,
@@ -30,15 +30,11 @@ from mlx_tools.errors import (
 if TYPE_CHECKING:
     import httpx
 
-CONNECT_TIMEOUT: Final = 10.0
 GRACE: Final = 5.0
 """Seconds that usage may come after the finish reason; a server that then falls silent is done."""
 
 DIAGNOSIS: Final = 3.0
 """Seconds that a server which failed has to say whether its model thread lives."""
-
-ERROR_BYTES: Final = 1 << 16
-"""How much of an error's body is read."""
 
 NUDGES: Final = (" 0", "\nx", "a.")
 """Texts that, appended, push a prompt out of the server's cache: see `CompletionsBackend`."""
@@ -52,14 +48,17 @@ class CompletionsBackend:
 
     ``model`` is sent where given; without it the server takes its own. ``api_key`` goes into
     ``Authorization``, ``headers`` are added to every request. ``forbidden_tokens`` are token ids
-    that the model shall not write. ``client`` is an `httpx.AsyncClient` to use; without one, each
-    request has a client of its own, so that one backend serves any number of event loops, and
-    proxies from the environment are used except for loopback addresses. Redirects are never
-    followed.
+    that the model shall not write. ``client`` is an `httpx.AsyncClient` to use; without one,
+    connections are kept until `aclose` or the end of the event loop, of which one backend serves
+    any number, and proxies from the environment are used except for loopback addresses. Redirects
+    are never followed.
+
+    A request that the server fails (a status from 500 on), or of which the connection breaks off,
+    before the first byte of an answer is sent again as ``retry`` says, within its own time.
 
     Nothing sent from here can kill mlx-lm's server (see `mlx_tools.backends.wire`). Where its cache
-    holds exactly the prompt, that server answers with an empty stream; then short requests of one
-    token push the prompt out of the cache, and it is sent once more.
+    holds exactly the prompt, that server answers with nothing; then short requests of one token
+    push the prompt out of the cache, and it is sent once more.
 
     Raises:
         UsageError: ``url``, ``api_key`` or a header cannot be sent.
@@ -74,13 +73,14 @@ class CompletionsBackend:
         headers: Mapping[str, str] | None = None,
         forbidden_tokens: Sequence[int] = (),
         client: httpx.AsyncClient | None = None,
+        retry: Retry | None = None,
     ) -> None:
         self.address: Address = parse_address(url)
         self.model = model
         self.forbidden_tokens = tuple(forbidden_tokens)
         self.headers = _headers(api_key, headers or {})
-        self._client = client
-        self._ssl: Any = None
+        self._exchange = Exchange(self.address, self.headers, client)
+        self._retry = retry or Retry()
         self._scored = Scored(self)
         self._grammar_option: GrammarOption | None = None
 
@@ -97,142 +97,112 @@ class CompletionsBackend:
         check_request(request)
         if request.grammar is not None and self._grammar_option is None:
             self._grammar_option = await find_grammar_option(self)
-        limits = Limits(request, str(self.address))
+        limits = self.limits(request)
         if request.top_logprobs:
-            yield await self._scored_completion(request, limits)
+            yield await self._scored.complete(request, limits)
             return
-        spent: list[CompletionRequest] = []
-        while True:
-            try:
-                async with aclosing(self._attempt(request, limits)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
+        collector = Collector(str(self.address), request.max_tokens)
+        async with self.begun(request, limits) as begun:
+            if begun.whole:
+                answer = await read_answer(begun, str(self.address), request.max_tokens)
+                yield answer.chunk
                 return
-            except _NothingCame as error:
-                diagnosed = await self._diagnosed(error)
-                if diagnosed is not error:
-                    raise diagnosed from error
-                if len(spent) > len(NUDGES):
-                    raise _stuck(str(self.address)) from error
-                await self._push_out(request, limits, len(spent))
-                spent.append(request)
-            except BackendError as error:
-                diagnosed = await self._diagnosed(error)
-                if diagnosed is error:
-                    raise
-                raise diagnosed from error
+            while not collector.done:
+                data = await _next(begun, collector)
+                text = collector.end() if data is None else collector.feed(data)
+                if text:
+                    yield Chunk(text)
+                collector.check()
+                if data is None:
+                    break
+            else:
+                await begun.drain()
+            yield collector.last()
 
-    async def _scored_completion(self, request: CompletionRequest, limits: Limits) -> Chunk:
-        """A completion with likelihoods, which comes whole. See `complete` for the nudges."""
-        spent = 0
+    @asynccontextmanager
+    async def begun(
+        self, request: CompletionRequest, limits: Limits, *, whole: bool = False, **options: Any
+    ) -> AsyncGenerator[Begun, None]:
+        """The answer to a request, from its first byte on; ``options`` are added to the body.
+
+        ``whole``: it is not to be streamed. What fails within is translated and diagnosed too.
+        """
+        body = self.body(request, stream=not whole) | options
+        begun = await self._first(request, body, limits, silent=whole)
+        try:
+            with self._exchange.translated():
+                yield begun
+        except BackendError as error:
+            diagnosed = await self._diagnosed(error)
+            if diagnosed is error:
+                raise
+            raise diagnosed from error
+        finally:
+            await begun.aclose()
+
+    async def _first(
+        self, request: CompletionRequest, body: Mapping[str, Any], limits: Limits, *, silent: bool
+    ) -> Begun:
+        """The beginning of an answer; asked for again where that may help."""
+        tries = nudges = 0
         while True:
             try:
-                return await self._scored.complete(request)
-            except BackendBroken as error:
-                diagnosed = await self._diagnosed(error)
-                if diagnosed is not error or spent > len(NUDGES):
-                    raise diagnosed from error
-                await self._push_out(request, limits, spent)
-                spent += 1
+                return await self._exchange.begin(body, limits, silent=silent)
+            except BackendError as error:
+                health = await self._health_after(error)
+                if health is not None and (dead := health.as_error(str(self.address))):
+                    raise dead from error
+                # mlx-lm's answers nothing at all, where it was to answer whole
+                stock = silent and health is not None and health.is_mlx_lm
+                if isinstance(error, NothingCame) or (stock and isinstance(error, Dropped)):
+                    if nudges > len(NUDGES):
+                        raise _stuck(str(self.address)) from error
+                    await self._push_out(request, limits, nudges)
+                    nudges += 1
+                    continue
+                if isinstance(error, BackendRefused) and not isinstance(error, ServerFailed):
+                    raise await self._with_names(error) from error.__cause__
+                delay = self._retry.delay(tries)
+                passing = isinstance(error, Dropped | ServerFailed)
+                if not passing or tries >= self._retry.times or delay >= limits.left:
+                    raise
+            tries += 1
+            await self._retry.sleep(delay)
 
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is, by what it answers within ``timeout`` seconds; no answer raises."""
-        async with self.client() as client:
-            return await find_health(client, self.address, self.headers, timeout)
+        return await find_health(await self.client(), self.address, self.headers, timeout)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models it lists, in its order; empty where it cannot (or will not) say."""
-        async with self.client() as client:
-            return await find_models(client, self.address, self.headers, timeout)
+        return await find_models(await self.client(), self.address, self.headers, timeout)
+
+    async def client(self) -> httpx.AsyncClient:
+        """What the requests are sent with."""
+        return await self._exchange.client()
+
+    async def context(self, timeout: float = 2.0) -> int | None:
+        """How many tokens its model takes; None where it cannot (or will not) say."""
+        client = await self.client()
+        return await find_context(client, self.address, self.headers, timeout, self.model)
 
     async def aclose(self) -> None:
-        """Nothing is kept open between requests; an injected client stays its owner's."""
+        """Close the connections; an injected client stays its owner's. A later request opens them
+        again."""
+        await self._exchange.aclose()
 
-    def body(self, request: CompletionRequest) -> dict[str, Any]:
-        """What is sent for ``request``, streamed."""
+    def limits(self, request: CompletionRequest) -> Limits:
+        """The deadlines of ``request``, from now on."""
+        return Limits(request, str(self.address), clock=self._retry.clock)
+
+    def body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
+        """What is sent for ``request``."""
         return completion_body(
             request,
             model=self.model,
             forbidden_tokens=self.forbidden_tokens,
             grammar_option=self._grammar_option,
-        )
-
-    async def _attempt(
-        self, request: CompletionRequest, limits: Limits
-    ) -> AsyncGenerator[Chunk, None]:
-        body = self.body(request)
-        collector = Collector(str(self.address), request.max_tokens)
-        with self.translated():
-            async with self._opened_stream(body, limits) as response:
-                stream = response.aiter_bytes()
-                while not collector.done:
-                    data = await self._next(stream, collector, limits)
-                    text = collector.end() if data is None else collector.feed(data)
-                    if text:
-                        yield Chunk(text)
-                    collector.check()
-                    if data is None:
-                        break
-                yield collector.last()
-
-    async def _next(
-        self, stream: AsyncIterator[bytes], collector: Collector, limits: Limits
-    ) -> bytes | None:
-        """The next bytes; None at the end, or once nothing that matters can follow."""
-        finished = collector.finish is not None
-        try:
-            with limits.step(GRACE if finished else None):
-                return await anext(stream)
-        except StopAsyncIteration:
-            if collector.empty:
-                raise _NothingCame(str(self.address)) from None
-            return None
-        except Exception:
-            if finished:  # the completion is whole; only its usage is missing
-                return None
-            raise
-
-    @asynccontextmanager
-    async def _opened_stream(
-        self, body: Mapping[str, Any], limits: Limits
-    ) -> AsyncGenerator[httpx.Response, None]:
-        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        async with self.client() as client:
-            sent = client.build_request(
-                "POST", self.address.completions, content=content, headers=self.headers
-            )
-            with limits.step():
-                response = await client.send(sent, stream=True, follow_redirects=False)
-            try:
-                await self._check(response, limits)
-                yield response
-            finally:
-                await response.aclose()
-
-    async def _check(self, response: httpx.Response, limits: Limits) -> None:
-        """Raise unless ``response`` begins a stream of events."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        coded = response.headers.get("content-encoding", "identity").strip().lower()
-        if coded not in ("", "identity"):  # unpacking it could take any amount of memory
-            raise BackendBroken(f"{self.address} sent compressed bytes that were not asked for")
-        if response.status_code == 200 and kind not in ("application/json", "text/html"):
-            return
-        body = bytearray()
-        stream = response.aiter_bytes()
-        while len(body) < ERROR_BYTES:
-            try:
-                with limits.step():
-                    body += await anext(stream)
-            except StopAsyncIteration:
-                break
-        location = response.headers.get("location", "")
-        if response.status_code == 200 and not _is_error(bytes(body)):
-            raise BackendBroken(
-                f"{self.address} answered {kind} where a stream was asked for",
-                hint="is it a completions server that can stream?",
-            )
-        raise refused(
-            response.status_code, bytes(body[:ERROR_BYTES]), str(self.address), location=location
+            stream=stream,
         )
 
     async def _push_out(self, request: CompletionRequest, limits: Limits, turn: int) -> None:
@@ -250,9 +220,12 @@ class CompletionsBackend:
                 request, prompt=prompt, max_tokens=1, temperature=0.0, top_logprobs=0, grammar=None
             )
             try:
-                async with aclosing(self._attempt(nudge, limits)) as chunks:
-                    async for _ in chunks:
-                        pass
+                with self._exchange.translated():
+                    begun = await self._exchange.begin(self.body(nudge), limits, silent=False)
+                    try:
+                        await read_answer(begun, str(self.address), 1)
+                    finally:
+                        await begun.aclose()
             except BackendTimeout:
                 raise
             except BackendError as error:
@@ -260,62 +233,40 @@ class CompletionsBackend:
                 if isinstance(diagnosed, BackendDead | BackendUnreachable):
                     raise diagnosed from error
 
+    async def _with_names(self, error: BackendRefused) -> BackendRefused:
+        """``error``, with the models that the server lists where it does not list the one that was
+        asked for: mlx-lm's loads others too, so only its refusal tells that it cannot."""
+        listed = () if self.model is None else await self.models()
+        if not listed or self.model in listed:
+            return error
+        return BackendRefused(
+            f"{error.message}; it lists the models {some(listed)}",
+            hint="name one of these with --model, or leave it out",
+        )
+
     async def _diagnosed(self, error: BackendError) -> BackendError:
         """``error``, or the one that says that the server's model thread has died."""
+        health = await self._health_after(error)
+        return (health.as_error(str(self.address)) if health is not None else None) or error
+
+    async def _health_after(self, error: BackendError) -> Health | None:
+        """How the server is after a failure; None where that is known already."""
         if isinstance(error, BackendDead | BackendUnreachable):
-            return error
-        health = await self.health(timeout=DIAGNOSIS)
-        return health.as_error(str(self.address)) or error
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turns httpx's and the system's errors, raised within, into ours."""
-        import httpx
-
-        foreign = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
-        try:
-            yield
-        except foreign as error:
-            raise translate(error, str(self.address)) from error
-
-    @asynccontextmanager
-    async def client(self) -> AsyncGenerator[httpx.AsyncClient, None]:
-        """The client for one request."""
-        if self._client is not None:
-            yield self._client
-            return
-        async with self._new_client() as client:
-            yield client
-
-    def _new_client(self) -> httpx.AsyncClient:
-        import httpx
-
-        proxied = not self.address.loopback
-        try:
-            if self._ssl is None:
-                # a TLS context takes 15 to 50 ms: once, and not for plain http to this machine
-                plain = self.address.loopback and self.address.base.startswith("http:")
-                self._ssl = httpx.create_ssl_context(verify=not plain, trust_env=proxied)
-            return httpx.AsyncClient(
-                verify=self._ssl,
-                trust_env=proxied,
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-                follow_redirects=False,
-            )
-        except (ImportError, ValueError, OSError) as error:
-            raise UsageError(
-                f"the proxy or certificate settings of the environment cannot be used: {error}",
-                hint="check HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
-            ) from error
+            return None
+        return await self.health(timeout=DIAGNOSIS)
 
 
-class _NothingCame(BackendBroken):
-    """The server began a stream and ended it without a byte: mlx-lm's, for a prompt it caches."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            f"{address} ended the stream without a byte", hint="see the server's log; ask again"
-        )
+async def _next(begun: Begun, collector: Collector) -> bytes | None:
+    """The next bytes; None at the end, or once nothing that matters can follow."""
+    finished = collector.finish is not None
+    try:
+        return await begun.next(GRACE if finished else None)
+    except StopAsyncIteration:
+        return None
+    except Exception:
+        if finished:  # the completion is whole; only its usage is missing
+            return None
+        raise
 
 
 def _stuck(address: str) -> BackendRefused:
@@ -323,13 +274,6 @@ def _stuck(address: str) -> BackendRefused:
         f"{address} began an answer and gave nothing, again and again",
         hint="its prompt cache may hold exactly this prompt: restart it, or ask in other words",
     )
-
-
-def _is_error(body: bytes) -> bool:
-    try:
-        return bool(error_text(json.loads(body)))
-    except (ValueError, RecursionError):
-        return False
 
 
 def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:

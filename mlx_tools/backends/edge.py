@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mlx_tools.errors import (
@@ -18,6 +19,15 @@ from mlx_tools.errors import (
 )
 from mlx_tools.foreign.words import clean
 
+
+class Dropped(BackendBroken):
+    """The connection broke off."""
+
+
+class ServerFailed(BackendRefused):
+    """The server says that it failed, with a status from 500 on."""
+
+
 START_HINT: Final = "start one, e.g. mlx_lm.server --model MODEL, or name another with --url"
 
 _HTTPX: Final[dict[str, tuple[type[MlxToolsError], str]]] = {
@@ -30,14 +40,14 @@ _HTTPX: Final[dict[str, tuple[type[MlxToolsError], str]]] = {
     "ReadTimeout": (BackendTimeout, "{0} did not answer in time"),
     "WriteTimeout": (BackendTimeout, "{0} did not take the request in time"),
     "PoolTimeout": (BackendTimeout, "no connection to {0} was free in time"),
-    "NetworkError": (BackendBroken, "the connection to {0} broke off"),
+    "NetworkError": (Dropped, "the connection to {0} broke off"),
     "ConnectError": (BackendUnreachable, "no server answers at {0}"),
-    "ReadError": (BackendBroken, "the connection to {0} broke off"),
-    "WriteError": (BackendBroken, "the connection to {0} broke off"),
-    "CloseError": (BackendBroken, "the connection to {0} broke off"),
+    "ReadError": (Dropped, "the connection to {0} broke off"),
+    "WriteError": (Dropped, "the connection to {0} broke off"),
+    "CloseError": (Dropped, "the connection to {0} broke off"),
     "ProtocolError": (BackendBroken, "{0} does not speak HTTP as it should"),
     "LocalProtocolError": (UsageError, "the request to {0} cannot be sent"),
-    "RemoteProtocolError": (BackendBroken, "{0} broke off, or does not speak HTTP"),
+    "RemoteProtocolError": (Dropped, "{0} broke off, or does not speak HTTP"),
     "ProxyError": (BackendUnreachable, "the proxy on the way to {0} refused"),
     "UnsupportedProtocol": (UsageError, "{0} is no http or https address"),
     "DecodingError": (BackendBroken, "{0} sent bytes that cannot be decoded"),
@@ -70,7 +80,8 @@ def translate(error: BaseException, address: str) -> MlxToolsError:
         (BackendBroken, "the exchange with {0} failed"),
     )
     detail = clean(_reason(error)) or names[0]
-    return kind(f"{words.format(address)}: {detail}", hint=_HINTS.get(kind))
+    hint = next((_HINTS[cls] for cls in kind.__mro__ if cls in _HINTS), None)
+    return kind(f"{words.format(address)}: {detail}", hint=hint)
 
 
 def _reason(error: BaseException) -> str:
@@ -116,7 +127,13 @@ def refused(status: int, body: bytes, address: str, *, location: str = "") -> Ml
         hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):
         hint = "the server is busy or still loading its model; ask again in a while"
-    return BackendRefused(message, hint=hint)
+    return (ServerFailed if status >= 500 else BackendRefused)(message, hint=hint)
+
+
+def some(names: Sequence[str]) -> str:
+    """Names of models for a message, the first eight of them."""
+    shown = ", ".join(clean(name, 100) for name in names[:8])
+    return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def words_of(body: bytes) -> str:

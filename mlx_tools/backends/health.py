@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_BODY: Final = 4 << 20
 """Bytes of a list of models that are read; mlx-lm's lists the whole Hugging Face cache."""
 
+_CONTEXT_KEYS: Final = ("max_model_len", "context_length")
+"""What a row of the list of models calls the size of its context: vLLM and SGLang, OpenRouter."""
+
 HealthStatus = Literal["ok", "loading", "dead", "unreachable", "unknown"]
 
 
@@ -40,6 +43,11 @@ class Health:
     def ok(self) -> bool:
         """Whether a completion may be asked for: not known to be down."""
         return self.status in ("ok", "unknown")
+
+    @property
+    def is_mlx_lm(self) -> bool:
+        """Whether it is mlx-lm's server: no other is known to be built on Python's own."""
+        return self.server.startswith("BaseHTTP/")
 
     def as_error(self, address: str) -> BackendDead | None:
         """The error for a server whose model thread has died; None for every other state."""
@@ -79,16 +87,48 @@ async def find_models(
 
     mlx-lm's cannot where no Hugging Face cache folder exists: it answers 200 and no body.
     """
+    names = [item.get("id") for item in await _listed(client, address, headers, timeout)]
+    return tuple(name for name in names if isinstance(name, str) and name)
+
+
+async def find_context(
+    client: httpx.AsyncClient,
+    address: Address,
+    headers: Mapping[str, str],
+    timeout: float,
+    model: str | None,
+) -> int | None:
+    """How many tokens the served model takes, by the list of models (vLLM and others) or by
+    ``/props`` (llama.cpp's server, a slot's share). None where the server cannot say, as mlx-lm's.
+    """
+    items = await _listed(client, address, headers, timeout)
+    own = [item for item in items if item.get("id") == model] or (items if len(items) == 1 else [])
+    said = [item.get(key) for item in own for key in _CONTEXT_KEYS]
+    value = await _object(client, address.properties, headers, timeout)
+    settings = value.get("default_generation_settings")
+    said.append(settings.get("n_ctx") if isinstance(settings, dict) else None)
+    sizes = [n for n in said if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+    return min(sizes, default=None)
+
+
+async def _listed(
+    client: httpx.AsyncClient, address: Address, headers: Mapping[str, str], timeout: float
+) -> list[dict[str, Any]]:
+    """The rows of ``/v1/models``."""
+    items = (await _object(client, address.models, headers, timeout)).get("data")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+async def _object(
+    client: httpx.AsyncClient, url: str, headers: Mapping[str, str], timeout: float
+) -> dict[str, Any]:
+    """The JSON object at an address, empty where there is none."""
     try:
-        status, _, body = await _ask(client, address.models, headers, timeout, MAX_BODY)
+        status, _, body = await _ask(client, url, headers, timeout, MAX_BODY)
         value: Any = json.loads(body) if status == 200 else None
     except Exception:
-        return ()
-    items = value.get("data") if isinstance(value, dict) else None
-    if not isinstance(items, list):
-        return ()
-    names = [item.get("id") for item in items if isinstance(item, dict)]
-    return tuple(name for name in names if isinstance(name, str) and name)
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 async def refuses_as_completions_server(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from mlx_tools.backends.base import CompletionRequest
 from mlx_tools.errors import BackendTimeout
+
+Clock = Callable[[], float]
+"""Seconds, from any beginning."""
 
 LOG_HINT: Final = "see the server's log; ask again"
 
@@ -16,6 +19,13 @@ MORE_TIME_HINT: Final = (
     "allow more time: limits.completion_timeout_ms for one completion, --timeout for all; "
     "or fewer tokens: --max-tokens"
 )
+
+
+def now() -> float:
+    """The event loop's own clock."""
+    import anyio
+
+    return anyio.current_time()
 
 
 @contextmanager
@@ -46,15 +56,20 @@ class Limits:
     ``name`` is what the messages call the backend, ``hint`` what to do where it was silent.
     """
 
-    def __init__(self, request: CompletionRequest, name: str, hint: str = LOG_HINT) -> None:
-        import anyio
-
-        self._now = anyio.current_time
+    def __init__(
+        self, request: CompletionRequest, name: str, hint: str = LOG_HINT, clock: Clock = now
+    ) -> None:
+        self._now = clock
         self._whole = request.timeout
         self._idle = request.idle_timeout
         self._end = self._now() + request.timeout
         self._name = name
         self._hint = hint
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the whole; below 0 where it is over."""
+        return self._end - self._now()
 
     @contextmanager
     def step(self, most: float | None = None, *, silent: bool = False) -> Iterator[None]:
@@ -67,7 +82,7 @@ class Limits:
         """
         import anyio
 
-        left = self._end - self._now()
+        left = self.left
         bound = left if silent else min(left, self._idle, self._idle if most is None else most)
         if bound > 0:
             with anyio.move_on_after(bound) as scope:

@@ -172,7 +172,13 @@ class Engine:
         best = mx.argpartition(-logprobs, kth=most - 1)[:most]
         pairs = zip(best.tolist(), logprobs[best].tolist(), strict=True)
         ranked = sorted(pairs, key=lambda pair: -pair[1])
-        return (tuple(TokenScore(self._texts.text(token), score) for token, score in ranked),)
+        told = [
+            TokenScore(self._texts.text(token), score, data, token)
+            for token, score in ranked
+            if (data := self._texts.data(token)) is not None
+        ]
+        # nothing can be said without the likeliest
+        return (tuple(told) if told and told[0].id == ranked[0][0] else (),)
 
 
 class _Choice:
@@ -180,6 +186,7 @@ class _Choice:
 
     def __init__(self, request: CompletionRequest) -> None:
         self._temperature = request.temperature
+        self._bias = request.logit_bias
         self._key: Any = None
         if request.temperature >= SMALLEST_TEMPERATURE:
             mx = arrays()
@@ -191,6 +198,9 @@ class _Choice:
         """The token, not computed yet."""
         mx = arrays()
 
+        if known := {token: bias for token, bias in self._bias.items() if token < logits.shape[0]}:
+            values = mx.array(list(known.values()), dtype=logits.dtype)
+            logits = logits.at[mx.array(list(known))].add(values)
         if self._key is None:
             return mx.argmax(logits)
         self._key, once = mx.random.split(self._key)

@@ -13,11 +13,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mlx_tools.errors import BackendBroken, MissingDependency, UsageError
+from mlx_tools.errors import BackendBroken, UsageError
 from mlx_tools.foreign.words import clean
 
 KEPT: Final = 16
 """Compiled grammars that are kept; a session needs one or two a turn."""
+
+_MOST_WAYS: Final = 100_000
+"""How many ways on there may be at one place: every tool's name is one."""
 
 _Decoder: Final = getincrementaldecoder("utf-8")
 
@@ -26,18 +29,13 @@ class Grammars:
     """The grammars of one model, each compiled once. ``tokenizer`` is as mlx-lm loads it.
 
     Raises:
-        MissingDependency: llguidance is not installed.
         UsageError: the tokenizer has no form that it can read.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        try:
-            from llguidance import LLInterpreter
-            from llguidance.hf import from_tokenizer
-        except ImportError as error:
-            raise MissingDependency(
-                "a grammar needs llguidance", hint="pip install 'mlx-tools[grammar]'"
-            ) from error
+        from llguidance import LLInterpreter, LLParserLimits
+        from llguidance.hf import from_tokenizer
+
         inner = getattr(tokenizer, "_tokenizer", tokenizer)
         try:
             self._tokenizer = from_tokenizer(inner, eos_token=sorted(tokenizer.eos_token_ids))
@@ -47,6 +45,7 @@ class Grammars:
                 hint="use the strategy free or guided",
             ) from error
         self._compile = LLInterpreter
+        self._limits = LLParserLimits(max_items_in_row=_MOST_WAYS)
         self._compiled: OrderedDict[tuple[str, bool, bool], Any] = OrderedDict()
 
     def start(
@@ -71,6 +70,7 @@ class Grammars:
                     enable_backtrack=take_back and fast_forward,
                     enable_ff_tokens=fast_forward,
                     log_level=0,
+                    limits=self._limits,
                 )
             except Exception as error:
                 raise UsageError(f"the grammar cannot be used: {clean(str(error))}") from error

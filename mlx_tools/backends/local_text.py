@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from mlx_tools.backends.scores import alphabet
+from mlx_tools.backends.scores import spelled_bytes
 
 CONTEXT: Final = 8
 """Tokens before the text that a tokenizer without a table of bytes is given to read it right."""
@@ -34,6 +34,13 @@ class TokenTexts:
         if self._bytes is None:
             return str(self._tokenizer.decode([token]))
         return self._of(token).decode("utf-8", "replace")
+
+    def data(self, token: int) -> bytes | None:
+        """A token's bytes; None where the tokenizer does not say them."""
+        if self._bytes is not None:
+            return self._of(token)
+        text = self.text(token)
+        return None if "\ufffd" in text else text.encode()
 
     def stream(self, before: Sequence[int]) -> TextStream:
         """The text that follows the tokens ``before``."""
@@ -89,12 +96,5 @@ def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
     if "SPMStreamingDetokenizer" in kinds:
         return [piece.replace("\u2581".encode(), b" ") for piece in detokenizer.tokenmap]
     if "BPEStreamingDetokenizer" in kinds:
-        spelled = alphabet()
-        return [_spelled_bytes(piece or "", spelled) for piece in detokenizer.tokenmap]
+        return [spelled_bytes(piece or "") for piece in detokenizer.tokenmap]
     return None
-
-
-def _spelled_bytes(piece: str, spelled: Mapping[str, int]) -> bytes:
-    if all(character in spelled for character in piece):
-        return bytes(spelled[character] for character in piece)
-    return piece.encode()  # a token that was added as plain text

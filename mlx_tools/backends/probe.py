@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 from mlx_tools.backends.base import CompletionRequest, GrammarText
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.grammar_wire import GrammarOption, grammar_fields
-from mlx_tools.backends.scores import Dialect, fields, read_scores
+from mlx_tools.backends.scores import Dialect, ScoreReader, fields
 from mlx_tools.backends.whole import ask_whole
 from mlx_tools.errors import BackendError
 
@@ -52,7 +52,7 @@ async def has_logprobs(backend: CompletionsBackend, timeout: float = 30.0) -> bo
             answer = await ask_whole(backend, request, **fields(dialect, 2))
         except BackendError:
             continue
-        if read_scores(answer.choice):
+        if ScoreReader().read(answer.choice):
             return True
     return False
 

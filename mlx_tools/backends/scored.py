@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mlx_tools.backends.base import Chunk, CompletionRequest
-from mlx_tools.backends.scores import Dialect, fields, read_scores
+from mlx_tools.backends.edge import ServerFailed
+from mlx_tools.backends.limits import Limits
+from mlx_tools.backends.scores import Dialect, ScoreReader, fields
 from mlx_tools.backends.whole import ask_whole
 from mlx_tools.errors import BackendRefused, UsageError
 
@@ -14,13 +17,18 @@ if TYPE_CHECKING:
 
 
 class Scored:
-    """Asks one server, and remembers which dialect it knows."""
+    """Asks one server, and remembers which dialect it knows.
+
+    Only an answer settles that. A request that fails, or is refused however it is put, says nothing
+    of the next.
+    """
 
     def __init__(self, backend: CompletionsBackend) -> None:
         self._backend = backend
         self._dialect: Dialect | None = None
+        self._reader = ScoreReader()
 
-    async def complete(self, request: CompletionRequest) -> Chunk:
+    async def complete(self, request: CompletionRequest, limits: Limits) -> Chunk:
         """The completion as one chunk; without scores where the server gives none, and without text
         where it is known to give none.
 
@@ -30,28 +38,37 @@ class Scored:
         if self._dialect is Dialect.NONE:
             return Chunk("", "length")
         if self._dialect is not None:
-            return (await self._asked(request, self._dialect))[0]
+            return (await self._asked(request, limits, self._dialect))[0]
         least: Chunk | None = None
         for dialect in (Dialect.MLX, Dialect.COMPLETIONS):
             try:
-                chunk, told = await self._asked(request, dialect)
+                chunk, told = await self._asked(request, limits, dialect)
+            except ServerFailed:
+                raise
             except (BackendRefused, UsageError):
                 continue
-            if len(chunk.scores) and len(chunk.scores[0]) > 1:
+            if not told and least is None:
+                # without a token there is nothing to be likely
+                self._dialect = Dialect.NONE if chunk.text else None
+                return chunk
+            if chunk.scores and len(chunk.scores[0]) > 1:
                 self._dialect = dialect
                 return chunk
-            if not told:  # it answered, and knows of no likelihoods
-                self._dialect = Dialect.NONE
-                return chunk
             # A server that takes `true` for 1 gives one alternative: the other dialect gives more.
-            least = least or chunk
-        self._dialect = Dialect.MLX if least is not None else Dialect.NONE
-        return least or Chunk("", "length")
+            least = least or (chunk if told else None)
+        if least is not None:
+            self._dialect = Dialect.MLX if least.scores else None
+            return least
+        # Is it the likelihoods that are refused, or this request?
+        chunk, _ = await self._asked(request, limits, Dialect.NONE)
+        self._dialect = Dialect.NONE
+        return chunk
 
-    async def _asked(self, request: CompletionRequest, dialect: Dialect) -> tuple[Chunk, bool]:
+    async def _asked(
+        self, request: CompletionRequest, limits: Limits, dialect: Dialect
+    ) -> tuple[Chunk, bool]:
         """The completion, and whether its server spoke of likelihoods at all."""
-        answer = await ask_whole(self._backend, request, **fields(dialect, request.top_logprobs))
-        chunk = Chunk(
-            answer.text, answer.finish or "length", answer.usage, scores=read_scores(answer.choice)
-        )
+        wanted = fields(dialect, request.top_logprobs)
+        answer = await ask_whole(self._backend, request, limits, **wanted)
+        chunk = replace(answer.chunk, scores=self._reader.read(answer.choice))
         return chunk, answer.choice.get("logprobs") is not None

@@ -4,18 +4,23 @@ Two dialects are known. mlx-lm's takes ``logprobs: true`` with ``top_logprobs`` 
 answers in the form of chat completions, with tokens in the tokenizer's own spelling. The older one
 (OpenAI's completions; llama.cpp's, vLLM's) takes a number for ``logprobs`` and answers with one
 table a token. Neither is asked for in a stream: mlx-lm's server gives none there.
+
+A token is bytes, and these need not be a whole character. They are read from the list of bytes that
+some servers give, else from how the tokenizer spells its tokens; what a spelling leaves in doubt
+counts as no likelihoods, since a guess would put other text in a call than the model meant.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Final
 
 from mlx_tools.backends.base import TokenScore
+from mlx_tools.backends.wire import without_surrogates
 
 MOST: Final = 11
 
@@ -36,59 +41,157 @@ def fields(dialect: Dialect, wanted: int) -> dict[str, Any]:
     return {"logprobs": wanted} if dialect is Dialect.COMPLETIONS else {}
 
 
-def read_scores(choice: Mapping[str, Any]) -> tuple[tuple[TokenScore, ...], ...]:
-    """The alternatives for each token of a completion, best first; empty where there are none."""
-    found = choice.get("logprobs")
-    if not isinstance(found, Mapping):
-        return ()
+Rows = tuple[tuple[TokenScore, ...], ...]
+"""For each token of a completion its likeliest alternatives, best first."""
+
+
+class ScoreReader:
+    """Reads the likelihoods of one server's answers.
+
+    It remembers how the tokenizer spells its tokens once an answer has shown that: others may hold
+    no token by which it could be told.
+    """
+
+    def __init__(self) -> None:
+        self._spelling: Spelling | None = None
+
+    def read(self, choice: Mapping[str, Any]) -> Rows:
+        """The alternatives for each token of a completion; empty where there are none, and where
+        the likeliest of one cannot be read."""
+        found = choice.get("logprobs")
+        if not isinstance(found, Mapping):
+            return ()
+        rows = _alternatives(found)
+        while rows and not rows[-1]:
+            rows.pop()  # the end token may have none
+        if not rows or not all(rows):
+            return ()
+        spelling = self._spelling_of(
+            [one.token for row in rows for one in row if one.data is None],
+            raw=isinstance(found.get("content"), list),
+        )
+        if spelling is None:
+            return ()
+        read = []
+        for row in rows:
+            row.sort(key=lambda one: -one.logprob)
+            scores = [_score(one, spelling) for one in row]
+            if scores[0] is None:
+                return ()
+            read.append(tuple(score for score in scores if score is not None))
+        return tuple(read)
+
+    def _spelling_of(self, tokens: Collection[str], *, raw: bool) -> Spelling | None:
+        """How the tokens of one answer are spelled; None where it cannot be told.
+
+        ``raw``: they stand in the form in which mlx-lm's server gives the tokenizer's own spelling.
+        """
+        if not raw:
+            spaced = any(" " in token for token in tokens)
+            return (None if spaced else shown_spelling(tokens)) or Spelling.PLAIN
+        self._spelling = self._spelling or shown_spelling(tokens)
+        if self._spelling is not None:
+            return self._spelling
+        text = "".join(tokens)
+        # read alike by every spelling, or holding what no byte is spelled as
+        return Spelling.PLAIN if text.isascii() or not alphabet().keys() >= set(text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """One alternative as the server gives it; ``data`` where it gives the bytes."""
+
+    token: str
+    logprob: float
+    id: int | None = None
+    data: bytes | None = None
+
+
+def _alternatives(found: Mapping[str, Any]) -> list[list[_Alternative]]:
     content, tables = found.get("content"), found.get("top_logprobs")
     if isinstance(content, list):
         rows = [row.get("top_logprobs") if isinstance(row, Mapping) else None for row in content]
-        pairs = [[(item.get("token"), item.get("logprob")) for item in _objects(r)] for r in rows]
-    elif isinstance(tables, list):
-        pairs = [list(table.items()) if isinstance(table, Mapping) else [] for table in tables]
-    else:
-        return ()
-    read = [[s for pair in row if (s := _score(*pair)) is not None] for row in pairs]
-    while read and not read[-1]:
-        read.pop()  # the end token may have none
-    if not read or not all(read):
-        return ()
-    spell = _speller({score.text for row in read for score in row})
-    text = spell if isinstance(content, list) else str
-    told = [[TokenScore(text(score.text), score.logprob) for score in row] for row in read]
-    return tuple(tuple(sorted(row, key=lambda score: -score.logprob)) for row in told)
+        return [[one for item in _list(row) if (one := _told(item))] for row in rows]
+    if not all(isinstance(token, str) for token in _list(found.get("tokens"))):
+        return []  # the tables' keys are ids
+    pairs = [table.items() if isinstance(table, Mapping) else () for table in _list(tables)]
+    return [[one for t, p in row if (one := _told({"token": t, "logprob": p}))] for row in pairs]
 
 
-def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def _score(token: Any, logprob: Any) -> TokenScore | None:
-    number = isinstance(logprob, int | float) and not isinstance(logprob, bool)
-    if not (isinstance(token, str) and number and math.isfinite(logprob)):
+def _told(item: Any) -> _Alternative | None:
+    if not isinstance(item, Mapping):
         return None
-    return TokenScore(token, float(logprob))
+    token, logprob, number = item.get("token"), item.get("logprob"), item.get("id")
+    if not isinstance(token, str) or not isinstance(logprob, int | float):
+        return None
+    if isinstance(logprob, bool) or not -1e6 < logprob < 1e6:
+        return None
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    try:
+        data = bytes(item["bytes"]) if isinstance(item.get("bytes"), list) else None
+    except (TypeError, ValueError):
+        data = None
+    return _Alternative(without_surrogates(token), float(logprob), number if whole else None, data)
+
+
+def _score(one: _Alternative, spelling: Spelling) -> TokenScore | None:
+    data = one.data if one.data is not None else token_bytes(one.token, spelling)
+    if data is None:
+        return None
+    return TokenScore(data.decode("utf-8", "replace"), one.logprob, data, one.id)
 
 
 # --- a tokenizer's own spelling -----------------------------------------------------------------
 
 
-def _speller(tokens: set[str]) -> Any:
-    """How tokens of one response are turned to text: by the alphabet that they show."""
-    if any("Ġ" in token or "Ċ" in token for token in tokens):
-        return _from_bytes
-    if any("▁" in token for token in tokens):
-        return _from_pieces
-    return str
+class Spelling(Enum):
+    """How a token is written where it is shown."""
+
+    BYTES = "byte-level"
+    """A character for each byte, by GPT-2's table: ``Ġ`` for a space."""
+
+    PIECES = "sentencepiece"
+    """``▁`` for a space, ``<0xE2>`` for a byte that is no character."""
+
+    PLAIN = "plain"
+    """As it is."""
 
 
-def _from_bytes(token: str) -> str:
-    """A token of a byte-level tokenizer (GPT-2's alphabet)."""
+_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_ADDED: Final = re.compile(r"<[^<>\s]+>")
+"""What tokens beside the vocabulary look like: their spelling says nothing of the others'."""
+
+
+def shown_spelling(tokens: Collection[str]) -> Spelling | None:
+    """The spelling that the tokens show by a mark of it; None where none does."""
+    text = "".join(token for token in tokens if not _ADDED.fullmatch(token))
+    if "▁" in text or any(_BYTE.fullmatch(token) for token in tokens):
+        return Spelling.PIECES  # the byte-level one has no such character
+    return Spelling.BYTES if "Ġ" in text or "Ċ" in text else None
+
+
+def token_bytes(token: str, spelling: Spelling) -> bytes | None:
+    """The bytes that a token stands for; None where its spelling has lost them."""
+    if "\ufffd" in token:
+        return None
+    if spelling is Spelling.BYTES:
+        return spelled_bytes(token)
+    if spelling is Spelling.PIECES:
+        byte = _BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+    return token.encode()
+
+
+def spelled_bytes(token: str) -> bytes:
+    """The bytes of a token in the byte-level spelling; an added token stands as it is."""
     table = alphabet()
-    if any(char not in table for char in token):
-        return token  # an added token stands as it is
-    return bytes(table[char] for char in token).decode("utf-8", "replace")
+    if all(char in table for char in token):
+        return bytes(table[char] for char in token)
+    return token.encode()
 
 
 @cache
@@ -100,13 +203,3 @@ def alphabet() -> Mapping[str, int]:
     others = [byte for byte in range(256) if byte not in set(plain)]
     table |= {chr(256 + number): byte for number, byte in enumerate(others)}
     return table
-
-
-_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-def _from_pieces(token: str) -> str:
-    """A token of a SentencePiece tokenizer."""
-    if byte := _BYTE.fullmatch(token):
-        return bytes([int(byte[1], 16)]).decode("utf-8", "replace")
-    return token.replace("▁", " ")

@@ -141,7 +141,7 @@ class ServerBackend:
         """Stop the server and wait until it is gone. A closed backend does not start again."""
         self._closed = True
         async with self._alone():
-            self._stop()
+            await self._stop()
 
     async def _has_died(self, client: CompletionsBackend, error: BackendError) -> bool:
         if isinstance(error, BackendDead):
@@ -171,11 +171,12 @@ class ServerBackend:
         """Put away the server behind ``client``, unless another request has done so."""
         async with self._alone():
             if self._running is not None and self._running[1] is client:
-                self._stop()
+                await self._stop()
 
-    def _stop(self) -> None:
+    async def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
+            await running[1].aclose()
             running[0].stop()
             with suppress(OSError):
                 running[0].log.unlink()  # it ended as it should: nobody needs its log

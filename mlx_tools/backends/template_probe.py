@@ -28,8 +28,8 @@ async def hides_its_model(backend: CompletionsBackend) -> bool:
     """Whether this is mlx-lm's server without a Hugging Face cache: it lists its models with an
     empty answer, and so says nothing of the one it serves."""
     try:
-        async with backend.client() as client:
-            answer = await client.get(backend.address.models, headers=backend.headers, timeout=5.0)
+        client = await backend.client()
+        answer = await client.get(backend.address.models, headers=backend.headers, timeout=5.0)
     except Exception:  # whatever it is, it is not that
         return False
     server = answer.headers.get("server", "")
@@ -52,16 +52,14 @@ async def _chat_tokens(backend: CompletionsBackend, system: str) -> int | None:
     """The tokens of the prompt that the server's own template makes."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": _QUESTION})
-    body: dict[str, Any] = completion_body(
-        CompletionRequest(prompt="-", max_tokens=1, timeout=SECONDS), model=backend.model
-    )
-    for key in ("prompt", "stream_options"):
-        body.pop(key, None)
-    body |= {"messages": messages, "stream": False}
+    request = CompletionRequest(prompt="-", max_tokens=1, timeout=SECONDS)
+    body: dict[str, Any] = completion_body(request, model=backend.model, stream=False)
+    body["messages"] = messages
+    del body["prompt"]
     url = backend.address.completions.removesuffix("completions") + "chat/completions"
     try:
-        async with backend.client() as client:
-            answer = await client.post(url, json=body, headers=backend.headers, timeout=SECONDS)
+        client = await backend.client()
+        answer = await client.post(url, json=body, headers=backend.headers, timeout=SECONDS)
         usage = read_usage(json.loads(answer.content[:_MOST]).get("usage"))
     except Exception:  # a probe: what does not answer does not say
         return None

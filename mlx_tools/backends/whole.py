@@ -1,85 +1,88 @@
-"""A completion that comes whole, for what no stream gives: likelihoods, probes."""
+"""A completion that comes whole: for what no stream gives (likelihoods, probes), and from servers
+that do not stream."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from mlx_tools.backends.base import CompletionRequest
-from mlx_tools.backends.collect import Collector
-from mlx_tools.backends.edge import refused
-from mlx_tools.backends.wire import read_finish, read_usage
-from mlx_tools.errors import BackendBroken, BackendTimeout
+from mlx_tools.backends.base import Chunk, CompletionRequest
+from mlx_tools.backends.collect import Collector, cut_out, far_too_much, most_bytes
+from mlx_tools.backends.exchange import MAX_ANSWER, Begun
+from mlx_tools.backends.limits import Limits
+from mlx_tools.backends.wire import read_event, without_surrogates
+from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import FinishReason, Usage
 
 if TYPE_CHECKING:
     from mlx_tools.backends.completions import CompletionsBackend
 
-MAX_ANSWER: Final = 4 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A completion that came whole: its text, its end, its usage, and all that the server sent."""
+    """A completion that came whole: its text, its end, its usage, and all that the server sent.
+
+    ``edited`` as in `mlx_tools.backends.Chunk`.
+    """
 
     text: str
     finish: FinishReason | None
     usage: Usage
     choice: Mapping[str, Any]
+    edited: bool = False
+
+    @property
+    def chunk(self) -> Chunk:
+        """The completion as one chunk. An end without a reason promises nothing: it is cut off."""
+        usage = None if self.usage == Usage() else self.usage
+        return Chunk(self.text, self.finish or "length", usage, self.edited)
 
 
 async def ask_whole(
-    backend: CompletionsBackend, request: CompletionRequest, **options: Any
+    backend: CompletionsBackend,
+    request: CompletionRequest,
+    limits: Limits | None = None,
+    **options: Any,
 ) -> Answer:
     """One completion that is not streamed, with ``options`` added to its body.
+
+    ``limits`` are those of a request that this is a part of.
 
     Raises:
         BackendError: as for `CompletionsBackend.complete`.
     """
-    import anyio
-
-    body = backend.body(request) | {"stream": False}
-    del body["stream_options"]
-    content = json.dumps(body | options).encode()
-    answer = bytearray()
-    with anyio.move_on_after(request.timeout) as scope, backend.translated():
-        async with (
-            backend.client() as client,
-            client.stream(
-                "POST", backend.address.completions, content=content, headers=backend.headers
-            ) as response,
-        ):
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise BackendBroken(f"{backend.address} sent compressed bytes")
-            async for piece in response.aiter_bytes():
-                answer += piece
-                if len(answer) > MAX_ANSWER:
-                    raise BackendBroken(f"{backend.address} sent more than 4 MB")
-    if scope.cancelled_caught:
-        raise BackendTimeout(f"{backend.address} did not answer in {request.timeout:g} s")
-    if response.status_code != 200:
-        raise refused(response.status_code, bytes(answer), str(backend.address))
-    if answer.startswith(b"data:"):  # it streams whatever it is asked for
-        return _streamed(bytes(answer), str(backend.address), request.max_tokens)
-    return _read(bytes(answer), str(backend.address))
+    limits = limits or backend.limits(request)
+    async with backend.begun(request, limits, whole=True, **options) as begun:
+        return await read_answer(begun, str(backend.address), request.max_tokens)
 
 
-def _streamed(body: bytes, address: str, max_tokens: int) -> Answer:
-    collector = Collector(address, max_tokens)
-    text = collector.feed(body)
-    text += "" if collector.done else collector.end()
-    last = collector.last()
-    return Answer(text + last.text, last.finish_reason, last.usage or Usage(), {})
+async def read_answer(begun: Begun, address: str, max_tokens: int) -> Answer:
+    """All of an answer that came whole, or that is a stream though nobody asked for one.
 
-
-def _read(body: bytes, address: str) -> Answer:
+    Raises:
+        BackendBroken: it is no completion.
+        BackendRefused: it is an error of the server's.
+    """
+    body = await begun.rest(MAX_ANSWER, address)
+    if not begun.whole:
+        collector = Collector(address, max_tokens)
+        text = collector.feed(body)
+        collector.check()
+        text += "" if collector.done else collector.end()
+        last = collector.last()
+        usage = last.usage or Usage()
+        return Answer(text + last.text, last.finish_reason, usage, {}, last.edited)
     try:
-        value = json.loads(body)
-        choice = value["choices"][0]
-        text = choice.get("text") or ""
-        finish = read_finish(choice.get("finish_reason"), address)
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise BackendBroken(f"{address} sent what is no completion") from error
-    return Answer(str(text), finish, read_usage(value.get("usage")) or Usage(), choice)
+        piece = read_event(body.decode("utf-8-sig"), address)
+    except UnicodeDecodeError as error:
+        raise BackendBroken(f"{address} sent what is not UTF-8") from error
+    if piece.choice is None:
+        raise BackendBroken(f"{address} sent what is no completion", hint="see the server's log")
+    text = without_surrogates(piece.text)
+    size = len(text.encode())
+    if size > most_bytes(max_tokens):
+        raise far_too_much(address)
+    usage = piece.usage or Usage()
+    edited = piece.finish == "tool_calls" or cut_out(usage.completion_tokens or 0, size)
+    return Answer(text, piece.finish, usage, piece.choice, edited)

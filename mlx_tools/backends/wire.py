@@ -45,12 +45,14 @@ _MLX_LM: Final = re.compile(r"\d+\.\d+\.\d+[^-]*-\d+\.\d+\.\d+[^-]*-")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event says. ``finish`` is None while the completion goes on."""
+    """What one event says. ``finish`` is None while the completion goes on. ``choice`` is all that
+    the server sent of it."""
 
     text: str = ""
     finish: FinishReason | None = None
     usage: Usage | None = None
     mlx_lm: bool = False
+    choice: Mapping[str, Any] | None = None
 
 
 def check_request(request: CompletionRequest) -> str:
@@ -78,6 +80,13 @@ def check_request(request: CompletionRequest) -> str:
     seed = request.seed
     if seed is not None and not (_whole(seed) and 0 <= seed < 2**63):
         raise UsageError(f"seed is {seed!r}", hint="it must be a whole number from 0 to 2**63 - 1")
+    for token, bias in request.logit_bias.items():
+        number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not (_whole(token) and token >= 0 and number and -100 <= bias <= 100):
+            raise UsageError(
+                f"logit_bias holds {token!r}: {bias!r}",
+                hint="it maps token ids, whole numbers from 0, to numbers from -100 to 100",
+            )
     return prompt
 
 
@@ -87,8 +96,9 @@ def completion_body(
     model: str | None = None,
     forbidden_tokens: Sequence[int] = (),
     grammar_option: GrammarOption | None = None,
+    stream: bool = True,
 ) -> dict[str, Any]:
-    """The JSON body that asks for ``request``, streamed, with usage at the end.
+    """The JSON body that asks for ``request``, streamed with usage at the end, or whole.
 
     ``grammar_option`` is how the server takes the request's grammar, where it has one.
 
@@ -104,20 +114,22 @@ def completion_body(
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "seed": seed,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": stream,
     }
+    if stream:
+        body["stream_options"] = {"include_usage": True}
     if model is not None:
         body["model"] = model
     if request.grammar is not None and grammar_option is not None:
         body |= grammar_fields(grammar_option, request.grammar)
-    if forbidden_tokens:
-        body["logit_bias"] = {str(token): -100 for token in forbidden_tokens}
+    bias = {**dict.fromkeys(forbidden_tokens, -100), **request.logit_bias}
+    if bias:
+        body["logit_bias"] = {str(token): value for token, value in bias.items()}
     return body
 
 
 def read_event(data: str, address: str) -> Piece:
-    """What one event's data says.
+    """What one event's data says, or an answer that came whole.
 
     Raises:
         BackendRefused: it is an error of the server's.
@@ -127,11 +139,11 @@ def read_event(data: str, address: str) -> Piece:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BackendBroken(
-            f"{address} sent an event that is no JSON: {clean(data, 80)!r}",
+            f"{address} sent what is no JSON: {clean(data, 80)!r}",
             hint="see the server's log; ask again",
         ) from error
     if not isinstance(value, dict):
-        raise BackendBroken(f"{address} sent an event that is no object: {clean(data, 80)!r}")
+        raise BackendBroken(f"{address} sent what is no object: {clean(data, 80)!r}")
     if value.get("error"):
         raise BackendRefused(f"{address} broke off with an error: {clean(error_text(value))}")
     fingerprint = value.get("system_fingerprint")
@@ -141,11 +153,12 @@ def read_event(data: str, address: str) -> Piece:
     if choice is None:
         return Piece(usage=usage, mlx_lm=mlx_lm)
     text = choice.get("text")
-    if text is None and "delta" in choice:
+    if text is None and ("delta" in choice or "message" in choice):
         raise BackendBroken(f"{address} answers in chat form where a text completion was asked for")
     if not isinstance(text, str | None):
         raise BackendBroken(f"{address} sent a text that is no string: {clean(data, 80)!r}")
-    return Piece(text or "", read_finish(choice.get("finish_reason"), address), usage, mlx_lm)
+    finish = read_finish(choice.get("finish_reason"), address)
+    return Piece(text or "", finish, usage, mlx_lm, choice)
 
 
 def _first_choice(value: Mapping[str, Any], address: str) -> Mapping[str, Any] | None:

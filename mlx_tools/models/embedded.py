@@ -21,7 +21,11 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A model that comes in a Python package: pinned, its hashes known. Sizes are in bytes."""
+    """A model that comes in a Python package: pinned, its hashes known. Sizes are in bytes.
+
+    ``likelihoods`` are natural logarithms: how likely it begins its answer to ``asked`` with which
+    token, the likeliest first. By that it is known where a server does not name it.
+    """
 
     name: str
     package: str
@@ -32,6 +36,8 @@ class EmbeddedModel:
     gguf_sha256: str
     gguf_bytes: int
     converted_bytes: Mapping[Precision, int]
+    asked: str
+    likelihoods: Mapping[str, float]
 
     @property
     def requirement(self) -> str:
@@ -49,6 +55,16 @@ SMOLLM2: Final = EmbeddedModel(
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     gguf_bytes=98_362_432,
     converted_bytes={"float32": 539_610_000, "4bit": 116_750_000},
+    asked="<|im_start|>user\nIs water wet?<|im_end|>\n<|im_start|>assistant\n",
+    likelihoods={
+        "Water": -1.085,
+        "The": -2.119,
+        "No": -2.896,
+        "To": -2.909,
+        "When": -3.292,
+        "Yes": -3.423,
+        "In": -3.490,
+    },
 )
 
 EMBEDDED: Final[Mapping[str, EmbeddedModel]] = {SMOLLM2.name: SMOLLM2}

@@ -156,7 +156,7 @@ def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
             check=False,
         )
         if made.returncode == 0:
-            return [str(folder / "venv" / "bin" / "python"), "-m", "pip"]
+            return [str(folder / "venv" / "bin" / "python"), "-P", "-m", "pip"]
     pip = shutil.which("pip3", path=path) or shutil.which("pip", path=path)
     if pip is not None:
         return [pip]

@@ -22,6 +22,9 @@ _NAMED: Final = (
 )
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
 _WANTED: Final = frozenset(("added_tokens", "post_processor"))
+_POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+MAX_CONTEXT: Final = 100_000_000
+"""More tokens than this are no size: tokenizers without a bound write 10 ** 30."""
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -46,13 +49,6 @@ class ModelFiles:
     added_tokens: Mapping[str, int] = field(default_factory=dict)
     end_tokens: tuple[str, ...] = ()
     context: int | None = None
-
-    @property
-    def names_tools(self) -> bool:
-        """Whether the template writes tools: a sign that the model was trained to call them."""
-        return self.chat_template is not None and bool(
-            re.search(r"{[%{][^}]*\btools\b", self.chat_template)
-        )
 
 
 def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
@@ -91,8 +87,18 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
         special_tokens=tuple(dict.fromkeys(token for token in special if token)),
         added_tokens={token: number for token, number, _ in added if token},
         end_tokens=_end_tokens(path, config, eos, ids),
-        context=_context(config),
+        context=_context(config, settings),
     )
+
+
+def read_context(path: Path) -> int | None:
+    """The size of the model's context in tokens, None where the files in ``path`` do not say.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    settings = _load(path / "tokenizer_config.json") or {}
+    return _context(_load(path / "config.json") or {}, settings)
 
 
 def _template(path: Path, settings: Mapping[str, Any]) -> str | None:
@@ -184,11 +190,15 @@ def _leading(processor: Any) -> Iterator[str]:
         yield str(processor["cls"][0])
 
 
-def _context(config: Mapping[str, Any]) -> int | None:
+def _context(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
     inner = config.get("text_config")
-    for source in (config, inner if isinstance(inner, dict) else {}):
-        value = source.get("max_position_embeddings")
-        if isinstance(value, int) and value > 0:
+    said = [
+        source.get(key)
+        for source in (config, inner if isinstance(inner, dict) else {})
+        for key in _POSITIONS
+    ]
+    for value in (*said, settings.get("model_max_length")):
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_CONTEXT:
             return value
     return None
 

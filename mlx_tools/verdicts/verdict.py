@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from mlx_tools.messages import Style
 
-StyleChoice = Literal["auto", "jsonl", "markdown-json", "xml"]
+StyleChoice = Literal["auto", "jsonl", "markdown-json", "xml", "native"]
 StrategyChoice = Literal["auto", "free", "guided", "grammar"]
 
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = get_args(StrategyChoice)
@@ -33,7 +33,7 @@ class NoVerdict(ValueError):
 class StyleVerdict:
     """What follows for one style.
 
-    ``strategy`` is the one to begin with: ``auto`` where free and guided are not known to differ.
+    ``strategy`` is the one to begin with: ``auto`` where nothing is known to be better.
     ``otherwise`` takes its place where that is ``grammar`` and the backend takes none. ``reason``
     says why, in words.
     """
@@ -52,7 +52,7 @@ class Verdict:
     ``prompts`` and ``probe`` are digests: of the words that the model reads in every run, and of
     the questions. ``settings`` and ``versions`` say under what it was measured; ``measured`` holds
     the figures, an object for each style and strategy. ``command`` measures it again, where it
-    comes with mlx-tools. ``request_weight`` is what the request's words counted in guided decoding.
+    comes with mlx-tools.
     """
 
     model: str
@@ -67,7 +67,6 @@ class Verdict:
     versions: Mapping[str, Any] = field(default_factory=dict)
     measured: tuple[Mapping[str, Any], ...] = ()
     command: str = ""
-    request_weight: float = 1.0
 
     @property
     def strategy(self) -> StrategyChoice:
@@ -97,7 +96,6 @@ class Verdict:
                 for style, one in self.styles.items()
             },
             "measured_at": self.measured_at,
-            "request_weight": self.request_weight,
             "questions": self.questions,
             "prompts": self.prompts,
             "probe": self.probe,
@@ -139,7 +137,6 @@ class Verdict:
             questions=questions,
             measured=tuple(measured),
             command=_typed({"command": "", **value}, "command", str),
-            request_weight=_weight(value.get("request_weight", 1.0)),
         )
 
 
@@ -199,14 +196,7 @@ class Decided:
 
     style: Style
     strategy: StrategyChoice
-    request_weight: float = 1.0
     why: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _weight(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.1 <= value <= 20:
-        raise NoVerdict("request_weight: no number from 0.1 to 20")
-    return float(value)
 
 
 def decide(
@@ -232,4 +222,4 @@ def decide(
         why["style"] = verdict.reason
     if strategy == "auto":
         strategy, why["strategy"] = verdict.strategy_for(chosen, grammars=grammars)
-    return Decided(chosen, strategy, verdict.request_weight, why)
+    return Decided(chosen, strategy, why=why)

@@ -7,6 +7,15 @@ from contextlib import aclosing
 from typing import Any
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
+from mlx_tools.backends.exchange import Retry
+
+
+async def _at_once(seconds: float) -> None:
+    pass
+
+
+AT_ONCE = Retry(sleep=_at_once)
+"""Sends again what failed in passing without a pause."""
 
 
 def request(prompt: str = "Say hi.", **options: Any) -> CompletionRequest:

@@ -47,6 +47,13 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if body["prompt"] != "1" and fault("exit"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if body["prompt"] != "1" and fault("drops"):
+            return
+        if body["prompt"] != "1" and fault("fails"):
+            self.send_response(500)
+            self.end_headers()
+            self.wfile.write(b'{"error": "out of memory"}')
+            return
         if body["prompt"] != "1" and fault("die"):
             state["status"] = "unavailable"
         if state["status"] != "ok" or fault("refuse"):

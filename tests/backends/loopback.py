@@ -13,9 +13,10 @@ SSE = b"HTTP/1.0 200 OK\r\nServer: test\r\nContent-Type: text/event-stream\r\n\r
 
 
 class Connection:
-    """One request and its answer. ``gone`` is set when the client closes its end."""
+    """One request and its answer. ``keep`` makes the connection serve a further request."""
 
     def __init__(self, connection: socket.socket, server: Server) -> None:
+        self.keep = False
         self._socket = connection
         self._server = server
         head = self._until(b"\r\n\r\n")
@@ -89,10 +90,13 @@ class Connection:
 
 
 class Server:
-    """``url`` is where it listens, ``requests`` what it was asked, in order."""
+    """``url`` is where it listens, ``requests`` what it was asked, in order. ``connections`` counts
+    those that were opened, ``ended`` is raised for each that has ended."""
 
     def __init__(self, handle: Callable[[Connection], None]) -> None:
         self.requests: list[Connection] = []
+        self.connections = 0
+        self.ended = threading.Semaphore(0)
         self.over = threading.Event()
         self.closed_by_client = threading.Event()
         self._handle = handle
@@ -121,16 +125,19 @@ class Server:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            self.connections += 1
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            request = Connection(connection, self)
-            if request.path:
+            while (request := Connection(connection, self)).path:
                 self.requests.append(request)
                 self._handle(request)
+                if not request.keep:
+                    break
+        self.ended.release()
 
 
 @contextmanager
@@ -139,9 +146,15 @@ def serving(
     *,
     health: Callable[[Connection], None] | None = None,
     models: Callable[[Connection], None] | None = None,
+    props: Callable[[Connection], None] | None = None,
 ) -> Iterator[Server]:
     """A server whose ``/v1/completions`` does ``complete``; the rest is not found, or as given."""
-    routes = {"/v1/completions": complete, "/health": health, "/v1/models": models}
+    routes = {
+        "/v1/completions": complete,
+        "/health": health,
+        "/v1/models": models,
+        "/props": props,
+    }
 
     def handle(request: Connection) -> None:
         route = routes.get(request.path)
@@ -177,3 +190,42 @@ def answers(
 ) -> Callable[[Connection], None]:
     """A route that gives one fixed answer."""
     return lambda request: request.answer(status, value, kind, head)
+
+
+def kept(route: Callable[[Connection], None]) -> Callable[[Connection], None]:
+    """The route as a server answers that keeps its connections."""
+
+    def answer(request: Connection) -> None:
+        sent, send = bytearray(), request.send
+        request.send = sent.extend  # type: ignore[method-assign]
+        route(request)
+        head, _, body = bytes(sent).partition(b"\r\n\r\n")
+        head = head.replace(b"HTTP/1.0", b"HTTP/1.1", 1)
+        request.keep = True
+        send(head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    return answer
+
+
+def in_turn(*routes: Callable[[Connection], None]) -> Callable[[Connection], None]:
+    """Each route once, the last for ever."""
+    left = list(routes)
+
+    def answer(request: Connection) -> None:
+        (left.pop(0) if len(left) > 1 else left[0])(request)
+
+    return answer
+
+
+def drops(request: Connection) -> None:
+    """Takes the request and closes the connection."""
+
+
+def likelihoods(text: str, *rows: dict[str, float]) -> Callable[[Connection], None]:
+    """A completion as mlx-lm's server gives it whole: for each token its alternatives."""
+    content = [
+        {"top_logprobs": [{"token": token, "logprob": p, "id": 9} for token, p in row.items()]}
+        for row in rows
+    ]
+    choice = {"text": text, "finish_reason": "length", "logprobs": {"content": content}}
+    return answers(200, {"choices": [choice], "usage": {"completion_tokens": len(rows)}})

@@ -143,6 +143,12 @@ def test_a_native_call_that_was_cut_out_is_an_edit() -> None:
 
 def test_reasoning_that_was_cut_out_is_an_edit() -> None:
     assert edited(['{"a":"Use ', "", "", ' tags"}'], 5)
+    assert edited([*[""] * 9], 10)
+
+
+def test_a_thought_before_the_text_is_no_edit_of_it() -> None:
+    assert not edited([*[""] * 9, "Sure", "."], 12)
+    assert edited([*[""] * 9, "Sure", "."], 22)  # more than the thought's tokens are gone
 
 
 def test_other_servers_are_only_judged_by_bytes() -> None:

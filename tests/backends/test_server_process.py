@@ -171,6 +171,15 @@ def test_a_server_that_died_is_started_again_and_asked_again(model: Path, fault:
     assert tuple(said) == server.notes
 
 
+@pytest.mark.parametrize("fault", ["fails", "drops"])
+def test_a_server_that_failed_in_passing_is_asked_again_and_kept(model: Path, fault: str) -> None:
+    with backend(model, fault) as server:
+        asyncio.run(server.start())
+        first = server.pid
+        assert ask(server)[0] == f"pid {first}."
+        assert server.notes == () or "started again" not in " ".join(server.notes)
+
+
 def test_it_is_started_again_only_once_for_a_request(model: Path) -> None:
     with backend(model, "die", once=False) as server, pytest.raises(BackendDead):
         ask(server)

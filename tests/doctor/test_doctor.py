@@ -14,8 +14,11 @@ from mlx_tools import data, doctor
 from mlx_tools.backends import Chosen, CompletionsBackend, Health, LocalBackend, ServerBackend
 from mlx_tools.doctor import Check, check_all
 from mlx_tools.models import ModelFiles, read_model_files
+from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.verdicts import FoundVerdict, StyleVerdict, Verdict
+from tests.backends.asking import AT_ONCE
 from tests.backends.loopback import Connection, answers, says, serving
+from tests.prompt.tooled import tooled_format
 
 OK = answers(200, {"status": "ok"})
 
@@ -58,7 +61,8 @@ def diagnose(
     files: ModelFiles | None = None,
 ) -> dict[str, Check]:
     with serving(complete, health=health) as server:
-        chosen = Chosen(backend=CompletionsBackend(server.url), how="named", files=files)
+        backend = CompletionsBackend(server.url, retry=AT_ONCE)
+        chosen = Chosen(backend=backend, how="named", files=files)
         found = asyncio.run(
             check_all(chosen, sessions=tmp_path / "sessions", control_tokens=["<|im_end|>", "[X]"])
         )
@@ -147,7 +151,7 @@ def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     backend = CompletionsBackend("http://127.0.0.1:1")
     bare = read_model_files(tmp_path)
-    (tmp_path / "chat_template.jinja").write_text("{% if tools %}{{ tools }}{% endif %}")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     full = read_model_files(tmp_path)
     assert doctor.check_model(Chosen(backend=backend, how="named")).status == "warn"
     assert doctor.check_model(Chosen(backend=backend, how="named", model="m")).status == "warn"
@@ -156,10 +160,9 @@ def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
     assert doctor.check_chat_format(None, "").status == "warn"
     assert doctor.check_chat_format(bare, "").status == "warn"
     assert doctor.check_chat_format(full, "").status == "ok"
-    assert doctor.check_native_tools(None).status == "skip"
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }} and tools")
-    assert doctor.check_native_tools(read_model_files(tmp_path)).detail.startswith("none")
-    assert "natively" in doctor.check_native_tools(full).detail
+    assert "not at hand" in doctor.check_native_tools(NAMED_FORMATS["chatml"]).detail
+    native = doctor.check_native_tools(tooled_format("qwen2.5-tools")).detail
+    assert native == "the template tells of tools (calls: hermes): style native"
 
 
 def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:

@@ -1,0 +1,338 @@
+"""Servers as they are: connections that are kept, failures that pass, answers that come whole."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mlx_tools import Answered, Controller, Policy, RunSettings, tool
+from mlx_tools.backends import Chunk, CompletionsBackend
+from mlx_tools.backends.exchange import Retry
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendError,
+    BackendRefused,
+)
+from mlx_tools.messages import Usage
+from mlx_tools.prompt import NAMED_FORMATS
+from tests.backends.asking import AT_ONCE, ask, collect
+from tests.backends.loopback import (
+    SSE,
+    Connection,
+    answers,
+    drops,
+    in_turn,
+    kept,
+    likelihoods,
+    says,
+    serving,
+)
+
+Route = Callable[[Connection], None]
+OK = answers(200, {"status": "ok"})
+MODELS = answers(200, {"data": [{"id": "m"}]})
+FAILS = answers(500, {"error": "out of memory"})
+SCORED = likelihoods(" 7", {"Ġ7": -0.1, "Ġ8": -2.5})
+DEAD = answers(503, {"status": "unavailable"})
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def test_all_that_is_asked_in_one_loop_goes_over_one_connection() -> None:
+    async def several(backend: CompletionsBackend) -> None:
+        assert (await backend.health()).ok
+        assert await backend.models() == ("m",)
+        for _ in range(5):
+            assert (await collect(backend))[0].text == "Hi"
+        assert (await collect(backend, top_logprobs=2))[0].scores
+
+    route = in_turn(*[kept(says("Hi", usage={"completion_tokens": 1}))] * 5, kept(SCORED))
+    with serving(route, health=kept(OK), models=kept(MODELS)) as server:
+        asyncio.run(several(CompletionsBackend(server.url)))
+        assert (server.connections, len(server.requests)) == (1, 8)
+        assert server.ended.acquire(timeout=5)  # the loop's end closed it, though nobody else did
+
+
+@tool(effects={"read"})
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def test_a_run_of_several_requests_opens_one_connection() -> None:
+    call = '{"type":"tool_call","name":"add","arguments":{"a":%d,"b":2}}'
+    turns = (call % 1, call % 5, '{"type":"final_answer","content":"10"}')
+    route = in_turn(*[kept(says(turn)) for turn in turns])
+    settings = RunSettings(strategy="free", chat_format=NAMED_FORMATS["chatml"], model="m")
+    sizes = kept(answers(404, {"error": "no such page"}))
+    with serving(route, health=kept(OK), models=kept(MODELS), props=sizes) as server:
+        backend = CompletionsBackend(server.url)
+        controller = Controller(backend, [add], Policy(allow=["add"]), settings=settings)
+        outcome = controller.run_sync("How much is it?")
+        assert isinstance(outcome, Answered) and outcome.turns == 3
+        assert (server.connections, len(server.bodies)) == (1, 3)
+
+
+def test_each_event_loop_has_a_connection_of_its_own_and_closes_it() -> None:
+    with serving(kept(says("Hi"))) as server:
+        backend = CompletionsBackend(server.url)
+        for number in range(1, 4):
+            assert ask(backend)[0] == "Hi"
+            assert server.connections == number
+            assert server.ended.acquire(timeout=5)
+
+
+def test_a_closed_backend_has_no_connection_and_may_be_asked_again() -> None:
+    async def closed(backend: CompletionsBackend) -> None:
+        await collect(backend)
+        await backend.aclose()
+        await backend.aclose()
+        assert await asyncio.to_thread(server.ended.acquire, timeout=5)
+        await collect(backend)
+
+    with serving(kept(says("Hi"))) as server:
+        asyncio.run(closed(CompletionsBackend(server.url)))
+        assert server.connections == 2
+
+
+def test_a_backend_that_nobody_holds_any_more_has_let_go_of_its_connection() -> None:
+    async def forgotten() -> bool:
+        await collect(CompletionsBackend(server.url))
+        gc.collect()
+        return await asyncio.to_thread(server.ended.acquire, timeout=5)
+
+    with serving(kept(says("Hi"))) as server:
+        assert asyncio.run(forgotten())
+
+
+def test_a_connection_that_the_server_gave_up_is_replaced() -> None:
+    async def twice(backend: CompletionsBackend) -> list[str]:
+        return [(await collect(backend))[0].text for _ in range(2)]
+
+    # the request comes in and the server closes: what a client that is not quick enough sees
+    route = in_turn(kept(says("One")), drops, kept(says("Two")))
+    with serving(route) as server:
+        backend = CompletionsBackend(server.url, retry=AT_ONCE)
+        assert asyncio.run(twice(backend)) == ["One", "Two"]
+        assert server.connections == 2 + 1  # and one for the look at its health
+
+
+# --- failures that pass ---------------------------------------------------------------------------
+
+
+class Clock:
+    """A time that passes only in sleep."""
+
+    def __init__(self, jitter: float = 0.5) -> None:
+        self.time = 0.0
+        self.slept: list[float] = []
+        self.retry = Retry(sleep=self._sleep, jitter=lambda: jitter, clock=lambda: self.time)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+GATEWAY = answers(502, b"<title>Bad gateway</title>", "text/html")
+
+
+@pytest.mark.parametrize("failure", [FAILS, answers(503, b""), GATEWAY, drops])
+@pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}], ids=["streamed", "whole"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_failed_before_its_first_byte_is_sent_again(
+    failure: Route, options: dict[str, Any], times: int
+) -> None:
+    clock = Clock()
+    route = in_turn(*[failure] * times, SCORED)
+    with serving(route, health=OK) as server:
+        backend = CompletionsBackend(server.url, retry=clock.retry)
+        assert ask(backend, **options)[0] == " 7"
+        bodies = server.bodies
+    assert bodies == [bodies[0]] * (times + 1)
+    assert clock.slept == [0.1, 0.2, 0.4][:times]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(FAILS, BackendRefused), (drops, BackendBroken)], ids=["500", "dropped"]
+)
+def test_it_is_sent_three_times_more_and_then_the_failure_is_told(
+    failure: Route, kind: type[BackendError]
+) -> None:
+    with serving(failure, health=OK) as server:
+        with pytest.raises(kind):
+            ask(CompletionsBackend(server.url, retry=AT_ONCE))
+        assert len(server.bodies) == 4
+
+
+def test_pauses_are_spread() -> None:
+    assert [Retry(jitter=lambda: 0.0).delay(tries) for tries in range(3)] == [0.05, 0.1, 0.2]
+    assert [Retry(jitter=lambda: 1.0).delay(tries) for tries in range(3)] == pytest.approx(
+        [0.15, 0.3, 0.6]
+    )
+
+
+def test_nothing_is_sent_again_for_which_no_time_is_left() -> None:
+    clock = Clock()
+    with serving(FAILS, health=OK) as server:
+        with pytest.raises(BackendRefused, match="out of memory"):
+            ask(CompletionsBackend(server.url, retry=clock.retry), timeout=0.5)
+        assert len(server.bodies) == 3
+    assert clock.slept == [0.1, 0.2]  # a third pause would have outlasted the request
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422, 429])
+def test_what_the_server_refuses_is_not_sent_again(status: int) -> None:
+    with serving(answers(status, {"error": "no"}), health=OK) as server:
+        with pytest.raises(BackendRefused):
+            ask(CompletionsBackend(server.url, retry=AT_ONCE))
+        assert len(server.bodies) == 1
+
+
+def test_what_broke_off_after_its_first_byte_is_not_sent_again() -> None:
+    def breaks(request: Connection) -> None:
+        request.send(SSE)
+        request.text("Hi")
+
+    with serving(breaks, health=OK) as server:
+        with pytest.raises(BackendBroken):
+            ask(CompletionsBackend(server.url, retry=AT_ONCE))
+        assert len(server.bodies) == 1
+
+
+def test_a_dead_server_is_not_asked_again() -> None:
+    with serving(drops, health=DEAD) as server:
+        with pytest.raises(BackendDead):
+            ask(CompletionsBackend(server.url, retry=AT_ONCE))
+        assert len(server.bodies) == 1
+
+
+# --- likelihoods ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [FAILS, drops], ids=["500", "dropped"])
+def test_a_request_for_likelihoods_that_failed_says_nothing_of_the_next(failure: Route) -> None:
+    with serving(in_turn(*[failure] * 4, SCORED), health=OK) as server:
+        backend = CompletionsBackend(server.url, retry=AT_ONCE)
+        with pytest.raises(BackendError):
+            ask(backend, top_logprobs=2)
+        assert ask(backend, top_logprobs=2)[1].scores
+
+
+def test_a_request_that_is_refused_with_and_without_likelihoods_says_nothing_either() -> None:
+    too_long = answers(400, {"error": "the prompt is too long"})
+    with serving(in_turn(*[too_long] * 3, SCORED), health=OK) as server:
+        backend = CompletionsBackend(server.url, retry=AT_ONCE)
+        with pytest.raises(BackendRefused, match="too long"):
+            ask(backend, top_logprobs=2)
+        assert ask(backend, top_logprobs=2)[1].scores
+
+
+def test_a_server_that_refuses_likelihoods_alone_is_asked_for_them_once() -> None:
+    def complete(request: Connection) -> None:
+        refuses = "logprobs" in request.body
+        (answers(400, {"error": "logprobs?"}) if refuses else says("Hi"))(request)
+
+    with serving(complete, health=OK) as server:
+        backend = CompletionsBackend(server.url, retry=AT_ONCE)
+        assert ask(backend, top_logprobs=2) == ("Hi", Chunk("Hi", "stop"))
+        assert ask(backend, top_logprobs=2)[1].scores == ()
+        assert len(server.bodies) == 3
+
+
+def test_an_empty_completion_says_nothing_of_likelihoods() -> None:
+    empty = answers(200, {"choices": [{"text": "", "finish_reason": "stop", "logprobs": None}]})
+    with serving(in_turn(empty, SCORED)) as server:
+        backend = CompletionsBackend(server.url)
+        assert ask(backend, top_logprobs=2)[1].scores == ()
+        assert ask(backend, top_logprobs=2)[1].scores
+
+
+# --- answers that come whole, and streams of all kinds ------------------------------------------
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 2}
+WHOLE = {"choices": [{"text": "Größe", "finish_reason": "stop"}], "usage": USAGE}
+
+
+@pytest.mark.parametrize("before", [b"", b" \r\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "text/event-stream", "text/plain", "text/html"]
+)
+def test_an_answer_that_comes_whole_is_read_whole(kind: str, before: bytes) -> None:
+    with serving(answers(200, before + json.dumps(WHOLE).encode(), kind)) as server:
+        text, last = ask(CompletionsBackend(server.url))
+        assert server.bodies[0]["stream"] is True
+    assert (text, last.finish_reason, last.usage) == ("Größe", "stop", Usage(9, None, 2))
+
+
+@pytest.mark.parametrize(
+    ("choice", "usage", "finish", "edited"),
+    [
+        ({"text": "Hi", "finish_reason": "length"}, None, "length", False),
+        ({"text": "Hi"}, None, "length", False),
+        ({"text": None, "finish_reason": "tool_calls"}, None, "tool_calls", True),
+        ({"text": "Hi", "finish_reason": "stop"}, {"completion_tokens": 40}, "stop", True),
+    ],
+)
+def test_the_end_of_a_whole_answer_says_what_a_streams_end_does(
+    choice: dict[str, Any], usage: Any, finish: str, edited: bool
+) -> None:
+    with serving(answers(200, {"choices": [choice], "usage": usage})) as server:
+        text, last = ask(CompletionsBackend(server.url))
+    assert (text, last.finish_reason, last.edited) == (choice["text"] or "", finish, edited)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"choices": []},
+        {"choices": [{"message": {"content": "Hi"}}]},
+        {"choices": [{"text": 3}]},
+        {"choices": [{"text": "x" * 100_000}]},
+        b"{",
+        b'{"choices": [{"text": "\xff"}]}',
+        [1],
+    ],
+)
+def test_what_comes_whole_and_is_no_completion_is_broken(value: Any) -> None:
+    with serving(answers(200, value)) as server, pytest.raises(BackendBroken):
+        ask(CompletionsBackend(server.url), max_tokens=4)
+
+
+def event(choice: dict[str, Any] | None, **more: Any) -> bytes:
+    value = {"choices": [] if choice is None else [choice], **more}
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+PIECES = event({"text": "Hel"}) + event({"text": "lo"})
+END = event({"text": "", "finish_reason": "stop"})
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        PIECES + END + event(None, usage=USAGE) + DONE,
+        PIECES + END + event(None, usage=USAGE),
+        PIECES + END.replace(b"\n\n", b"\r\n\r\n") + event({"text": ""}, usage=USAGE) + DONE,
+        PIECES + event({"text": None}) + event({"finish_reason": "stop"}, usage=USAGE) + DONE,
+        (PIECES + END + event(None, usage=USAGE) + DONE).replace(b"data: ", b"data:"),
+        event({"text": "Hel"}, usage=USAGE)
+        + event({"text": "lo", "finish_reason": "stop"}, usage=USAGE),
+        b": keepalive 1/2\n\n" + event(None) + PIECES + END + event(None, usage=USAGE),
+    ],
+    ids=["all", "no done", "usage late", "reason late", "no space", "reason with text", "comment"],
+)
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json", "text/plain"])
+@pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}], ids=["asked for", "not asked for"])
+def test_streams_of_all_kinds_are_read(stream: bytes, kind: str, options: dict[str, Any]) -> None:
+    with serving(answers(200, stream, kind)) as server:
+        text, last = ask(CompletionsBackend(server.url), **options)
+    assert (text, last.finish_reason, last.usage) == ("Hello", "stop", Usage(9, None, 2))
