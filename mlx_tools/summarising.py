@@ -1,7 +1,7 @@
-"""Summaries of long outputs, by the model itself: asked for in prompts of their own.
+"""Summaries of long outputs and conversations, by the model: asked for in prompts of their own.
 
-What a tool returned goes into the text of a question, its control tokens broken; nothing that comes
-back is read as a message. It is shown within an observation, beside words that say whose it is.
+What a tool returned, or was said, goes into the text of a question, its control tokens broken;
+nothing that comes back is read as a message. It is shown beside words that say whose it is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from mlx_tools.backends.guard import Guarded
 from mlx_tools.completer import CHARS_PER_TOKEN
 from mlx_tools.errors import BackendError
 from mlx_tools.lexical import stems
-from mlx_tools.messages import Usage
-from mlx_tools.outcome import total_usage
+from mlx_tools.messages import Usage, total_usage
 from mlx_tools.prompt import Prompt
 from mlx_tools.records import CallRecord, SummaryRecord, UserRecord
 from mlx_tools.session import Session
@@ -32,6 +31,10 @@ MAX_PART_CHARS: Final = 6_000
 """Characters of a part: some 1,500 tokens, which every model can read beside the question."""
 MIN_SUMMARY_CHARS: Final = 120
 """Less room than this for a part is not worth asking for."""
+MAX_SUMMED_CHARS: Final = 1_600
+"""What all that was said in a conversation is summed up in."""
+_LEAST_CHARS: Final = 200
+"""A part that is smaller than this is not asked about."""
 MAX_SUMMARY_CHARS: Final = 400
 """What one or two sentences take; a small model that is left more room fills it."""
 _AROUND_CHARS: Final = 40
@@ -51,11 +54,20 @@ class Part:
 
 
 class Summariser:
-    """Has the model of a session summarise outputs, one at a time."""
+    """Has the model of a session summarise outputs, one at a time.
 
-    def __init__(self, backend: Backend, session: Session) -> None:
+    ``fits`` says whether a prompt, and so many tokens for what is written, fit into the context.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        session: Session,
+        fits: Callable[[str, int], bool] = lambda prompt, tokens: True,
+    ) -> None:
         self._backend = Guarded(backend)
         self._session = session
+        self._fits = fits
         self._one = anyio.Lock()
 
     async def summarise(
@@ -76,9 +88,12 @@ class Summariser:
         async with self._one:
             for number, part in enumerate(parts):
                 tell(number / len(parts))
+                prompt = self._prompt(self._asked(call.name, part.text))
+                if not self._fits(prompt, _tokens(room)):
+                    continue
                 usages.append(Usage())
                 try:
-                    summary, usages[-1] = await self._of_part(call.name, part, room)
+                    summary, usages[-1] = await self._said(prompt, room)
                 except BackendError as error:
                     problem = error.message
                     break
@@ -92,12 +107,40 @@ class Summariser:
             usage=total_usage(usages),
         )
 
-    async def _of_part(self, name: str, part: Part, room: int) -> tuple[str, Usage]:
-        """The summary of one part, in at most ``room`` characters."""
+    @property
+    def summed_chars(self) -> int:
+        """In how many characters a conversation is summed up: in an eighth of the context."""
+        size = self._session.header.context
+        return MAX_SUMMED_CHARS if size is None else min(MAX_SUMMED_CHARS, size * 3 // 8)
+
+    async def sum_up(self, text: str) -> tuple[str, list[Usage]]:
+        """What the model says of ``text``, a conversation, and the usage of each request.
+
+        The summary is empty where the context holds no part of it beside the question. Raises
+        `BackendError`.
+        """
+        session, words = self._session, self._session.words
+        size = session.header.context
+        chars = MAX_PART_CHARS if size is None else max(MAX_PART_CHARS, 2 * size)
+        while chars >= _LEAST_CHARS:
+            parts = _chosen(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
+            room = self.summed_chars // max(len(parts), 1)
+            prompts = [self._prompt(words.summing_up(part.text)) for part in parts]
+            if all(self._fits(prompt, _tokens(room)) for prompt in prompts):
+                break
+            chars //= 2
+        else:
+            return "", []
+        async with self._one:
+            said = [await self._said(prompt, room) for prompt in prompts]
+        return " ".join(summary for summary, _ in said if summary), [usage for _, usage in said]
+
+    async def _said(self, prompt: str, room: int) -> tuple[str, Usage]:
+        """What the model says, in at most ``room`` characters."""
         session = self._session
         request = CompletionRequest(
-            prompt=self._prompt(name, part.text),
-            max_tokens=max(room // _CHARS_PER_TOKEN, 16),
+            prompt=prompt,
+            max_tokens=_tokens(room),
             temperature=session.header.sampling.get("temperature", 0.0),
             seed=session.header.sampling.get("seed"),
             timeout=session.limits.completion_timeout,
@@ -112,18 +155,21 @@ class Summariser:
                     break
         return shortened(once(text), room), usage
 
-    def _prompt(self, name: str, text: str) -> str:
-        """A prompt of its own that asks for the summary of ``text``."""
+    def _asked(self, name: str, text: str) -> str:
+        session = self._session
+        return session.words.summary_request(session.question, name=name, text=text)
+
+    def _prompt(self, asked: str) -> str:
+        """A prompt of its own that asks for a summary."""
         session = self._session
         words = session.words
         prompt = Prompt(
             chat_format=session.chat_format,
-            style=session.header.style,
+            style="jsonl",  # of which nothing is written: it is a question alone
             system=words.summary.system,
             neutraliser=session.neutraliser,
             words=words,
         )
-        asked = words.summary_request(session.question, name=name, text=text)
         prompt.add(UserRecord(content=asked.strip("\n")))
         return prompt.render()
 
@@ -142,11 +188,22 @@ def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]
     begin, end = limit // 3, len(text) - limit // 6
     even = (end - begin) // most + 1
     parts = _cut(text, begin, end, min(max(limit, even), MAX_PART_CHARS))
-    if len(parts) > most:
-        wanted = set(stems(question))
-        ranked = sorted(parts, key=lambda part: -len(wanted.intersection(stems(part.text))))
-        parts = sorted(ranked[:most], key=lambda part: part.offset)
+    parts = _chosen(parts, most, question)
     return parts, min(room // len(parts) - _AROUND_CHARS, MAX_SUMMARY_CHARS)
+
+
+def _chosen(parts: list[Part], most: int, question: str) -> list[Part]:
+    """Of too many parts those that share most words with the question, in order."""
+    if len(parts) <= most:
+        return parts
+    wanted = set(stems(question))
+    ranked = sorted(parts, key=lambda part: -len(wanted.intersection(stems(part.text))))
+    return sorted(ranked[:most], key=lambda part: part.offset)
+
+
+def _tokens(chars: int) -> int:
+    """How many tokens a summary of so many characters is given."""
+    return max(chars // _CHARS_PER_TOKEN, 16)
 
 
 def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:

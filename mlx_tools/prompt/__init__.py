@@ -3,6 +3,18 @@
 from mlx_tools.prompt.builder import CATALOG_BUDGET, SystemPrompt, build_system
 from mlx_tools.prompt.catalog import Catalog, build_catalog, count_tokens, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
+from mlx_tools.prompt.compaction import (
+    Cut,
+    Stand,
+    cut_at_rest,
+    cut_to_fit,
+    cut_to_sum_up,
+    may_leave,
+    retold,
+    tried,
+    turns_of,
+    worded,
+)
 from mlx_tools.prompt.examples import Turn, build_examples
 from mlx_tools.prompt.finder import (
     READER,
@@ -26,6 +38,7 @@ __all__ = [
     "SEARCH",
     "Catalog",
     "ChatFormat",
+    "Cut",
     "Finder",
     "Frame",
     "Neutraliser",
@@ -34,6 +47,7 @@ __all__ = [
     "Prompt",
     "PromptWords",
     "Said",
+    "Stand",
     "SystemPrompt",
     "Told",
     "Turn",
@@ -41,12 +55,20 @@ __all__ = [
     "build_examples",
     "build_system",
     "count_tokens",
+    "cut_at_rest",
+    "cut_to_fit",
+    "cut_to_sum_up",
     "format_for_name",
     "format_from_template",
     "is_reader",
     "is_search",
+    "may_leave",
     "parse_words",
     "read_history",
+    "retold",
     "signature",
     "told_when_needed",
+    "tried",
+    "turns_of",
+    "worded",
 ]

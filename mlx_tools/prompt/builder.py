@@ -12,6 +12,7 @@ from typing import Final
 from mlx_tools.errors import ConfigError
 from mlx_tools.prompt.catalog import build_catalog, count_tokens
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
+from mlx_tools.prompt.tool_format import ToolFormat
 from mlx_tools.prompt.words import PromptWords, parts
 from mlx_tools.spec import ToolSpec
 
@@ -41,6 +42,7 @@ def build_system(
     best: Callable[[], Sequence[ToolSpec]] | None = None,
     search: ToolSpec | None = None,
     neutraliser: Neutraliser,
+    native: ToolFormat | None = None,
 ) -> SystemPrompt:
     """The system prompt for a session.
 
@@ -48,21 +50,33 @@ def build_system(
     ``count`` counts them; past it ``best`` and ``search`` make a shortlist (`build_catalog`). What
     is not the project's own text (tools, project context, a persona) is neutralised. Raises
     `ConfigError` for a response mode or style that is unknown.
+
+    In style ``native`` the text is all that stands before the first question: what the template
+    itself writes, by ``native``, the system text and the tools in it.
     """
 
     def cost(line: str) -> int:
         return count(neutraliser.plain(line))  # as it stands in the prompt
 
-    catalog = build_catalog(tools, catalog_budget, cost, best=best, search=search)
+    def write(tool: ToolSpec, brief: bool) -> str:
+        assert native is not None
+        return native.written(tool, brief=brief)
+
+    is_native = style == "native" and native is not None
+    catalog = build_catalog(
+        *(tools, catalog_budget, cost), best=best, search=search, write=write if is_native else None
+    )
     writer = _Writer(neutraliser)
     if persona is None:
         writer.section(words.persona)
     else:
         writer.section("{{persona}}", {"persona": persona.strip()})
     writer.sentence(_of(words.response_modes, response_mode, "response mode"))
-    writer.section(_of(words.protocols, style, "prompt style"))
+    if not is_native:
+        writer.section(_of(words.protocols, style, "prompt style"))
     if catalog.lines:
-        writer.section(words.catalog, {"tools": "\n".join(catalog.lines)})
+        if not is_native:
+            writer.section(words.catalog, {"tools": "\n".join(catalog.lines)})
         if catalog.hidden:
             more = {"count": str(len(catalog.hidden))}
             if catalog.search:
@@ -73,7 +87,10 @@ def build_system(
         writer.section(words.no_tools)
     if project_context.strip():
         writer.section(words.project_context, {"context": project_context.strip()})
-    return SystemPrompt(str(writer), catalog.shown, catalog.hidden)
+    text = str(writer)
+    if is_native and native is not None:
+        text = native.begin(text, catalog.lines, neutraliser)
+    return SystemPrompt(text, catalog.shown, catalog.hidden)
 
 
 def _of(texts: Mapping[str, str], key: str, what: str) -> str:

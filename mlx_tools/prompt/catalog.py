@@ -85,8 +85,11 @@ def build_catalog(
     *,
     best: Callable[[], Sequence[ToolSpec]] | None = None,
     search: ToolSpec | None = None,
+    write: Callable[[ToolSpec, bool], str] | None = None,
 ) -> Catalog:
     """The catalog of ``tools`` within ``budget`` tokens, line ends included.
+
+    ``write`` writes a tool in another form, given whether it is to be brief.
 
     All tools are told of in the same detail, the most that fits, in their own order. Where the
     least that makes a tool usable (its arguments, and what it does) is too much, a shortlist is
@@ -95,28 +98,37 @@ def build_catalog(
     among the tools, then stands last, in a quarter of the budget if it can. One tool is always
     shown.
     """
-    for detail in _USABLE:
-        fitting = _fitting(tools, detail, budget, count, whole=True)
+    wide, narrow = _USABLE[0], _USABLE[-1]
+    usable = _USABLE if write is None else (wide, narrow)
+
+    def line(tool: ToolSpec, detail: _Detail) -> str:
+        return _line(tool, detail) if write is None else write(tool, detail is narrow)
+
+    for detail in usable:
+        fitting = _fitting(tools, detail, budget, count, line, whole=True)
         if len(fitting) == len(tools):
             return _catalog(fitting, tools)
-    last = _last(search, budget // 4, count)
-    left = budget - sum(count(f"{line}\n") for _, line in last)
+    last = _last(
+        search, budget // 4, count, [line(search, one) for one in usable] if search else []
+    )
+    left = budget - sum(count(f"{text}\n") for _, text in last)
     ordered = tools if best is None else best()
     kept: _Lines = []
-    for detail in _USABLE:
-        kept = _fitting(ordered, detail, left, count)
+    for detail in usable:
+        kept = _fitting(ordered, detail, left, count, line)
         if len(kept) >= min(LEAST_SHOWN, len(ordered)):
             break
     if not kept:
-        kept = [(ordered[0], _line(ordered[0], _USABLE[-1]))]
+        kept = [(ordered[0], line(ordered[0], narrow))]
     return _catalog(kept, tools, last)
 
 
-def _last(search: ToolSpec | None, budget: int, count: Callable[[str], int]) -> _Lines:
+def _last(
+    search: ToolSpec | None, budget: int, count: Callable[[str], int], lines: Sequence[str]
+) -> _Lines:
     """The search with its line, in the most detail that fits, or the least."""
     if search is None:
         return []
-    lines = [_line(search, detail) for detail in _USABLE]
     fitting = (line for line in lines if count(f"{line}\n") <= budget)
     return [(search, next(fitting, lines[-1]))]
 
@@ -137,6 +149,7 @@ def _fitting(
     detail: _Detail,
     budget: int,
     count: Callable[[str], int],
+    write: Callable[[ToolSpec, _Detail], str],
     *,
     whole: bool = False,
 ) -> _Lines:
@@ -145,7 +158,7 @@ def _fitting(
     kept: _Lines = []
     left = budget
     for tool in tools:
-        line = _line(tool, detail)
+        line = write(tool, detail)
         cost = count(f"{line}\n")
         if cost <= left:
             kept.append((tool, line))

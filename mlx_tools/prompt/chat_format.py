@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.markers import KNOWN_TOKENS
+from mlx_tools.prompt.tool_format import ToolFormat
 
 HINT: Final = "choose a format with --chat-format chatml|llama3|gemma|mistral|phi|plain"
 
 _PAIRS: Final = frozenset({"system", "user", "assistant", "reasoning", "system_in_user"})
-_OPTIONAL: Final = frozenset({"system", "reasoning", "answer_header", "history_header"})
-_LISTS: Final = frozenset({"control_tokens", "end_tokens", "trims"})
+_OPTIONAL: Final = frozenset({"system", "reasoning", "answer_header", "history_header", "tools"})
+_LISTS: Final = frozenset({"control_tokens", "end_tokens", "trims", "dialects"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,9 @@ class ChatFormat:
     the host begins its text; ``history_header`` stands before the text of an earlier turn, whose
     thought is not sent again. Both go on from ``assistant[0]``, so that a prompt only grows; where
     they are not given they close an empty thought, if the format has ``reasoning`` (the markers of
-    a thought). ``trims`` names the roles whose text the template strips of outer white space.
+    a thought). ``trims`` names the roles whose text the template strips of outer white
+    space, ``dialects`` the marks in it with which its model opens a call of its own. ``tools`` is
+    how its template tells of tools; where that is None, ``toolless`` says why.
     """
 
     name: str
@@ -51,6 +54,9 @@ class ChatFormat:
     answer_header: str | None = None
     history_header: str | None = None
     trims: tuple[str, ...] = ()
+    dialects: tuple[str, ...] = ()
+    tools: ToolFormat | None = None
+    toolless: str = field(default="its own template is not at hand", compare=False)
 
     def __post_init__(self) -> None:
         if self.opens_thought and self.reasoning is None:
@@ -82,13 +88,25 @@ class ChatFormat:
             return self.history_header
         return self.answering if self.opens_thought else self.assistant[0]
 
+    @property
+    def turn_ends(self) -> tuple[str, ...]:
+        """What ends the model's turn: its end tokens, and what opens the next one. Words that open
+        a turn do so at the start of a line, a newline before them."""
+        opening = self.user[0].strip()
+        if opening and not opening.startswith(("<", "[")):
+            opening = f"\n{opening}"
+        return tuple(dict.fromkeys(end for end in (*self.end_tokens, opening) if end))
+
     def to_json(self) -> dict[str, Any]:
         """The format as a JSON object, for a transcript's header."""
-        return {
-            field.name: list(value) if isinstance(value, tuple) else value
+        value = {
+            field.name: _to_json(getattr(self, field.name))
             for field in fields(self)
-            for value in (getattr(self, field.name),)
+            if field.compare
         }
+        if self.tools is None:
+            del value["tools"]
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ChatFormat:
@@ -109,9 +127,17 @@ def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:
     return "\n" * max(0, 2 - breaks) + f"{closing}\n\n"
 
 
+def _to_json(value: Any) -> Any:
+    if isinstance(value, ToolFormat):
+        return value.to_json()
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _from_json(key: str, value: Any) -> Any:
     if value is None and key in _OPTIONAL:
         return None
+    if key == "tools":
+        return ToolFormat.from_json(value)
     if key in _LISTS or key in _PAIRS:
         if not isinstance(value, list | tuple) or not {*map(type, value)} <= {str}:
             raise ValueError(f"{key} must be a list of strings")

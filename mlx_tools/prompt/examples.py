@@ -49,7 +49,7 @@ def style_named(name: str) -> Style:
     """A prompt style by its name. Raises `UsageError` for one that is unknown."""
     if name not in STYLES:
         raise UsageError(f"{name!r} is no prompt style", hint=f"choose one of {', '.join(STYLES)}")
-    return cast(Style, name)
+    return name
 
 
 def build_examples(words: PromptWords, tools: Sequence[ToolSpec], style: str) -> tuple[Turn, ...]:

@@ -14,6 +14,7 @@ from mlx_tools.prompt.catalog import names_in
 from mlx_tools.prompt.examples import build_examples
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Neutraliser
+from mlx_tools.prompt.tool_format import ToolFormat
 from mlx_tools.prompt.words import PromptWords
 from mlx_tools.protocol.rules import Style
 from mlx_tools.protocol.styles import write_answer
@@ -43,6 +44,7 @@ class Frame:
     tools: tuple[ToolSpec, ...]
     neutraliser: Neutraliser
     style: Style = "jsonl"
+    native: ToolFormat | None = None
     response_mode: str = "answer-first"
     project_context: str = ""
     persona: str | None = None
@@ -128,9 +130,12 @@ class Openings:
             best=best,
             search=search,
             neutraliser=frame.neutraliser,
+            native=frame.native,
         )
 
     def _shown(self, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+        if self.frame.style == "native":  # the model was trained on its form
+            return ()
         turns = build_examples(self.frame.words, tools, self.frame.style)
         return tuple({"role": turn.role, "content": turn.content} for turn in turns)
 

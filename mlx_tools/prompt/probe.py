@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought
 from mlx_tools.prompt.markers import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
 from mlx_tools.prompt.sandbox import Render, TemplateRefused, compile_template, literals_of
+from mlx_tools.prompt.tool_probe import ToolsUnknown, tools_from_template
+from mlx_tools.protocol.dialects import DIALECTS
 
 _SYSTEM: Final = "xqSystemTextxq"
 _USERS: Final = ("xqFirstQuestionxq", "xqSecondQuestionxq", "xqThirdQuestionxq")
@@ -70,7 +72,7 @@ def format_from_template(
     markers = _markers(literals_of(template), special_tokens)
     user_suffix, assistant = _headers(probe, turns, markers)
     ends = (_MARKER.findall(suffix) or _MARKER.findall(user_prefix))[:1]
-    return ChatFormat(
+    found = ChatFormat(
         name=name,
         bos=bos,
         system=system,
@@ -89,7 +91,31 @@ def format_from_template(
         ),
         end_tokens=tuple(dict.fromkeys(token for token in (eos_token, *ends) if token)),
         trims=probe.trims(has_system=system is not None),
+        dialects=tuple(
+            dict.fromkeys(one.open for one in DIALECTS if not one.line and one.open in template)
+        ),
     )
+    begins = bos_token if adds_bos else found.bos
+    return _with_tools(found, render, begins, (template, *special_tokens))
+
+
+def _with_tools(
+    chat_format: ChatFormat, render: Render, bos: str, written: Sequence[str]
+) -> ChatFormat:
+    """The format with how its template tells of tools, or why that cannot be told."""
+    known = {mark for one in DIALECTS for mark in (one.open, one.close) if mark}
+    marks = [mark for mark in known if any(mark in text for text in written)]
+    try:
+        tools = tools_from_template(render, chat_format, bos=bos, marks=marks)
+    except ToolsUnknown as unknown:
+        return replace(chat_format, toolless=str(unknown))
+    lines = [
+        f"\n{head.strip()}"
+        for head in (tools.before[0], tools.after[-1])
+        if head.strip() and not _MARKER.search(head)
+    ]
+    tokens = (*chat_format.control_tokens, *tools.marks, *lines)
+    return replace(chat_format, tools=tools, control_tokens=tuple(dict.fromkeys(tokens)))
 
 
 class _Probe:

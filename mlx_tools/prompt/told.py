@@ -7,11 +7,11 @@ that came with a question, those that a search found, and the reader once an out
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.prompt.finder import READER, Finder, is_reader, is_search, told_when_needed
-from mlx_tools.records import Header, ObservationRecord, UserRecord
+from mlx_tools.records import CompactedRecord, Header, ObservationRecord, Record, UserRecord
 from mlx_tools.spec import ToolSpec
 
 
@@ -28,6 +28,8 @@ class Told:
         self._request = header.shortlist_request
         self._finder: Finder | None = None
         self._names = set(header.shortlist)
+        self._listed = header.shortlist
+        self._left: set[str] = set()  # those whose lines have left the prompt
         if not self._shortlisted:
             self._names = {name for name, spec in permitted.items() if not told_when_needed(spec)}
 
@@ -45,11 +47,11 @@ class Told:
         if self._finder is None:
             listed = (s for s in self._permitted.values() if not told_when_needed(s))
             self._finder = Finder(listed)
-        return self._finder.offer(question, self._names, first)
+        return self._finder.offer(question, self._names - self._left, first)
 
     def ask(self, record: UserRecord, tool_choice: str) -> None:
         """Takes in a question, the tools it brings, and the tool that must be called."""
-        self._names.update(names_in("\n".join(record.tools)), (tool_choice,))
+        self._tell(*_brought(record), tool_choice)
 
     def observe(self, record: ObservationRecord) -> bool:
         """Takes in an observation, what was found with it; returns whether it is a search's.
@@ -57,10 +59,41 @@ class Told:
         An observation that names its own artifact was cut, and tells of the reader.
         """
         if record.artifact and record.artifact in (record.content or ""):
-            self._names.update(name for name in (READER,) if is_reader(self._permitted.get(name)))
-        spec = self._permitted.get(record.name)
-        if spec is None or not is_search(spec):
+            self._tell_of_reader()
+        if not self._searches(record):
             return False
-        if record.content is not None:
-            self._names.update(names_in(record.content))
+        self._tell(*_brought(record))
         return True
+
+    def compact(self, record: CompactedRecord, left: Iterable[Record]) -> None:
+        """Takes in that something was left out of the prompt, and where it can be read. ``left``
+        is what the prompt is made of now: tools whose lines are gone may be brought again."""
+        texts = (record.content, *record.observations.values())
+        if any(key in text for key in record.artifacts for text in texts):
+            self._tell_of_reader()
+        if self._shortlisted:
+            brought = (
+                _brought(one)
+                for one in left
+                if isinstance(one, UserRecord)
+                or (isinstance(one, ObservationRecord) and self._searches(one))
+            )
+            self._left = self._names.difference(self._listed, *brought)
+
+    def _tell(self, *names: str) -> None:
+        self._names.update(names)
+        self._left.difference_update(names)
+
+    def _searches(self, record: ObservationRecord) -> bool:
+        spec = self._permitted.get(record.name)
+        return spec is not None and is_search(spec)
+
+    def _tell_of_reader(self) -> None:
+        self._names.update(name for name in (READER,) if is_reader(self._permitted.get(name)))
+
+
+def _brought(record: UserRecord | ObservationRecord) -> Iterable[str]:
+    """The tools whose lines a question brings, or a search has found."""
+    if isinstance(record, UserRecord):
+        return names_in("\n".join(record.tools))
+    return names_in(record.content or "")

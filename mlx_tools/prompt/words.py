@@ -14,8 +14,12 @@ from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from mlx_tools.errors import ConfigError, ErrorCode
+from mlx_tools.messages import Style
 
-STYLES: Final = ("jsonl", "markdown-json", "xml")
+STYLES: Final[tuple[Style, ...]] = get_args(Style)
+WRITTEN_STYLES: Final = tuple(style for style in STYLES if style != "native")
+"""Those that we tell of; how a native call is written is the template's to tell."""
+
 LOOK_UP_MODE: Final = "rag-first"
 RESPONSE_MODES: Final = ("answer-first", LOOK_UP_MODE)
 
@@ -28,7 +32,7 @@ EXAMPLES: Final = "examples.toml"
 FILES: Final = (
     PERSONA,
     *map(MODE.format, RESPONSE_MODES),
-    *map(PROTOCOL.format, STYLES),
+    *map(PROTOCOL.format, WRITTEN_STYLES),
     MESSAGES,
     EXAMPLES,
 )
@@ -78,6 +82,19 @@ class SummaryWords:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionWords:
+    """How a conversation that has grown too long is summed up, and what stands in its place."""
+
+    request: str
+    told: Mapping[str, str]
+    summary: str
+    turns: str
+    turns_readable: str
+    observation: str
+    observation_readable: str
+
+
+@dataclass(frozen=True, slots=True)
 class PromptWords:
     """All texts, checked. Made by `parse_words`."""
 
@@ -93,14 +110,18 @@ class PromptWords:
     unanswered: str
     go_on: str
     forged: str
+    native_forged: str
+    no_calls: str
     cut: str
     edited: str
     cut_readable: str
     cite: str
     summary: SummaryWords
+    compaction: CompactionWords
     errors: Mapping[str, str]
     examples: ExampleWords
     corrections: Mapping[str, str] = field(default_factory=dict)
+    native_corrections: Mapping[str, str] = field(default_factory=dict)
 
     def error(self, code: str, *, name: str = "", reason: str = "") -> str:
         """What the model is told with this error code; ``name`` is the tool's, at most 500
@@ -109,12 +130,16 @@ class PromptWords:
         stop = "" if not reason or reason[-1] in ".!?…" else "."
         return _one_line(fill(self.errors[code], {"name": name, "reason": reason + stop}))
 
-    def correction(self, code: str) -> str:
+    def correction(self, code: str, style: str = "") -> str:
         """How to mend a line that was refused with this code; empty where there is no advice."""
-        return _one_line(self.corrections.get(code, ""))
+        own = self.native_corrections if style == "native" else {}
+        return _one_line(own.get(code, self.corrections.get(code, "")))
 
-    def asked(self, question: str, tools: Sequence[str] = ()) -> str:
-        """A question as the model reads it, with the lines of the tools that it brings."""
+    def asked(self, question: str, tools: Sequence[str] = (), *, no_calls: bool = False) -> str:
+        """A question as the model reads it, with the lines of the tools that it brings, and that
+        none may be called where nothing else can say so."""
+        if no_calls:
+            question = fill(self.no_calls.strip("\n"), {"question": question})
         if not tools:
             return question
         values = {"tools": "\n".join(tools), "question": question}
@@ -139,6 +164,31 @@ class PromptWords:
             for offset, said in parts
         )
         return self.summary.notice + "".join(lines)
+
+    def told(self, who: str, text: str, *, name: str = "") -> str:
+        """What the ``user``, the ``model`` or a ``tool`` (called ``name``) said, as it is told to
+        whoever sums it up."""
+        return fill(self.compaction.told[who], {"text": text, "name": name})
+
+    def summing_up(self, text: str) -> str:
+        """What the model is asked, for a summary of ``text``, a part of what was said."""
+        return fill(self.compaction.request, {"text": text})
+
+    def summed_up(self, summary: str) -> str:
+        """What stands in place of turns that were summed up."""
+        return fill(self.compaction.summary, {"summary": summary})
+
+    def turns_gone(self, name: str = "", key: str = "") -> str:
+        """What stands in place of turns, where it can be read with the tool ``name`` in the
+        artifact ``key``."""
+        said = self.compaction
+        return fill(said.turns_readable if key else said.turns, {"name": name, "id": key})
+
+    def observation_gone(self, name: str = "", key: str = "") -> str:
+        """The same in place of an observation."""
+        said = self.compaction
+        text = said.observation_readable if key else said.observation
+        return fill(text, {"name": name, "id": key})
 
     def edited_notice(self, arguments: Mapping[str, Any]) -> str:
         """What stands before the output of a call that a person gave these arguments."""
@@ -173,10 +223,11 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
     catalog = messages.table("catalog")
     turns = messages.table("turns")
     summary = messages.table("summary")
+    compaction = messages.table("compaction")
     return PromptWords(
         persona=_whole(PERSONA, texts),
         response_modes=_by_name(RESPONSE_MODES, MODE, texts),
-        protocols=_by_name(STYLES, PROTOCOL, texts),
+        protocols=_by_name(WRITTEN_STYLES, PROTOCOL, texts),
         catalog=catalog.text("tools", required=("tools",)),
         no_tools=catalog.text("none"),
         hidden=catalog.text("hidden", required=("count",)),
@@ -186,6 +237,8 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         unanswered=turns.text("unanswered"),
         go_on=turns.text("go_on"),
         forged=turns.text("forged"),
+        native_forged=turns.text("native_forged"),
+        no_calls=turns.text("no_calls", required=("question",)),
         cut=turns.text("cut", required=("omitted",)),
         edited=turns.text("edited", required=("arguments",)),
         cut_readable=turns.text("cut_readable", required=("omitted", "name", "id", "offset")),
@@ -196,8 +249,22 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
             notice=summary.text("notice"),
             part=summary.text("part", required=("offset", "summary")),
         ),
+        compaction=CompactionWords(
+            request=compaction.text("request", required=("text",)),
+            told={
+                "user": compaction.text("user", required=("text",)),
+                "model": compaction.text("model", required=("text",)),
+                "tool": compaction.text("tool", required=("name", "text")),
+            },
+            summary=compaction.text("summary", required=("summary",)),
+            turns=compaction.text("turns"),
+            turns_readable=compaction.text("turns_readable", required=("name", "id")),
+            observation=compaction.text("observation"),
+            observation_readable=compaction.text("observation_readable", required=("name", "id")),
+        ),
         errors=messages.table("errors").texts(CODES, allowed=_NAMES),
         corrections=messages.table("corrections").texts(CODES, complete=False),
+        native_corrections=messages.table("native_corrections").texts(CODES, complete=False),
         examples=_examples(_Table.parse(EXAMPLES, texts)),
     )
 

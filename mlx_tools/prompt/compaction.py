@@ -1,0 +1,212 @@
+"""What leaves a prompt that grows too large: the oldest observations first, then the oldest turns.
+
+Pure: texts are counted by a function that is given, and what is decided is a `CompactedRecord`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from mlx_tools.prompt.finder import READER
+from mlx_tools.prompt.render import Prompt
+from mlx_tools.prompt.words import PromptWords
+from mlx_tools.records import (
+    CompactedRecord,
+    CompletionRecord,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
+
+Render = Callable[[Prompt], str]
+Count = Callable[[str], int]
+
+_KEY: Final = "0f8b5c31d9e7462aa4c08e6b17f3d295"
+"""What the id of an artifact looks like, where there is none yet."""
+_GAIN: Final = 2
+"""An observation gives way to a reference where it is so many times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is to leave a prompt: the observations of ``calls``, and its first ``gone`` records."""
+
+    calls: tuple[str, ...] = ()
+    gone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What would stand in place of what leaves, before anything is kept.
+
+    ``readable``: the model can read what left. ``summary`` is as long as one would be, empty where
+    the turns are not summed up.
+    """
+
+    words: PromptWords
+    readable: bool
+    summary: str = ""
+
+    def record(self, cut: Cut) -> CompactedRecord:
+        """A record to try a cut with: it says about as much as the one that will be written."""
+        keys = dict.fromkeys(("", *cut.calls), _KEY) if self.readable else {}
+        content, observations = worded(cut, keys, self.words)
+        if self.summary:
+            content = f"{self.words.summed_up(self.summary)}\n{content}"
+        return CompactedRecord(
+            reason="full", gone=cut.gone, content=content, observations=observations
+        )
+
+    @property
+    def of_call(self) -> str:
+        """What stands in place of an observation."""
+        return self.words.observation_gone(READER, _KEY if self.readable else "")
+
+
+def tried(prompt: Prompt, record: CompactedRecord) -> Prompt:
+    """The prompt as it would be with the record."""
+    other = prompt.copy()
+    other.add(record)
+    return other
+
+
+def cut_to_fit(
+    prompt: Prompt, stand: Stand, render: Render, count: Count, *, size: int, limit: int
+) -> Cut | None:
+    """What must leave so that the prompt takes at most ``limit`` of a context of ``size`` tokens;
+    None where nothing helps.
+
+    What leaves is much at once, down to half of the context or of what could leave, so that the
+    next turns find the beginning of the prompt in the server's cache again. The observations that
+    the model has not seen yet leave last, only as many as must, and only where it can read them.
+    """
+    steps = _steps(prompt, stand)
+    late = _long(prompt, stand, late=True) if stand.readable else []
+    early = len(steps) - 1
+    steps += [
+        Cut((*steps[-1].calls, *late[: number + 1]), steps[-1].gone) for number in range(len(late))
+    ]
+
+    @cache
+    def cost(number: int) -> int:
+        return count(render(tried(prompt, stand.record(steps[number]))))
+
+    floor = cost(early)
+    if floor <= limit:
+        aim = min(limit, max(size // 2, (floor + limit) // 2))
+        first, last = 1, early
+    else:
+        aim, first, last = limit, early + 1, len(steps) - 1
+    number = bisect_left(range(first, last + 1), True, key=lambda n: cost(n) <= aim) + first
+    return steps[number] if number <= last else None
+
+
+def cut_to_sum_up(
+    prompt: Prompt, stand: Stand, render: Render, count: Count, *, size: int
+) -> Cut | None:
+    """The oldest turns, as many as must leave so that the rest takes half of the context, or all
+    that can where that is not enough; None where not even these bring it below four fifths."""
+    places = _places(prompt.records)
+
+    @cache
+    def cost(place: int) -> int:
+        return count(render(tried(prompt, stand.record(Cut(gone=place)))))
+
+    if not places or 5 * cost(places[-1]) >= 4 * size:
+        return None
+    number = bisect_left(places, True, key=lambda place: cost(place) <= size // 2)
+    return Cut(gone=places[min(number, len(places) - 1)])
+
+
+def cut_at_rest(prompt: Prompt) -> Cut | None:
+    """All turns before the last question, or that too where there is no other; None where nothing
+    was said. For a session in which nothing is being answered."""
+    records = prompt.records
+    asked = [place for place, one in enumerate(records) if isinstance(one, UserRecord) and place]
+    gone = asked[-1] if asked else len(records)
+    return Cut(gone=gone) if gone else None
+
+
+def worded(cut: Cut, keys: Mapping[str, str], words: PromptWords) -> tuple[str, Mapping[str, str]]:
+    """What stands in place of the turns that leave, empty where none do, and of each observation.
+
+    ``keys`` are the artifacts that keep it, by call, and those of the turns under an empty key;
+    what has none is only told of.
+    """
+    content = words.turns_gone(READER, keys.get("", "")) if cut.gone else ""
+    return content, {call: words.observation_gone(READER, keys.get(call, "")) for call in cut.calls}
+
+
+def may_leave(prompt: Prompt, gone: int, *, answering: bool) -> bool:
+    """Whether so many records may leave the prompt: whole turns, and not the one that is open
+    where a question is being answered."""
+    ends = [] if answering else [len(prompt.records)]
+    return gone in (0, *_places(prompt.records), *ends)
+
+
+def retold(prompt: Prompt, gone: int, words: PromptWords) -> str:
+    """The first ``gone`` records of the prompt in words, and before them what stands in place of
+    those that left earlier."""
+    lines = [prompt.gone] if prompt.gone else []
+    lines += _told(prompt.records[:gone], words)
+    return "\n\n".join(lines)
+
+
+def turns_of(prompt: Prompt, gone: int) -> int:
+    """How many completions are among the first ``gone`` records of the prompt."""
+    return sum(isinstance(record, CompletionRecord) for record in prompt.records[:gone])
+
+
+def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
+    for record in records:
+        match record:
+            case UserRecord():
+                yield words.told("user", record.content)
+            case CompletionRecord() if record.counted.strip():
+                yield words.told("model", record.counted.strip())
+            case ObservationRecord():
+                said = record.content if record.error is None else record.error.message
+                yield words.told("tool", said or "", name=record.name)
+
+
+def _steps(prompt: Prompt, stand: Stand) -> list[Cut]:
+    """What leaves, step by step: each holds all of the one before. The first is nothing."""
+    steps = [Cut()]
+    for call in _long(prompt, stand):
+        steps.append(Cut((*steps[-1].calls, call)))
+    calls = steps[-1].calls
+    for place in _places(prompt.records):
+        left = {record.call for record in _observations(prompt.records[place:])}
+        steps.append(Cut(tuple(call for call in calls if call in left), place))
+    return steps
+
+
+def _places(records: Sequence[Record]) -> list[int]:
+    """Where turns begin, but for the first: what stands before can leave, the last turn stays.
+
+    A question begins the turn that answers it.
+    """
+    return [
+        place
+        for place, one in enumerate(records)
+        if (place and isinstance(one, UserRecord))
+        or (isinstance(one, CompletionRecord) and not isinstance(records[place - 1], UserRecord))
+    ]
+
+
+def _long(prompt: Prompt, stand: Stand, *, late: bool = False) -> list[str]:
+    """The calls whose observations are worth replacing, those of the last turn (``late``) or of
+    the turns before it, the oldest first."""
+    records = prompt.records
+    last = [0, *_places(records)][-1]
+    some = records[last:] if late else records[:last]
+    sizes = ((record.call, len(record.content or "")) for record in _observations(some))
+    return [call for call, size in sizes if size > _GAIN * len(stand.of_call)]
+
+
+def _observations(records: Sequence[Record]) -> Iterator[ObservationRecord]:
+    return (one for one in records if isinstance(one, ObservationRecord) and one.error is None)

@@ -1,0 +1,517 @@
+"""How a model's own template writes tools, calls and results, found out from the template.
+
+As `mlx_tools.prompt.probe` does for turns: the template is rendered with words that cannot be
+mistaken for its own, what stands between them is read off, and what was read off must give other
+conversations too, byte by byte. What does not can be put together no other way than by the template
+itself, which may rewrite what was sent before; then there is no style ``native`` for the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+from mlx_tools.errors import ChatFormatError
+from mlx_tools.prompt.chat_format import ChatFormat
+from mlx_tools.prompt.sandbox import Render, TemplateRefused
+from mlx_tools.prompt.tool_format import Slots, ToolFormat, filled, slots_of
+from mlx_tools.protocol.dialects import DIALECTS, Dialect
+
+_SYSTEM: Final = "xqSystemTextxq"
+_QUESTION: Final = "xqQuestionTextxq"
+_SAID: Final = "xqCallTextxq"
+_RESULT: Final = 'xq{}Resultxq "'
+_ORDINALS: Final = ("First", "Second", "Third")
+
+Message = Mapping[str, Any]
+
+
+class ToolsUnknown(Exception):
+    """Why a template's way with tools cannot be learnt, for a person."""
+
+
+class _CallsUnwritten(ToolsUnknown):
+    """The template leaves it to what was said how calls are written."""
+
+
+class _Called(NamedTuple):
+    """A call of the probe: its tool's name, its id, its one argument's name and value."""
+
+    name: str
+    id: str
+    key: str
+    value: str
+
+    @property
+    def function(self) -> dict[str, Any]:
+        """The tool that is called, as a template gets it."""
+        parameter = {"type": "string", "description": f"{self.key} of it"}
+        return {
+            "name": self.name,
+            "description": f"Does {self.name}.",
+            "parameters": {
+                "type": "object",
+                "properties": {self.key: parameter},
+                "required": [self.key],
+            },
+        }
+
+
+_CALLS: Final = tuple(
+    _Called(f"xq{one}Toolxq", f"xq{one[0]}aaaaq{n}", f"xq{one}Keyxq", f"xq{one}Valuexq")
+    for n, one in enumerate(_ORDINALS)
+)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a template takes what it is given: tools beside the messages or in the system message,
+    a system message or none, a call's arguments as an object or a string, what a message that
+    calls says beside, content as text or in parts."""
+
+    beside: bool = True
+    system: bool = True
+    arguments: bool = True
+    empty: str | None = ""
+    parts: bool = False
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """How tools are written, and where they begin and end in a text."""
+
+    wrapped: bool
+    indent: int
+    compact: bool
+    margin: str
+    separator: str
+    begin: int
+    end: int
+
+
+class _Template:
+    """Renders conversations with tools, all of them in one way."""
+
+    def __init__(self, render: Render, way: _Way) -> None:
+        self._render, self.way = render, way
+
+    def text(self, *messages: Message, system: str = _SYSTEM, tools: int = 2) -> str:
+        """What the template writes; raises `ToolsUnknown` where it refuses."""
+        way = self.way
+        functions = [call.function for call in _CALLS[:tools]]
+        options: dict[str, Any] = {}
+        lead: list[dict[str, Any]] = [{"role": "system", "content": system}] if way.system else []
+        if way.beside and tools:
+            options["tools"] = [{"type": "function", "function": one} for one in functions]
+        elif tools:
+            lead[0]["tools"] = json.dumps(functions)
+        sent = [*lead, *(dict(message) for message in messages)]
+        for message in sent:
+            content = message.get("content")
+            if way.parts and isinstance(content, str):
+                message["content"] = [{"type": "text", "text": content}]
+        try:
+            return self._render(sent, ask=True, **options)
+        except (TemplateRefused, ChatFormatError) as error:
+            raise ToolsUnknown(f"its template refuses it: {error}") from None
+
+    def calling(self, count: int) -> Message:
+        """A message that makes so many calls."""
+        return {
+            "role": "assistant",
+            "content": self.way.empty,
+            "tool_calls": [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.name,
+                        "arguments": {call.key: call.value}
+                        if self.way.arguments
+                        else json.dumps({call.key: call.value}),
+                    },
+                }
+                for call in _CALLS[:count]
+            ],
+        }
+
+
+def _asking(text: str = _QUESTION) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _result(number: int) -> Message:
+    call = _CALLS[number]
+    content = _RESULT.format(_ORDINALS[number])
+    return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": content}
+
+
+def tools_from_template(
+    render: Render, chat_format: ChatFormat, *, bos: str, marks: Sequence[str]
+) -> ToolFormat:
+    """How the template writes tools, in ``chat_format``, which was read from it too.
+
+    ``bos`` is what it writes first of all and the prompt does not, or writes by itself. ``marks``
+    are the dialects' marks that stand in the template or are tokens of the model. Raises
+    `ToolsUnknown`, which says why it cannot be told.
+    """
+    template, opened = _that_lists(render)
+    listing = _listing(opened)
+    opening, asked = _opening(opened, listing, bos, chat_format)
+    if asked != chat_format.user[1] + chat_format.assistant[0]:
+        raise ToolsUnknown("its template asks for an answer otherwise where there are tools")
+    learnt = _Learner(chat_format, marks).turns(render, template.way)
+    family = _BY_NAME.get(learnt.dialect)
+    tools = ToolFormat(
+        opening=opening,
+        toolless=_toolless(chat_format),
+        wrapped=listing.wrapped,
+        indent=listing.indent,
+        compact=listing.compact,
+        margin=listing.margin,
+        separator=listing.separator,
+        dialect=learnt.dialect,
+        call=learnt.call,
+        close=learnt.close if learnt.close or family is None else family.close,
+        before=learnt.before,
+        between=learnt.between,
+        after=learnt.after,
+        encoded=learnt.encoded,
+    )
+    _Check(_Template(render, learnt.way), tools, chat_format, bos, learnt.rendered).run()
+    return tools
+
+
+# --- the tools --------------------------------------------------------------------------------
+
+
+def _that_lists(render: Render) -> tuple[_Template, str]:
+    """The template in the first way in which it tells of tools, and what it writes so."""
+    fault: ToolsUnknown | None = None
+    differs = taken = False
+    for beside, system, parts in product((True, False), (True, False), (False, True)):
+        if not (beside or system):
+            continue
+        template = _Template(render, _Way(beside=beside, system=system, parts=parts))
+        try:
+            written = template.text(_asking())
+            differs = differs or written != template.text(_asking(), tools=0)
+            taken = True
+        except ToolsUnknown as refused:
+            fault = fault or refused
+            continue
+        if all(call.name in written for call in _CALLS[:2]) and _QUESTION in written:
+            return template, written
+    if differs:
+        raise ToolsUnknown("its template does not tell of tools by name")
+    if fault is not None and not taken:
+        raise fault
+    raise ToolsUnknown("its template has no tools")
+
+
+def _listing(text: str) -> _Listing:
+    """How the two tools stand in ``text``."""
+    first, second = (call.function for call in _CALLS[:2])
+    for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
+        for margin in {"", " " * indent}:
+            form = _form(wrapped, indent, compact, margin)
+            begin, middle = form.listed(first), form.listed(second)
+            if text.count(begin) == 1 and text.count(middle) == 1:
+                at, then = text.index(begin), text.index(middle)
+                end = at + len(begin)
+                if end <= then:
+                    separator = text[end:then]
+                    return _Listing(
+                        wrapped, indent, compact, margin, separator, at, then + len(middle)
+                    )
+    raise ToolsUnknown("its template tells of tools in another form than JSON")
+
+
+def _form(wrapped: bool, indent: int, compact: bool, margin: str) -> ToolFormat:
+    """A format of which nothing is known but how it writes a tool."""
+    return ToolFormat(
+        **dict.fromkeys(("opening", "toolless", "before", "between", "after"), ("",)),
+        wrapped=wrapped,
+        indent=indent,
+        compact=compact,
+        margin=margin,
+        separator="",
+        dialect="",
+        call=("", ""),
+        close="",
+        encoded=False,
+    )
+
+
+def _opening(text: str, listing: _Listing, bos: str, chat_format: ChatFormat) -> tuple[Slots, str]:
+    """What stands before the question, and what behind it."""
+    if text.count(_QUESTION) != 1 or text.count(_SYSTEM) > 1:
+        raise ToolsUnknown("its template writes a message more than once where there are tools")
+    at = text.index(_QUESTION)
+    if at < listing.end:
+        raise ToolsUnknown("its template tells of tools behind the question")
+    before = text[: listing.begin], text[listing.end : at]
+    system = {"system": _SYSTEM}
+    slots = (*slots_of(before[0], system), "tools", *slots_of(before[1], system))
+    if _SYSTEM not in text:
+        between = chat_format.system_in_user
+        slots = (*slots[:-1], slots[-1] + between[0], "system", between[1])
+    return (slots[0].removeprefix(bos), *slots[1:]), text[at + len(_QUESTION) :]
+
+
+def _toolless(chat_format: ChatFormat) -> Slots:
+    """What stands before the first question where there are no tools."""
+    user = chat_format.user[0]
+    if chat_format.system is None:
+        before, after = chat_format.system_in_user
+        return (user + before, "system", after)
+    return (chat_format.system[0], "system", chat_format.system[1] + user)
+
+
+# --- calls and results ------------------------------------------------------------------------
+
+_BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
+_BEGINS: Final = re.compile(r'\s*\[?\s*\{\s*"(\w+)"\s*:\s*"')
+"""How a call in JSON begins, up to its tool's name."""
+
+
+class _Learnt(NamedTuple):
+    """What turns look like in which calls are made and answered; as in `ToolFormat`.
+
+    ``rendered``: the template writes calls that it is given apart from what was said.
+    """
+
+    way: _Way
+    rendered: bool
+    dialect: str
+    call: tuple[str, str]
+    close: str
+    before: Slots
+    between: Slots
+    after: Slots
+    encoded: bool
+
+
+class _Learner:
+    """Reads off what calls and their results look like in a chat format's turns."""
+
+    def __init__(self, chat_format: ChatFormat, marks: Sequence[str]) -> None:
+        self._format, self._marks = chat_format, marks
+
+    def turns(self, render: Render, way: _Way) -> _Learnt:
+        """What the first way says in which the template takes calls and results at all."""
+        fault: ToolsUnknown | None = None
+        unwritten = False
+        for arguments, empty, calls, results in product((True, False), ("", None), (2, 1), (2, 1)):
+            if results == 1 and calls == 2:
+                continue
+            template = _Template(render, replace(way, arguments=arguments, empty=empty))
+            try:
+                return self._rendered(template, calls, results)
+            except ToolsUnknown as unknown:
+                fault = fault or unknown
+                unwritten = unwritten or isinstance(unknown, _CallsUnwritten)
+        for results in (2, 1) if unwritten else ():
+            try:
+                return self._unrendered(_Template(render, way), results)
+            except ToolsUnknown as unknown:
+                fault = unknown
+        assert fault is not None
+        raise fault
+
+    def _rendered(self, template: _Template, calls: int, results: int) -> _Learnt:
+        """A template that writes calls which it is given apart from what was said."""
+        text = template.text(
+            _asking(), template.calling(calls), *(_result(number) for number in range(results))
+        )
+        turn, (between, after), encoded = self._results(text, results)
+        if not any(text in turn for text in (_CALLS[0].name, _CALLS[0].value)):
+            raise _CallsUnwritten("its template does not write calls")
+        header = next((h for h in self._headers if turn.startswith(h)), None)
+        if header is None:
+            raise ToolsUnknown("its template opens a turn that calls otherwise than others")
+        said = turn[len(header) :]
+        last = _CALLS[calls - 1].value
+        if any(said.count(call.value) != 1 for call in _CALLS[:calls]):
+            raise ToolsUnknown("its template does not write the arguments of a call")
+        begin, _, rest = said.partition(_CALLS[0].name)
+        behind = said[said.index(last) + len(last) :]
+        dialect = self._dialect(begin, said[: said.index(last)] + behind)
+        close, head = self._end(behind, dialect)
+        if not rest or any(_CALLS[0].id in part for part in (begin, rest.partition(last)[0])):
+            raise ToolsUnknown("its template writes a call with an id that is the host's")
+        call = begin, self._before_arguments(rest, dialect)
+        gaps = _gaps(head, between, after)
+        name = dialect.name if dialect is not None else ""
+        return _Learnt(template.way, True, name, call, close, *gaps, encoded)
+
+    def _unrendered(self, template: _Template, results: int) -> _Learnt:
+        """A template that leaves it to the model's text how calls are written."""
+        dialect = self._only_dialect()
+        said = {"role": "assistant", "content": _SAID}
+        text = template.text(_asking(), said, *(_result(number) for number in range(results)))
+        turn, (between, after), encoded = self._results(text, results)
+        if turn.count(_SAID) != 1:
+            raise ToolsUnknown("its template does not write what was said before a tool's result")
+        header, _, behind = turn.partition(_SAID)
+        if header not in self._headers or not behind.startswith(self._format.assistant[1]):
+            raise ToolsUnknown("its template opens or ends a turn before results otherwise")
+        head = behind[len(self._format.assistant[1]) :]
+        call, close = (dialect.open, ""), dialect.close if dialect.close in self._marks else ""
+        if dialect.body == "json" and dialect.name_key:
+            bracket, end = ("[", "]") if dialect.form == "array" else ("", "")
+            begin = f'{dialect.open}{bracket}{{"{dialect.name_key}": "'
+            call, close = (begin, f'", "{dialect.arguments_key}": '), end + close
+        gaps = _gaps(head, between, after)
+        return _Learnt(template.way, False, dialect.name, call, close, *gaps, encoded)
+
+    @property
+    def _headers(self) -> tuple[str, ...]:
+        """What may open an assistant's turn, the longest first."""
+        known = self._format
+        found = {known.assistant[0], known.remembered, known.answering}
+        return tuple(sorted(found, key=len, reverse=True))
+
+    def _results(self, text: str, results: int) -> tuple[str, tuple[str | None, str], bool]:
+        """The model's turn up to the first result, what stands between results (None for one alone)
+        and after them, and whether they are JSON strings."""
+        contents = [_RESULT.format(one) for one in _ORDINALS[:results]]
+        quoted = [json.dumps(content) for content in contents]
+        encoded = all(content in text for content in quoted)
+        if encoded:
+            contents = quoted
+        places = [text.find(content) for content in contents]
+        if text.count(_QUESTION) != 1 or -1 in places or places != sorted(places):
+            raise ToolsUnknown("its template does not write the results of tools in their order")
+        start = text.index(_QUESTION) + len(_QUESTION)
+        turn, behind = text[start : places[0]], text[places[-1] + len(contents[-1]) :]
+        if not turn.startswith(self._format.user[1]):
+            raise ToolsUnknown("its template ends a question otherwise where a call follows")
+        if not behind.endswith(self._format.assistant[0]):
+            raise ToolsUnknown("its template does not ask for an answer to results as to questions")
+        after = behind[: len(behind) - len(self._format.assistant[0])]
+        between = text[places[0] + len(contents[0]) : places[1]] if results == 2 else None
+        in_json = re.search(r'"\s*:\s*\Z', turn) is not None
+        return turn[len(self._format.user[1]) :], (between, after), encoded or in_json
+
+    def _end(self, behind: str, dialect: Dialect | None) -> tuple[str, str]:
+        """What closes the last call, and what stands between the turn's end and the results."""
+        suffix = self._format.assistant[1]
+        if suffix and suffix in behind:
+            closing, _, head = behind.partition(suffix)
+        elif not suffix and dialect is not None and dialect.close and dialect.close in behind:
+            closing, _, head = behind.rpartition(dialect.close)
+            closing += dialect.close
+        else:
+            raise ToolsUnknown("its template ends a turn that calls otherwise than others")
+        if "}" in closing:
+            closing = closing[closing.rindex("}") + 1 :]
+        elif dialect is not None:
+            closing = dialect.close
+        return closing, head
+
+    def _before_arguments(self, rest: str, dialect: Dialect | None) -> str:
+        """What stands between a call's name and its arguments."""
+        before = rest[: rest.index(_CALLS[0].key)]
+        if dialect is None or dialect.body in ("json", "named_json"):
+            brace = before.rfind("{")
+            if brace < 0 or before[brace + 1 :].strip(' \n"'):
+                raise ToolsUnknown("its template writes a call's arguments in a form of its own")
+            return before[:brace]
+        return before[: before.rfind("<")] if "<" in before else ""
+
+    def _dialect(self, begin: str, said: str) -> Dialect | None:
+        """The family in whose form a call is written that begins so; None for a bare object."""
+        found = [one for one in DIALECTS if not one.line and one.open in said]
+        if not found and (bare := _BEGINS.fullmatch(begin)) and bare[1] == "name":
+            return None
+
+        def fits(one: Dialect) -> tuple[int, int]:
+            named = _BEGINS.fullmatch(begin.partition(one.open)[2])
+            if named is not None and begin.startswith(one.open):
+                return 2 * (one.body == "json" and one.name_key == named[1]) - 1, len(one.open)
+            inner = sum(mark in said for mark in one.inner)
+            right = one.body != "json" and (inner > 0 or not one.inner)
+            return 2 * right - 1, inner
+
+        best = max(found, key=fits, default=None)
+        if best is None or fits(best)[0] < 0:
+            raise ToolsUnknown("its template writes calls in a form that is not known")
+        return best
+
+    def _only_dialect(self) -> Dialect:
+        """The one family whose mark is in the template or among the model's tokens."""
+        found = [one for one in DIALECTS if one.open in self._marks and not one.line]
+        opens = {one.open for one in found}
+        if len(opens) != 1:
+            which = f"several: {', '.join(sorted(opens))}" if opens else "none that is known"
+            raise ToolsUnknown(f"its template does not say in which form it calls ({which})")
+        return found[0]
+
+
+def _gaps(head: str, between: str | None, after: str) -> tuple[Slots, Slots, Slots]:
+    """What stands around results, with slots for the ids and names of calls."""
+    first, second = _CALLS[:2]
+    before = slots_of(head, {"next_id": first.id, "next_name": first.name})
+    if between is None:  # each result in a turn of its own
+        behind = slots_of(after, {"id": first.id, "name": first.name})
+        return before, (*behind[:-1], behind[-1] + before[0], *before[1:]), behind
+    values = {"id": first.id, "name": first.name, "next_id": second.id, "next_name": second.name}
+    return (
+        before,
+        slots_of(between, values),
+        slots_of(after, {"id": second.id, "name": second.name}),
+    )
+
+
+# --- whether it holds ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Other conversations, put together and compared with what the template makes of them."""
+
+    template: _Template
+    tools: ToolFormat
+    chat_format: ChatFormat
+    bos: str
+    rendered: bool
+
+    def run(self) -> None:
+        """Raises `ToolsUnknown` where one differs."""
+        self._one("xqOtherSystemxq", 1)
+        self._one("xqOther\nlines of itxq", 3)
+
+    def _one(self, system: str, count: int) -> None:
+        known, question = self.chat_format, "xqOtherQuestionxq"
+        listed = [self.tools.listed(call.function) for call in _CALLS[:count]]
+        begun = self._begun(system, self.tools.separator.join(listed))
+        asked = begun + question + known.user[1]
+        given: dict[str, Any] = {"system": system, "tools": count}
+        text = self.template.text(_asking(question), **given).removeprefix(self.bos)
+        if text != asked + known.assistant[0]:
+            raise ToolsUnknown("its template tells of tools in no fixed form")
+        call = {"role": "assistant", "content": _SAID}
+        said = self.template.calling(1) if self.rendered else call
+        text = self.template.text(_asking(question), said, _result(0), **given)
+        content = _RESULT.format(_ORDINALS[0])
+        content = json.dumps(content) if json.dumps(content) in text else content
+        values = {"id": _CALLS[0].id, "name": _CALLS[0].name}
+        values |= {f"next_{key}": value for key, value in values.items()}
+        before, after = (filled(slots, values) for slots in (self.tools.before, self.tools.after))
+        end = known.assistant[1] + before + content + after + known.assistant[0]
+        if question + known.user[1] not in text or not text.endswith(end):
+            raise ToolsUnknown("its template writes results in no fixed form")
+
+    def _begun(self, system: str, listed: str) -> str:
+        """What the template writes before the question, where it takes no system text without."""
+        opening = self.tools.opening
+        if self.template.way.system:
+            return filled(opening, {"system": system, "tools": listed})
+        before, after = self.chat_format.system_in_user
+        text = filled(opening, {"system": "", "tools": listed})
+        return text[: len(text) - len(before + after)]
