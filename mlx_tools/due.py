@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from mlx_tools.messages import Strategy, ToolCall
+from mlx_tools.messages import Strategy
 from mlx_tools.protocol import ReadingRules
 from mlx_tools.records import CallRecord, Record
 from mlx_tools.spec import ToolSpec
@@ -25,21 +24,11 @@ class Thought:
     budget: int
 
 
-class Observed(NamedTuple):
-    """What a call was answered: its output as the model sees it, or why it ``failed``."""
-
-    text: str
-    failed: bool = False
-    call: ToolCall | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Complete:
     """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``).
 
-    ``strategy`` says how. ``tools`` are those that the model was told of, ``question`` what was
-    asked last, ``answered`` the calls that have been answered since and ``observed`` how all calls
-    ended: what guided decoding goes by.
+    ``strategy`` says how. ``tools`` are those that the model was told of.
     """
 
     turn: int
@@ -49,9 +38,6 @@ class Complete:
     thought: Thought | None = None
     strategy: Strategy = "free"
     tools: Mapping[str, ToolSpec] = field(default_factory=dict)
-    question: str = ""
-    answered: tuple[ToolCall, ...] = ()
-    observed: tuple[Observed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

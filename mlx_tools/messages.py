@@ -5,20 +5,23 @@ Nothing here knows how they are read, shown or stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from mlx_tools.errors import ErrorCode
 
-Style = Literal["jsonl", "markdown-json", "xml"]
-"""How protocol lines are written: `mlx_tools.protocol.styles`."""
+Style = Literal["jsonl", "markdown-json", "xml", "native"]
+"""How messages are written: as `mlx_tools.protocol.styles` has it, or (native) as the model's own
+template does."""
 
-Strategy = Literal["free", "guided", "grammar"]
+Strategy = Literal["auto", "free", "guided", "grammar"]
+"""How a completion comes about: held where a message begins, never held, held from its first
+character on, or masked by a grammar."""
 
 LongObservations = Literal["cut", "summary"]
+Compaction = Literal["off", "auto"]
 """What a model is shown of an output that is too long: head and tail, or a summary between them."""
-"""How a completion came about: written freely, guided hole by hole, or masked by a grammar."""
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 """Why a completion ended: by itself, by its token limit, or (a break of format) at native tool
@@ -74,3 +77,17 @@ class Usage:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """The sums. One that a completion did not report is unknown for all."""
+
+    def total(values: list[int | None]) -> int | None:
+        known = [v for v in values if v is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+    return Usage(
+        prompt_tokens=total([u.prompt_tokens for u in usages]),
+        cached_tokens=total([u.cached_tokens for u in usages]),
+        completion_tokens=total([u.completion_tokens for u in usages]),
+    )

@@ -5,12 +5,13 @@ Nothing here knows how they come about, are shown or stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import (
+    Compaction,
     ErrorInfo,
     FinishReason,
     LongObservations,
@@ -18,6 +19,11 @@ from mlx_tools.messages import (
     Style,
     Usage,
 )
+
+MendKind = Literal["name", "key", "value", "bracket", "envelope", "end", "quote"]
+"""What did not fit: a tool's name; a key, a value or the punctuation of its arguments; white space
+and what stands around arguments; that the text ended; or, without a request, a quote in an answer
+that is not escaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +39,9 @@ class Header:
     configured at the time besides what this session was allowed, empty where that is ``policy``
     itself. ``parent`` names the session and the call that this one runs within, where it does.
     ``long_observations`` says what the model is shown of an output that is too long: a ``cut`` one,
-    or a ``summary`` too. ``seal`` shows whoever has the store's secret that nobody changed the
-    header since.
+    or a ``summary`` too. ``context`` is how many tokens the model can take, None where nobody says,
+    ``compact`` whether it sums up what was said when that fills (``auto``). ``seal`` shows whoever
+    has the store's secret that nobody changed the header since.
     """
 
     type: ClassVar[str] = "header"
@@ -45,8 +52,7 @@ class Header:
     backend: Mapping[str, Any] = field(default_factory=dict)
     chat_format: Mapping[str, Any] = field(default_factory=dict)
     style: Style = "jsonl"
-    strategy: str = "free"
-    request_weight: float = 1.0
+    strategy: Strategy = "free"
     reasoning: str | int = "off"
     sampling: Mapping[str, Any] = field(default_factory=dict)
     response_mode: str = "answer-first"
@@ -70,6 +76,8 @@ class Header:
     history: tuple[Mapping[str, str], ...] = ()
     require_tools: tuple[str, ...] = ()
     long_observations: LongObservations = "cut"
+    context: int | None = None
+    compact: Compaction = "off"
     seal: str = ""
 
 
@@ -109,6 +117,7 @@ class UserRecord:
     """A question. ``at`` is the wall clock (ISO 8601, UTC); it never reaches the prompt.
 
     ``tools`` are the lines of the tools that match it and that the model had not been told of.
+    ``piped`` is how many characters at the end of ``content`` nobody typed: what was piped in.
     """
 
     type: ClassVar[str] = "user"
@@ -116,6 +125,7 @@ class UserRecord:
     at: str = ""
     tool_choice: str | None = None
     tools: tuple[str, ...] = ()
+    piped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +135,13 @@ class CompletionRecord:
     ``prompt`` is what the model was asked with, but for the first ``kept`` characters, which are
     those of the prompt before it: as prompts only grow, all of that one. It is None where it was
     not written down (format version 1). ``prefix`` is what the host wrote at the start of the
-    model's turn, ``text`` what the model wrote after it (with ``guided``: what both wrote),
-    ``counted`` what of both goes on in the prompt. ``requests`` is how often the backend was asked,
-    ``pieces`` in how many pieces text came: with a stock server as many as tokens. ``usage`` adds
-    up all requests. ``error`` is why a guided turn could not be filled. ``at`` is the wall clock
-    when it was read (ISO 8601, UTC): what the rates of calls go by.
+    model's turn, ``text`` what stands after it: what the model wrote, mends included. ``counted``
+    is what of both goes on in the prompt. ``mended`` numbers the messages, from 0, that needed a
+    mend of more than what stands around their arguments. ``requests`` is how often the backend was
+    asked, ``pieces`` in how many pieces text came: with a stock server as many as tokens. ``usage``
+    adds up all requests. ``error`` is why a turn could not be filled. ``at`` is the wall clock when
+    it was read (ISO 8601, UTC): what the rates of calls go by. ``context``
+    is how many tokens the prompt was counted to have, None where the context's size is unknown.
     """
 
     type: ClassVar[str] = "completion"
@@ -146,12 +158,58 @@ class CompletionRecord:
     dropped: tuple[str, ...] = ()
     bare_text: bool = False
     strategy: Strategy = "free"
+    mended: tuple[int, ...] = ()
     requests: int = 1
     pieces: int | None = None
     error: ErrorInfo | None = None
     at: str = ""
     prompt: str | None = None
     kept: int = 0
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendRecord:
+    """One place where the next completion was mended while it was written.
+
+    ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0.
+    ``kept`` is how many characters of the turn stood, after the host's prefix; ``drawn`` what the
+    model had written since the last mend, in the pieces that it was cut at, and ``ended`` how that
+    ended, None where the stream was closed. ``put`` stands in place of what did not fit: what must
+    stand there, or one of ``alternatives``, the tokens that were asked for, each with its
+    ``logprob``, while the model wrote ``scored``; ``behind``: they were asked for behind all that
+    stood, and not before the token that ends it. ``put`` is empty where it was drawn again, or
+    given up. ``anew``: the model began its line anew, so that of what stood before nothing stands
+    any more, but ``put``.
+    """
+
+    type: ClassVar[str] = "mend"
+    turn: int
+    kind: MendKind
+    message: int = 0
+    kept: int = 0
+    drawn: tuple[str, ...] = ()
+    ended: FinishReason | None = None
+    alternatives: tuple[Mapping[str, Any], ...] | None = None
+    put: str = ""
+    scored: str = ""
+    behind: bool = False
+    anew: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether only white space, punctuation, or what stands around arguments was mended."""
+        closes = bool(self.put) and not self.put.strip("}] \n")
+        return self.kind in ("envelope", "quote") or (self.kind == "bracket" and closes)
+
+
+def dropped(mends: Iterable[MendRecord]) -> str:
+    """What the model wrote and the last of these mends, all of one turn so far, took away."""
+    gone = text = ""
+    for mend in mends:
+        text += "".join(mend.drawn)
+        gone, text = text[mend.kept :], text[: mend.kept] + mend.put
+    return gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +249,30 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it was
+    started, and nobody knows how it ended."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    digest: str
+    expires_at: str
+    in_doubt: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The call as ``--json`` prints it; ``in_doubt`` only where it is."""
+        return {k: v for k, v in asdict(self).items() if k != "in_doubt" or v}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseRecord:
     """A person is asked about calls, and the run waits: written before anything is shown.
 
     Each of ``digests`` binds an approval of one of ``calls`` to what is shown. ``at`` is when it
     was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC). ``within`` are
-    calls that wait in runs within a call: each with ``call_id``, ``name``, ``arguments``,
-    ``digest`` and ``expires_at``. ``seal`` shows that nobody changed what was shown of them.
+    calls that wait in runs within a call. ``seal`` shows that nobody changed what was shown of
+    them.
     """
 
     type: ClassVar[str] = "paused"
@@ -205,7 +280,7 @@ class PauseRecord:
     digests: tuple[str, ...]
     expires_at: str
     at: str = ""
-    within: tuple[Mapping[str, Any], ...] = ()
+    within: tuple[PendingCall, ...] = ()
     seal: str = ""
 
 
@@ -294,6 +369,34 @@ class SummaryRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedRecord:
+    """From here on the prompt is another one: what was oldest in it is replaced, in one step.
+
+    ``gone`` is how many of the records that it was made of leave it (questions, completions, calls,
+    observations, corrections and answers; a question that is still being answered stays), ``turns``
+    how many completions that are; ``content`` stands in their place. ``observations`` is what
+    stands now in place of the observation of a call, by call. ``artifacts`` keep what was replaced.
+    ``reason`` says whether somebody ``asked`` for it, the context was ``filling``, or ``full``.
+    ``before`` and ``after`` are the tokens of the prompt, None where nobody counts them;
+    ``requests`` and ``usage`` are what a summary took.
+    """
+
+    type: ClassVar[str] = "compacted"
+    reason: Literal["asked", "filling", "full"]
+    gone: int = 0
+    turns: int = 0
+    content: str = ""
+    observations: Mapping[str, str] = field(default_factory=dict)
+    artifacts: tuple[str, ...] = ()
+    before: int | None = None
+    after: int | None = None
+    requests: int = 0
+    usage: Usage = Usage()  # noqa: RUF009  # frozen, so all may share it
+    duration_ms: int | None = None
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationRecord:
     """How a call ended. ``content`` is what the model sees; the whole stands in ``artifact``, and
     in ``whole`` where a golden transcript keeps it.
@@ -334,13 +437,19 @@ class CorrectionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRecord:
-    """The final answer. ``sources`` is what the model named as such, whatever that is."""
+    """The final answer. ``sources`` is what the model named as such, whatever that is.
+
+    ``bare_text``: it is prose. ``truncated``: it was cut off at the token limit. ``call_like``: it
+    looks like a call that could not be read, and came again after a correction.
+    """
 
     type: ClassVar[str] = "final_answer"
     turn: int
     content: str
     sources: tuple[Any, ...] = ()
     bare_text: bool = False
+    truncated: bool = False
+    call_like: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +457,8 @@ class StoppedRecord:
     """The run ended without an answer, and why.
 
     ``waiting_for`` says whom the run was waiting for when its time ran out: the backend, a tool, or
-    nobody. ``partial`` is what had come of a completion that broke off: kept, never read.
+    nobody. ``partial`` is what had come of a completion that broke off: kept, never read. ``used``
+    are the tokens of a prompt that the context does not hold.
     """
 
     type: ClassVar[str] = "stopped"
@@ -356,12 +466,14 @@ class StoppedRecord:
     message: str = ""
     waiting_for: Literal["", "backend", "tool"] = ""
     partial: str = ""
+    used: int | None = None
 
 
 Record = (
     Header
     | GoldenRecord
     | UserRecord
+    | MendRecord
     | CompletionRecord
     | CallRecord
     | RepairRecord
@@ -373,6 +485,7 @@ Record = (
     | ExecutionRecord
     | NestedRecord
     | SummaryRecord
+    | CompactedRecord
     | ObservationRecord
     | CorrectionRecord
     | AnswerRecord

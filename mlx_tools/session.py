@@ -11,29 +11,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mlx_tools.due import Ask, Complete, Due, Execute, Observed, Rest, Thought, Write
-from mlx_tools.errors import ErrorCode, TranscriptError
-from mlx_tools.messages import ErrorInfo, Strategy, ToolCall
-from mlx_tools.past import History, Past
+from mlx_tools.due import Ask, Complete, Due, Execute, Rest, Thought, Write
+from mlx_tools.errors import ErrorCode, MlxToolsError, TranscriptError
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.past import Consents, History, Past, nobody
 from mlx_tools.policy import Finder, Limits, Policy, permitted
-from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords, Told
+from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, PromptWords, Told, may_leave
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     Reading,
     ReadingRules,
     calls_in,
     forcing_prefix,
+    opening,
     read,
+    with_mended,
 )
 from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
+    CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
     ExecutionRecord,
     GoldenRecord,
     Header,
+    MendRecord,
     ObservationRecord,
     PauseRecord,
     Record,
@@ -45,23 +49,40 @@ from mlx_tools.spec import ToolSpec
 from mlx_tools.states import TRANSITIONS, State
 from mlx_tools.turn import Turn, follow
 
-MAX_BREAKS: Final = 2
-"""After so many breaks of format a session on ``auto`` stays guided."""
+_DAMAGE: Final = (
+    MlxToolsError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What folding a record raises whose values are nonsense."""
+
+
+def fills(size: int | None, used: int | None) -> bool:
+    """Whether so much of a context is used that a person is told: four fifths."""
+    return size is not None and used is not None and 5 * used >= 4 * size
 
 
 class Session:
     """The fold of a transcript's records.
 
-    ``asked`` is the prompt of the last completion, empty where it is unknown.
+    Raises `TranscriptError` where the records cannot be those of a session.
+
+    ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
+    record of that completion. ``filling``: four fifths of the context were used, and nothing has
+    been summed up since.
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
-    with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets. What the
-    tools were when a record was written may differ from what they are now: what is recorded holds.
+    with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
+    ``consents`` are those of the session that this one runs within. What the tools were when a
+    record was written may differ from what they are now: what is recorded holds.
     """
 
     current: Turn
     prompt: Prompt
     policy: Policy
-    asked_again: bool
 
     def __init__(
         self,
@@ -72,6 +93,7 @@ class Session:
         disabled: Mapping[str, str] | None = None,
         finder: Finder | None = None,
         believes: Callable[[ApprovalRecord], bool] = lambda record: True,
+        consents: Consents = nobody,
     ) -> None:
         self.state = State.EMPTY
         self.specs = specs
@@ -79,15 +101,20 @@ class Session:
         self.disabled = disabled or {}
         self.finder = finder
         self._believes = believes
-        self.past = Past()
+        self.past = Past(consents)
         self.turn = 0
         self.calls_made = 0
-        self.breaks = 0
         self.pause: PauseRecord | None = None
         self.asked = ""
+        self.completed: CompletionRecord | None = None
+        self.filling = False
         self._pending: tuple[CompletionRecord, Reading] | None = None
-        for record in records:
-            self.apply(record)
+        for number, record in enumerate(records, start=1):
+            try:
+                self.apply(record)
+            except _DAMAGE as error:
+                told = getattr(error, "message", type(error).__name__)
+                raise TranscriptError(f"record {number} of the transcript: {told}") from error
 
     # --- the fold ---
 
@@ -101,8 +128,8 @@ class Session:
         if isinstance(record, Header):
             self._open(record)
             return
-        if isinstance(record, GoldenRecord):
-            return  # it says what the session is kept for
+        if isinstance(record, GoldenRecord | MendRecord):
+            return  # what the session is kept for; how the completion came about that follows
         if self._begins_calling(record):
             self.current.all_written()
         self.past.note(record, self.specs)
@@ -111,8 +138,6 @@ class Session:
                 self._ask(record)
             case CompletionRecord():
                 self._complete(record)
-                if self.asked_again:
-                    return  # what was broken is recorded, and not sent
             case StoppedRecord():
                 self.state = State.STOPPED
             case AnswerRecord():
@@ -125,6 +150,11 @@ class Session:
                 self.state = State.CALLING if self.state is State.PAUSED else self.state
             case CorrectionRecord():
                 self._correct(record)
+            case CompactedRecord():
+                self.prompt.add(record)
+                self.told.compact(record, self.prompt.records)
+                self.filling = self.filling and record.reason == "full"
+                return
             case _:
                 self._follow(record)
         self.prompt.add(record)
@@ -145,6 +175,7 @@ class Session:
             neutraliser=self._neutraliser,
             words=self.words,
             reasoning=header.reasoning,
+            tool_choice=header.tool_choice,
         )
         self.observations: list[str] = []  # those in which calls stand, which might be echoed
         self.current = Turn(())
@@ -157,33 +188,22 @@ class Session:
         self.iterations = 0
         self.format_errors = 0
         self.told_to_finish = False
-        self.asked_again = False
+        self.refused = ""  # what was just told to look like a call that nothing could read
+        if record.piped and calls_in(foreign := record.content[-record.piped :]):
+            self.observations.append(foreign)
         self.question = record.content
-        self.answered: list[ToolCall] = []
-        self.observed: list[Observed] = []
         self.history = History()
         self.state = State.COMPLETING
 
     def _complete(self, record: CompletionRecord) -> None:
         reading = self._reading_of(record)
         self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
-        self.turn = record.turn
-        if self._breaks_format(record, reading):
-            self.breaks += 1
-            self.asked_again = True
-            return
-        self.asked_again = False
+        self.completed, self.turn = record, record.turn
+        self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
         self.current = follow(reading, record, self)
+        self.refused = record.text if reading.call_like else ""
         self.state = State.READING
-
-    def _breaks_format(self, record: CompletionRecord, reading: Reading) -> bool:
-        """Whether the turn is asked again, guided: what was written freely holds no message. A
-        thought that its budget cut off is no break."""
-        if self.header.strategy != "auto" or record.strategy != "free" or reading.messages:
-            return False
-        cut_off = bool(reading.reasoning) and not reading.counted.strip()
-        return reading.error is not None and bool(record.text.strip()) and not cut_off
 
     def _correct(self, record: CorrectionRecord) -> None:
         if record.error.code == "iteration_limit":
@@ -209,15 +229,10 @@ class Session:
                 self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
             search = self.told.observe(record)
             self.history.observe(record, search=search and record.name != self.tool_choice)
-            made = self.current.call(record.call)
-            call = ToolCall(made.name, made.arguments)
-            if record.error is None and not search:
-                self.answered.append(call)
-            # A tool's error is an observation too, and its words may be somebody else's.
+            # A tool's error is an observation too, and its words may be somebody else's. What a
+            # search finds are lines of the catalog, from which the model is to call.
             said = record.content if record.error is None else record.error.message
-            if said and not search:
-                self.observed.append(Observed(said, record.error is not None, call))
-            if said and calls_in(said):
+            if said and not search and calls_in(said):
                 self.observations.append(said)
         self._settle()
 
@@ -230,12 +245,21 @@ class Session:
     def check(self, record: Record) -> None:
         """Raises `TranscriptError` where this record may not come now; changes nothing.
 
-        Beside the table: a record must speak of a call that is open, and start none that may not.
+        Beside the table: a record must speak of a call that is open, and start none that may not,
+        a question must say something, and what was shown have its digest.
         """
         if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
+        if isinstance(record, UserRecord) and not record.content.strip():
+            raise TranscriptError("the question is empty")
+        if isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
+            raise TranscriptError("a paused record has not one digest for each of its calls")
         if self.state is not State.EMPTY:
             self.current.check(record)
+        if isinstance(record, CompactedRecord):
+            answering = self.state is State.COMPLETING
+            if not may_leave(self.prompt, record.gone, answering=answering):
+                raise TranscriptError(f"a {record.type} record takes away what is no whole turn")
 
     def _begins_calling(self, record: Record) -> bool:
         """Whether the record says that the decisions of a turn are all there, though today there
@@ -277,7 +301,7 @@ class Session:
             return Write((notice,))
         if self.iterations > limits.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
-        rules = self._rules(forcing_prefix(self.header.style, self.choice))
+        rules = self._rules(self._prefix())
         thought = self._thought(rules.prefix)
         return Complete(
             turn=self.turn + 1,
@@ -285,23 +309,22 @@ class Session:
             rules=rules,
             max_tokens=limits.max_tokens,
             thought=thought,
-            strategy=self.strategy,
+            strategy=self.header.strategy,
             tools=self.told.tools,
-            question=self.question,
-            answered=tuple(self.answered),
-            observed=tuple(self.observed),
         )
 
+    def _prefix(self) -> str:
+        """What the host writes at the start of the model's turn."""
+        style, choice = self.header.style, self.choice
+        if self.header.strategy == "guided" and choice == "auto":
+            return opening(style) if self.told.tools else forcing_prefix(style, "none")
+        return forcing_prefix(style, choice, self._call)
+
     @property
-    def strategy(self) -> Strategy:
-        """How the next completion is written. With ``auto`` freely, but guided where that broke
-        format just now, or twice in this session."""
-        match self.header.strategy:
-            case "guided" | "grammar" as given:
-                return given
-            case "auto" if self.asked_again or self.breaks >= MAX_BREAKS:
-                return "guided"
-        return "free"
+    def _call(self) -> tuple[str, str]:
+        """How the model's own template begins a call."""
+        tools = self.chat_format.tools
+        return tools.call if tools is not None and self.header.style == "native" else ("", "")
 
     @property
     def choice(self) -> str:
@@ -323,7 +346,18 @@ class Session:
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self._markers,
+            catalog={name: spec.parameters for name, spec in self.told.tools.items()},
+            native=self._own_marks,
+            call=self._call,
+            ends=self.chat_format.turn_ends,
         )
+
+    @property
+    def _own_marks(self) -> frozenset[str]:
+        """The marks with which the model's own template has it open a call."""
+        tools = self.chat_format.tools if self.header.style == "native" else None
+        own = () if tools is None else (tools.marks[0] if tools.marks else "",)
+        return frozenset((*self.chat_format.dialects, *own))
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
         spec = self.specs.get(name)
@@ -332,7 +366,7 @@ class Session:
     def _thought(self, prefix: str) -> Thought | None:
         """A plan for the thought, where one is wanted and could swallow the prefix."""
         reasoning, markers = self.header.reasoning, self.chat_format.reasoning
-        forced = bool(prefix) or self.strategy != "free"
+        forced = bool(prefix) or self.header.strategy in ("guided", "grammar")
         if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
             return None
         opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
@@ -341,10 +375,12 @@ class Session:
 
     # --- what the controller asks for ---
 
-    def asking(self, content: str, tool_choice: str | None, at: str = "") -> UserRecord:
+    def asking(
+        self, content: str, tool_choice: str | None, at: str = "", piped: int = 0
+    ) -> UserRecord:
         """The record of a question, with the tools that it brings (`Told.offer`)."""
         tools = self.told.offer(content, tool_choice or self.header.tool_choice)
-        return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools)
+        return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools, piped=piped)
 
     @property
     def neutraliser(self) -> Neutraliser:
@@ -367,4 +403,6 @@ class Session:
             return reading
         if record.error is not None:
             return Reading(error=record.error)
-        return read(record.text, record.finish_reason or "stop", self._rules(record.prefix))
+        rules = self._rules(record.prefix)
+        reading = read(record.text, record.finish_reason or "stop", rules)
+        return with_mended(reading, record.mended)

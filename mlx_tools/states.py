@@ -21,8 +21,10 @@ class State(StrEnum):
 
 TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     State.EMPTY: frozenset({"header"}),
-    State.IDLE: frozenset({"golden", "user"}),
-    State.COMPLETING: frozenset({"completion", "correction", "resumed", "stopped"}),
+    State.IDLE: frozenset({"golden", "user", "compacted"}),
+    State.COMPLETING: frozenset(
+        {"mend", "completion", "compacted", "correction", "resumed", "stopped"}
+    ),
     State.READING: frozenset(
         {"tool_call", "repair", "decision", "tool_observation", "correction", "final_answer"}
         | {"resumed", "stopped"}
@@ -32,6 +34,6 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
         | {"summary", "tool_observation", "resumed", "stopped"}
     ),
     State.PAUSED: frozenset({"edited", "approval", "tool_observation", "resumed", "stopped"}),
-    State.STOPPED: frozenset({"user"}),
+    State.STOPPED: frozenset({"user", "compacted"}),
 }
 """Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""

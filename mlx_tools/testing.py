@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
-from mlx_tools.backends.base import Chunk, CompletionRequest
+from mlx_tools.backends.base import Chunk, CompletionRequest, TokenScore
 from mlx_tools.messages import FinishReason, Usage
 
 
@@ -15,21 +15,24 @@ class Script:
     """One scripted completion.
 
     ``pieces`` is how many characters a chunk holds, 0 for all in one. A ``finish_reason`` of None
-    leaves the stream open at its end, as a server does that has more to say.
+    leaves the stream open at its end, as a server does that has more to say. With ``scores`` it is
+    what is told of a token instead: the likeliest ones, each with the logarithm of its probability.
     """
 
     text: str
     finish_reason: FinishReason | None = "stop"
     pieces: int = 0
     usage: Usage | None = None
+    scores: Sequence[tuple[str, float]] = ()
 
 
 class ScriptedBackend:
     """A backend that gives the scripted completions, one after the other.
 
     Each is a text, a `Script`, an exception to raise, or a function from the prompt to one of
-    these. ``requests`` holds what was asked. Running out of script raises AssertionError, of
-    which a run makes the `BackendError` that says so.
+    these. Likelihoods are told where the next is a `Script` that has some. ``requests`` holds what
+    was asked. Running out of script raises AssertionError, of which a run makes the `BackendError`
+    that says so.
     """
 
     model = "scripted"
@@ -46,6 +49,14 @@ class ScriptedBackend:
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         """The next scripted completion."""
         self.requests.append(request)
+        if request.top_logprobs:
+            scores = getattr(self._scripts[0], "scores", ()) if self._scripts else ()
+            if scores:
+                self._scripts.pop(0)
+            told = tuple(TokenScore(token, logprob) for token, logprob in scores)
+            written = told[0].text if told else "?"  # a server writes while it is asked
+            yield Chunk(written, "length", scores=(told,) if told else ())
+            return
         if not self._scripts:
             raise AssertionError("the script has no completion left for this request")
         script = self._scripts.pop(0)

@@ -66,6 +66,7 @@ class Situation(Protocol):
     calls_made: int
     past: Past
     finder: Finder | None
+    refused: str
 
     @property
     def choice(self) -> str: ...
@@ -230,6 +231,16 @@ def follow(reading: Reading, completion: CompletionRecord, now: Situation) -> Tu
         records += (RepairRecord(turn=completion.turn, name=name) for name in answer.repairs)
         records.append(_answer(completion.turn, answer, reading))
         return Turn(records)
+    if reading.call_like and completion.text == now.refused:  # it was told, and means it
+        records.append(
+            AnswerRecord(
+                turn=completion.turn,
+                content=reading.counted.strip(),
+                bare_text=True,
+                call_like=True,
+            )
+        )
+        return Turn(records)
     calls = judge(reading, now.specs, now.observations, now.choice)
     records += _calls(calls, completion, now)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
@@ -247,7 +258,11 @@ def follow(reading: Reading, completion: CompletionRecord, now: Situation) -> Tu
 
 def _answer(turn: int, answer: FinalAnswer, reading: Reading) -> AnswerRecord:
     return AnswerRecord(
-        turn=turn, content=answer.content, sources=answer.sources, bare_text=reading.bare_text
+        turn=turn,
+        content=answer.content,
+        sources=answer.sources,
+        bare_text=reading.bare_text,
+        truncated=reading.truncated,
     )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlx_tools.due import Complete
-from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.messages import FinishReason, Usage, total_usage
 from mlx_tools.protocol import Reading
-from mlx_tools.records import CompletionRecord
+from mlx_tools.records import CompletionRecord, MendRecord
 
 
 @dataclass(slots=True)
 class Written:
     """What the model wrote, and how it was read. ``thought`` came before the forced prefix;
-    ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost."""
+    ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost, ``tokens`` how many
+    the model wrote, as far as is known."""
 
     thought: str = ""
     prefix: str = ""
@@ -21,9 +23,20 @@ class Written:
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
     closed_early: bool = False
+    _spent: bool = False
     requests: int = 0
     pieces: int = 0
+    tokens: int = 0
     reading: Reading = field(default_factory=Reading)
+    mends: tuple[MendRecord, ...] = ()
+    mended: tuple[int, ...] = ()
+
+    def spend(self, usage: Usage | None) -> None:
+        """Adds what one request cost. A stream that was closed reports nothing: a number that one
+        request did not report is not known of them all."""
+        said = usage or Usage()
+        self.usage = total_usage((self.usage, said)) if self._spent else said
+        self._spent = True
 
     def record(
         self, due: Complete, asked: str, *, duration_ms: int | None = None, at: str = ""
@@ -46,6 +59,7 @@ class Written:
             dropped=reading.dropped,
             bare_text=reading.bare_text,
             strategy=due.strategy,
+            mended=self.mended,
             requests=self.requests,
             pieces=self.pieces,
             at=at,
@@ -53,3 +67,13 @@ class Written:
             prompt=due.prompt[kept:],
             kept=kept,
         )
+
+
+def misfits(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
+    """What stood of the turn at each of its mends, and what stood there that did not fit."""
+    stood = ""
+    for mend in mends:
+        text = stood + "".join(mend.drawn)
+        kept = 0 if mend.anew else mend.kept
+        yield text[:kept], text[kept:]
+        stood = text[:kept] + mend.put

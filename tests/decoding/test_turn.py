@@ -1,150 +1,433 @@
-"""The calls of a turn, planned by the words of the request."""
+"""Whole turns, held: what a right model writes stands, what does not fit is mended, and no more."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import json
+import random
+from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from strong_model import Mangled, RandomBytes, RandomTokens, Serving, StrongModel, Wish
 
-from mlx_tools.decoding import guidance
-from mlx_tools.decoding.clauses import MAX_CLAUSES, clauses
-from mlx_tools.decoding.turn import TurnPlanner, plan_turn
-from mlx_tools.messages import ToolCall
+from mlx_tools import Limits, tool
+from mlx_tools.decoding import Draw, HeldTurn, Score
+from mlx_tools.decoding.turn import MAX_MENDS, MAX_SENT
+from mlx_tools.due import Complete
+from mlx_tools.golden.redrawing import redrawn
+from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall
+from mlx_tools.prompt.chat_format import NAMED_FORMATS
+from mlx_tools.proposal import Proposal, Proposer
+from mlx_tools.protocol import ReadingRules, forcing_prefix, opening, read, validate_arguments
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.spec import ToolSpec
 
-NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
+from .schemas import Oracle, Rubbish, tools
 
 
-def tool(name: str, description: str, **members: dict[str, Any]) -> ToolSpec:
-    schema = {"type": "object", "properties": members, "required": [*members]}
-    return ToolSpec(name, description, schema)
+@tool(effects={"read"})
+def weather(city: str, days: int = 1) -> str:
+    """The weather."""
+    return city
 
 
-def city(description: str = "The name of the city.") -> dict[str, Any]:
-    return TEXT | {"description": description}
+@tool(effects={"read"})
+def halt() -> str:
+    """Stop."""
+    return "halted"
 
 
-WEATHER = tool("get_weather", "Gets the current weather of a city.", city=city())
-POPULATION = tool("get_population", "Gets the population of a country.", country=city("A country."))
-RESULTS = tool(
-    "team_results",
-    "Gets the results of a team in a season.",
-    team=TEXT | {"description": "The name of the team."},
-    season=NUMBER | {"description": "The year of the season."},
-)
-EXCHANGE = tool(
-    "convert_currency",
-    "Converts an amount of money.",
-    amount=NUMBER | {"description": "The amount."},
-    source=TEXT | {"description": "The currency to convert from."},
-    target=TEXT | {"description": "The currency to convert to."},
-)
-TOOLS = (WEATHER, POPULATION, RESULTS)
+SPECS = {"weather": weather.spec, "halt": halt.spec}
+CALL = '{"type":"tool_call","name":"weather","arguments":'
+OSLO = CALL + '{"city":"Oslo"}}'
+Tokens = Sequence[tuple[str, float]]
 
 
-def planned(request: str, *tools: ToolSpec, answered: tuple[ToolCall, ...] = ()) -> list[Any]:
-    """Of each call the tool's name and the values of its arguments."""
-    calls = plan_turn(guidance(request, answered, tools or TOOLS), tools or TOOLS)
+def turn(
+    *said: str | tuple[str, FinishReason] | Tokens,
+    style: Style = "jsonl",
+    strategy: Strategy = "auto",
+    choice: str = "auto",
+    size: int = 0,
+    most: int | None = None,
+) -> HeldTurn:
+    """A turn of a model that says this, draw by draw; a list is what is likely to come next. Where
+    nothing is likely by then, nobody can say."""
+    prefix = forcing_prefix(style, choice)
+    if strategy == "guided" and not prefix:
+        prefix = opening(style)
+    rules = ReadingRules(
+        style=style,
+        prefix=prefix,
+        tool_choice=choice,
+        max_calls=most,
+        catalog={name: spec.parameters for name, spec in SPECS.items()},
+    )
+    made, left = HeldTurn(rules, SPECS, strategy), list(said)
+    while (ask := made.due) is not None:
+        if isinstance(ask, Score):
+            made.scored(left.pop(0) if left and isinstance(left[0], list) else None)  # type: ignore[arg-type]
+            continue
+        text, reason = "", "stop"
+        if left:
+            one = left.pop(0)
+            text, reason = (one, "stop") if isinstance(one, str) else one  # type: ignore[misc]
+        for start in range(0, len(text), size or max(len(text), 1)):
+            made.feed(text[start : start + (size or len(text))])
+            if made.due is not ask or made.closing:
+                break
+        if made.due is ask:
+            made.close(None) if made.closing else made.end(reason)  # type: ignore[arg-type]
+    assert not left, f"{left} was not asked for"
+    return made
+
+
+def calls(made: HeldTurn) -> list[tuple[str, Any, tuple[str, ...]]]:
     return [
-        (call.spec.name, {name: one.candidate.value for name, one in call.plan.items()})
-        for call in calls
+        (m.name, dict(m.arguments), m.repairs)
+        for m in made.reading.messages
+        if isinstance(m, ToolCall)
     ]
 
 
-def test_a_list_is_spread_over_calls() -> None:
-    asked = "What is the weather in Paris, London and Tokyo?"
-    cities = [arguments["city"] for _, arguments in planned(asked)]
-    assert cities == ["Paris", "London", "Tokyo"]
-
-
-def test_two_lists_are_taken_each_with_each() -> None:
-    asked = "Find the team results of Lakers and Bulls in the seasons 2018 and 2020."
-    made = [(arguments["team"], arguments["season"]) for _, arguments in planned(asked, RESULTS)]
-    assert sorted(made) == [(t, y) for t in ("Bulls", "Lakers") for y in (2018, 2020)]
-
-
-def test_two_lists_are_taken_one_with_one_where_the_request_says_so() -> None:
-    asked = "Find the team results of Lakers and Bulls in the seasons 2018 and 2020 respectively."
-    made = [(arguments["team"], arguments["season"]) for _, arguments in planned(asked, RESULTS)]
-    assert sorted(made) == [("Bulls", 2020), ("Lakers", 2018)]
-
-
-def test_each_clause_has_its_own_tool() -> None:
-    asked = "Get the current weather in Oslo, and then get the population of Peru."
-    assert planned(asked) == [
-        ("get_weather", {"city": "Oslo"}),
-        ("get_population", {"country": "Peru"}),
-    ]
-
-
-def test_a_plain_list_of_names_is_enough() -> None:
-    made = planned("weather in Oslo and Bergen please")
-    assert made == [("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Bergen"})]
-
-
-def test_each_of_two_things_keeps_its_own() -> None:
-    made = planned("Convert 50 EUR to USD and 70 GBP to JPY.", EXCHANGE)
-    assert [tuple(arguments.values()) for _, arguments in made] == [
-        (50, "EUR", "USD"),
-        (70, "GBP", "JPY"),
-    ]
-
-
-def test_a_clause_without_a_word_of_any_tool_goes_on_with_the_one_before() -> None:
-    made = planned("What is the population of France? And of Spain?", *TOOLS, EXCHANGE)
-    countries = [("get_population", {"country": country}) for country in ("France", "Spain")]
-    assert made == countries
-
-
-def test_a_call_has_what_it_lacks_from_another_one() -> None:
-    asked = "Find the team results of Lakers in the season 2018. Also the season 2020, please."
-    made = [(arguments["team"], arguments["season"]) for _, arguments in planned(asked, RESULTS)]
-    assert sorted(made) == [("Lakers", 2018), ("Lakers", 2020)]
-
-
-def test_what_was_answered_is_not_planned_again() -> None:
-    asked = "What is the weather in Paris, London and Tokyo?"
-    answered = (ToolCall("get_weather", {"city": "Paris"}),)
-    cities = [arguments["city"] for _, arguments in planned(asked, answered=answered)]
-    assert cities == ["London", "Tokyo"]
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_what_fits_is_never_interrupted(size: int) -> None:
+    made = turn("Let me see.\n```json\n" + OSLO + "\n```", size=size)
+    assert calls(made) == [("weather", {"city": "Oslo"}, ())] and not made.mends
+    assert made.reading.commentary.startswith("Let me see.")
 
 
 @pytest.mark.parametrize(
-    "asked",
-    ["What is the weather in Oslo?", "Hello, how is the weather in New York, NY today?", "Hi."],
+    "prose",
+    [
+        "It is 3.",
+        'In backticks: `<tool_call>{"name":"sun","arguments":{}}</tool_call>`.',
+        '<think>{"type":"tool_call","name":"sun"}</think>\nHello.',
+        'So:\n```xml\n<tool_call>\n{"name":"sun","arguments":{}}\n</tool_call>\n```\nis Hermes.',
+        "A set {a, b} and f(x) = {x : x > 0}",
+    ],
 )
-def test_one_thing_asked_is_one_call(asked: str) -> None:
-    assert len(planned(asked)) == 1
+@pytest.mark.parametrize("size", [0, 1])
+def test_before_a_message_begins_nothing_is_refused(prose: str, size: int) -> None:
+    made = turn(prose, size=size)
+    assert made.text == prose and not made.mends
+    assert made.reading == turn(prose, strategy="free").reading
 
 
-WORDS = (
-    "weather population results team city Paris London Tokyo Lakers Bulls 2018 2020 and then , . ?"
-    " 'x' also respectively in of the 5 7.5 \n"
+def test_what_must_stand_is_written() -> None:
+    made = turn(CALL + '{"days":2}}', 'Oslo"}}')
+    assert calls(made) == [("weather", {"days": 2, "city": "Oslo"}, ("mended",))]
+    assert [(m.kind, m.put) for m in made.mends] == [("bracket", ',"city":"')]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_the_likeliest_token_that_fits_is_taken_whole_or_at_its_front(size: int) -> None:
+    wrong = CALL + '{"city":"Oslo","days":"soon"}}'
+    made = turn(wrong, [("x", -0.1), (" four", -0.2), ("5}", -0.3)], "}", size=size)
+    assert made.text == CALL + '{"city":"Oslo","days":5}}'
+    assert calls(made)[0][2] == ("mended",)
+    front = [("9", -0.1), ("}]", -0.2)]
+    made = turn(CALL + '{"city":"Oslo"]', front, "}", size=size)
+    assert made.text == CALL + '{"city":"Oslo"}}'
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_what_follows_a_run_of_calls_is_not_held_however_it_comes(size: int) -> None:
+    catalog = {name: spec.parameters for name, spec in SPECS.items()}
+    made = HeldTurn(ReadingRules(max_calls=8, catalog=catalog), SPECS)
+    said = f"<tool_call>{OSLO}</tool_call>\n" + '{"type":"tool_observation","content":"x"}'
+    ask = made.due
+    for start in range(0, len(said), size):
+        made.feed(said[start : start + size])
+        assert made.due is ask
+    made.end("stop")
+    assert made.mends == [] and [call[0] for call in calls(made)] == ["weather"]
+
+
+@pytest.mark.parametrize("size", range(12))
+def test_a_quote_that_is_escaped_is_read_as_it_stands(size: int) -> None:
+    said = '{"type":"tool_observation","name":"look","content":"forged"}'
+    made = turn(said, choice="none", size=size)
+    rules = ReadingRules(prefix=forcing_prefix("jsonl", "none"), tool_choice="none")
+    assert made.mends and made.reading.counted == read(made.text, "stop", rules).counted
+
+
+def test_no_value_is_cut_for_a_token_to_fit() -> None:
+    specs = {
+        "pick": ToolSpec(
+            "pick",
+            "",
+            {
+                "type": "object",
+                "properties": {
+                    "n": {"type": "integer", "maximum": 7},
+                    "of": {"type": "array", "maxItems": 2},
+                },
+                "required": ["n"],
+            },
+        )
+    }
+    begun = '{"type":"tool_call","name":"pick","arguments":'
+    for wrong, likely, stands in (
+        ('{"n":12}}', ("12", "1"), '{"n":1'),
+        ('{"n":12}}', ("12",), '{"n":'),
+        ('{"n":1,"of":[1,2,3]}}', ("]",), '{"n":1,"of":['),
+    ):
+        made = HeldTurn(ReadingRules(catalog={"pick": {}}), specs)
+        first = made.due
+        for char in begun + wrong:
+            made.feed(char)
+            if made.due is not first:
+                break
+        if isinstance(made.due, Score):
+            made.scored([(token, -0.1) for token in likely])
+        assert isinstance(made.due, Draw) and made.due.text == begun + stands
+
+
+def test_what_stands_around_the_arguments_is_mended_cleanly_and_names_no_tool() -> None:
+    rest = 'weather","arguments":{"city":"Oslo"}}'
+    made = turn('{"type":"tool_call","tool":"weather"}', rest)
+    assert calls(made) == [("weather", {"city": "Oslo"}, ())]
+    assert [(m.kind, m.put) for m in made.mends] == [("envelope", ',"name":"')]
+    made = turn('{"type":"tool_call","name":"weather","given":{}}', '"city":"Oslo"}}')
+    assert [(m.kind, m.put) for m in made.mends] == [("envelope", ',"arguments":{')]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"tool_call","why":"so","name":"weather","arguments":{"city":"Oslo"}}',
+        '{"type":"tool_call","name":"weather","arguments":"{\\"city\\":\\"Oslo\\"}"}',
+        '{"type":"tool_call","name":"weather","parameters":{"city":"Oslo"}}',
+        '{"type":"tool_call","name":"weather","arguments":{"city":"Oslo"},"id":null}',
+        '{"type":"final_answer","content":"Fine.","confidence":0.9}',
+        '{"type":"final_answer","content":"Fine.","sources":null}',
+    ],
 )
-REQUESTS = st.lists(st.sampled_from(WORDS.split(" ")), max_size=40).map(" ".join)
+def test_what_reading_takes_is_not_mended(line: str) -> None:
+    for size in (0, 1):
+        made = turn(line, size=size)
+        assert made.text == line and not made.mends
+        assert made.reading == turn(line, strategy="free").reading and made.reading.messages
 
 
-@given(REQUESTS)
-def test_clauses_are_the_request_in_order(request: str) -> None:
-    evidence = guidance(request)
-    found = clauses(request, evidence.mentions, evidence.lists)
-    assert 1 <= len(found) <= MAX_CLAUSES
-    assert found[0].start == 0 and found[-1].end == len(request)
-    assert all(one.end <= other.start for one, other in pairwise(found))
+def test_without_likelihoods_it_is_drawn_again_and_only_twice() -> None:
+    wrong = CALL + '{"city":"Oslo","days":"soon"}}'
+    made = turn(wrong, '"now"}}', "3}}")
+    assert made.text == CALL + '{"city":"Oslo","days":3}}'
+    made = turn(wrong, '"now"}}', '"then"}}')
+    assert made.unfilled is False and made.reading.messages  # as it was written first
+    assert made.text == wrong and made.reading == turn(wrong, strategy="free").reading
 
 
-@given(REQUESTS)
-def test_a_plan_has_what_the_request_says_and_no_call_twice(request: str) -> None:
-    calls = TurnPlanner(guidance(request, (), TOOLS), TOOLS).plan()
-    assert len(calls) <= 8
-    values = []
-    for call in calls:
-        assert 0 <= call.start <= call.end <= len(request)
-        for one in call.plan.values():
-            for mention in one.candidate.mentions:
-                assert str(one.candidate.value) in request[mention.start : mention.end]
-        values.append((call.spec.name, {n: p.candidate.value for n, p in call.plan.items()}))
-    assert all(value not in values[:number] for number, value in enumerate(values))
+def test_a_name_that_is_no_tool_goes_back_to_the_choice_once() -> None:
+    sun = '{"type":"tool_call","name":"sun","arguments":{"city":"Oslo"}}'
+    made = turn(sun, [('"final', -0.1)], 'It shines."}', size=1)
+    assert made.text == '{"type":"final_answer","content":"It shines."}'
+    made = turn(sun, [('"tool_call', -0.1)], 'moon","arguments":{}}', size=1)
+    assert [call[0] for call in calls(made)] == ["moon"]  # validation tells that there is none
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_a_turn_that_ends_in_a_message_is_mended_once_and_a_cut_one_never(
+    reason: FinishReason,
+) -> None:
+    made = turn((CALL + '{"city":"Os', reason), *(['Oslo"}}'] if reason == "stop" else []))
+    if reason == "length":
+        assert made.reading.error is not None and made.reading.error.code == "truncated_output"
+        assert not made.mends
+    else:
+        assert calls(made) == [("weather", {"city": "Oslo"}, ("mended",))]
+
+
+def test_what_a_finished_text_needs_is_asked_for_before_its_last_token() -> None:
+    made = turn(CALL + '{"city":"Oslo"', [('"}}', -0.1)], size=1)
+    assert calls(made) == [("weather", {"city": "Oslo"}, ("mended",))]
+    assert made.text == CALL + '{"city":"Oslo"}}'
+
+
+def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
+    for size in (0, 1):
+        made = turn('{"type":"final_answer","content":"Say "hi", then "bye"."}', size=size)
+        (answer,) = made.reading.messages
+        assert answer.content == 'Say "hi", then "bye".'  # type: ignore[union-attr]
+        assert all(mend.clean for mend in made.mends)
+
+
+def test_calls_go_on_as_the_model_writes_them() -> None:
+    made = turn(OSLO + "\n" + OSLO.replace("Oslo", "Rome") + "\nand so on")
+    assert [call[1]["city"] for call in calls(made)] == ["Oslo", "Rome"] and not made.mends
+    assert len(calls(turn(OSLO + "\n" + OSLO, most=1))) == 1
+
+
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json"])
+def test_guided_reads_a_model_that_keeps_to_its_own_form_and_has_it_go_on_in_the_hosts(
+    style: Style,
+) -> None:
+    body = '{"name":"weather","arguments":{"city":"Oslo"}}'
+    made = turn(f"\n<tool_call>\n{body}\n</tool_call>", strategy="guided", style=style)
+    assert made.prefix == "" and calls(made) == [("weather", {"city": "Oslo"}, ("dialect",))]
+    rest = 'tool_call","name":"weather","arguments":{"city":"Oslo"}}'
+    close = "\n```" if style == "markdown-json" else ""
+    more = f"{rest}{close}\n<tool_call>\n{body}\n</tool_call>"
+    made = turn(more, 'weather","arguments":{"city":"Rome"}}', strategy="guided", style=style)
+    assert calls(made) == [("weather", {"city": city}, ()) for city in ("Oslo", "Rome")]
+
+
+def test_guided_takes_prose_for_the_answer() -> None:
+    made = turn("\nNo tool is needed.", strategy="guided")
+    assert made.reading.bare_text and made.text == "No tool is needed."
+
+
+def test_text_that_the_server_cut_out_is_asked_for_with_its_opening() -> None:
+    made = turn(("", "tool_calls"), 'weather","arguments":{"city":"Oslo"}}')
+    assert calls(made) == [("weather", {"city": "Oslo"}, ())]
+
+
+def test_a_server_that_takes_the_first_blank_of_what_goes_on_is_found_out() -> None:
+    # what is forced ends in `"cit` for the one, so the blank is no part of a word
+    made = turn('{"type":"final_answer","content":"It is', 'fine."}')
+    assert made.reading.messages
+
+
+# --- for any model, and any tool -----------------------------------------------------------------
+
+
+def propose(
+    backend: Any, specs: dict[str, ToolSpec], strategy: Strategy, style: Style = "jsonl"
+) -> Proposal:
+    chosen = RunSettings(chat_format=NAMED_FORMATS["chatml"], style=style, strategy=strategy)
+    return anyio.run(
+        lambda: Proposer(backend, settings=chosen, limits=Limits(max_tokens=4000))("Hm?", specs)
+    )
+
+
+@settings(max_examples=60)
+@given(
+    tools(),
+    st.sampled_from(["auto", "guided"]),
+    st.sampled_from(["jsonl", "markdown-json", "xml", "hermes", "mistral", "llama3"]),
+    st.sampled_from(["compact", "blank", "pretty"]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_a_right_model_comes_out_as_it_wished(
+    made: tuple[ToolSpec, dict[str, Any]],
+    strategy: Strategy,
+    dialect: Any,
+    spacing: Any,
+    likelihoods: bool,
+    seed: int,
+) -> None:
+    spec, arguments = made
+    if validate_arguments(spec, arguments)[1:] != ((), None):
+        return
+    wish = Wish((ToolCall(spec.name, arguments), ToolCall(spec.name, arguments)))
+    serving = Serving(likelihoods=likelihoods, whole=bool(seed % 2))
+    model = StrongModel(wish, dialect=dialect, spacing=spacing, seed=seed, serving=serving)
+    style: Style = dialect if dialect in ("jsonl", "markdown-json", "xml") else "jsonl"
+    found = propose(model, {spec.name: spec}, strategy, style)
+    assert [(call.name, call.arguments) for call in found.calls] == [(spec.name, arguments)] * 2
+    if strategy == "auto":
+        assert found.requests == 1
+
+
+@settings(max_examples=60)
+@given(
+    tools(),
+    st.integers(0, 10**6),
+    st.sampled_from(["bytes", "tokens", "mangled", "rubbish"]),
+    st.sampled_from(["auto", "guided"]),
+)
+def test_whatever_a_model_writes_calls_are_valid_and_the_turn_has_bounds(
+    made: tuple[ToolSpec, dict[str, Any]], seed: int, kind: str, strategy: Strategy
+) -> None:
+    spec, arguments = made
+    serving = Serving(likelihoods=bool(seed % 3))
+    model: Any = {
+        "bytes": lambda: RandomBytes(seed, serving=serving),
+        "tokens": lambda: RandomTokens(seed, serving=serving),
+        "mangled": lambda: Mangled(StrongModel(Wish((ToolCall(spec.name, arguments),))), seed=seed),
+        "rubbish": lambda: Rubbish(seed, scores=bool(seed % 3)),
+    }[kind]()
+    kept = Kept(model)
+    found = propose(kept, {spec.name: spec}, strategy)
+    if found.error is None:
+        for call in found.calls:
+            assert validate_arguments(spec, call.arguments)[2] is None
+    assert found.requests <= 2 + 2 * MAX_MENDS
+    assert max(kept.prompts.count(prompt) for prompt in kept.prompts) <= MAX_SENT
+
+
+class Kept:
+    """Keeps the prompts that a backend was asked with."""
+
+    model = None
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.prompts: list[str] = []
+
+    async def complete(self, request: Any) -> Any:
+        self.prompts.append(request.prompt)
+        async for chunk in self._backend.complete(request):
+            yield chunk
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.sampled_from(["auto", "guided"]), st.integers(0, 3))
+def test_a_mended_turn_is_drawn_again_from_its_records(
+    seed: int, strategy: Strategy, likely: int
+) -> None:
+    chance = random.Random(seed)
+
+    def broken(text: str) -> str:
+        for _ in range(chance.randint(0, 3)):
+            at = chance.randrange(max(len(text), 1))
+            text = text[:at] + chance.choice('"{}[],:1a ') + text[at + 1 :]
+        return text
+
+    prefix = opening("jsonl") if strategy == "guided" else ""
+    catalog = {name: spec.parameters for name, spec in SPECS.items()}
+    rules = ReadingRules(prefix=prefix, catalog=catalog)
+    made = HeldTurn(rules, SPECS, strategy)
+    for _ in range(60):
+        if (ask := made.due) is None:
+            break
+        if isinstance(ask, Score):
+            tokens = [("}", -1.0), ('"', -1.1), ("3", -1.2), (",", -1.3)][:likely]
+            made.scored(tokens, "}")
+            continue
+        assert isinstance(ask, Draw)
+        whole = OSLO + "\n" + OSLO
+        rest = broken(whole[len(ask.text) :] if whole.startswith(ask.text) else OSLO[30:])
+        for start in range(0, len(rest), 3):
+            made.feed(rest[start : start + 3])
+            if made.due is not ask or made.closing:
+                break
+        if made.due is ask:
+            made.close(None) if made.closing else made.end(chance.choice(["stop", "length"]))
+    assert made.due is None
+    if not made.mends:
+        return  # it is read like any other
+    due = Complete(1, "", rules, 100, None, strategy, SPECS)
+    same, _ = redrawn(due, made.mends, made.text, made.finish_reason)
+    assert (same.text, same.mends, same.reading) == (made.text, made.mends, made.reading)
+
+
+def test_an_oracle_is_never_asked_for_anything_else() -> None:
+    backend = Oracle("", OSLO, scores=True, seed=3)
+
+    class Anywhere(Oracle):
+        async def complete(self, request: Any) -> Any:
+            at = request.prompt.rfind("assistant\n") + len("assistant\n")
+            self._prompt = request.prompt[:at]
+            async for chunk in super().complete(request):
+                yield chunk
+
+    found = propose(Anywhere("", OSLO, scores=True, seed=3), SPECS, "auto")
+    assert json.dumps([dict(call.arguments) for call in found.calls]) == '[{"city": "Oslo"}]'
+    assert backend.requests == 0 and found.requests == 1

@@ -61,14 +61,18 @@ class Opening:
         self._heads = heads_after(prefix)
         self._held: str | None = "" if prefix else None
 
-    def feed(self, text: str, *, last: bool = False) -> str:
-        """Takes in the next text and gives what is to be read on. ``last``: no more will come."""
+    def feed(self, text: str) -> str:
+        """Take in the next text and return what is to be read on."""
         if self._held is None:
             return text
         self._held += text
         begins = begins_anew(self._held, self._heads)
-        if begins is None and not last:
+        if begins is None:
             return ""
-        self.anew = bool(begins)
-        text, self._held = self._held, None
+        self.anew = begins
+        return self.flush()
+
+    def flush(self) -> str:
+        """Return what is held back: no more will come."""
+        text, self._held = self._held or "", None
         return text

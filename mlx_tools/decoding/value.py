@@ -1,0 +1,479 @@
+"""One message of a turn as it is written, held to what it may be.
+
+A part is looked at when it is whole: a key, a string, a number, a bracket. It is matched in its
+canonical form, so white space, escapes, the order of keys and all that reading repairs (rule 7)
+may be the model's own. What does not match is a `Misfit`: the text up to its boundary stands, what
+follows has to be written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from mlx_tools.decoding.matcher import Matcher, Written, message_schema
+from mlx_tools.protocol.lexemes import CLOSED, FAULT, MORE
+from mlx_tools.protocol.scan import ObjectWalker
+from mlx_tools.records import MendKind
+
+MAX_BLANKS: Final = 64
+"""So much white space may stand in a row."""
+
+_MAX_NAME: Final = 256
+"""A key or a tool's name of more characters is none."""
+
+_MANY: Final = 16
+"""After so many pieces a string that may not hold anything is no longer asked whether it may."""
+
+MAX_REORDERS: Final = 24
+"""So often is the grammar of one message made anew for the order of its keys."""
+
+_FREE: Final = '§~ 0a"'
+"""What goes on in any string that nothing narrows down, and ends it."""
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A part that does not fit, and up to where the text before it stands."""
+
+    kind: MendKind
+    boundary: int
+
+
+class Form:
+    """How a message is written, as a line of the protocol or in a dialect, and what it may be."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Mapping[str, Any]],
+        known: Callable[[str], str | None],
+        *,
+        keys: tuple[str, str] | None = None,
+        answers: bool = True,
+    ) -> None:
+        """``parameters`` are the tools' schemas by name, such as llguidance compiles; ``known``
+        gives the tool that a name means, however it is written."""
+        self.known = known
+        self.name_key = "name" if keys is None else keys[0]
+        self._parameters, self._keys = parameters, keys
+        self.schema = message_schema(parameters, keys=keys, answers=answers)
+
+    def schema_of(self, name: str) -> Mapping[str, Any]:
+        """The schema of a call of this tool."""
+        return message_schema([name], self._parameters[name], keys=self._keys, answers=False)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A brace or bracket that is open. ``wrapped``: it stands for a list of this one item;
+    ``before``: the last whole part before the key that is due or written."""
+
+    is_object: bool
+    written: Written
+    wrapped: bool = False
+    before: int = 0
+    key: str | None = None
+    begin: int = 0
+    start: int = 0
+
+
+class HeldObject:
+    """An object, from its opening brace, held to a form as it comes.
+
+    ``feed`` takes the next text. Afterwards ``misfit`` says whether something does not fit; with
+    ``doubt`` the same of what stands around the arguments, for reading may take it all the same: it
+    is known once the object ends, and `judge` settles it. ``end``
+    is where the object ends, once it is whole; ``settled`` is up to where no later misfit reaches
+    back, an open string that may hold anything included. ``answer_end`` is the quote that seems to
+    end an answer's text, -1 before that: where what follows fits nothing, it may be one in it.
+    """
+
+    def __init__(self, form: Form, text: str = "") -> None:
+        self._walk = ObjectWalker(self)
+        self.text = ""
+        self._read = 0  # up to where the walk has come: an escape may be half there
+        self.misfit: Misfit | None = None
+        self.doubt: Misfit | None = None
+        self.end = 0
+        self._reorders = 0
+        self._is_held = True
+        self.name = ""
+        self.form = form
+        self._matcher = Matcher(form.schema)
+        self._levels: list[_Level] = []
+        self.answer_end = -1
+        self._is_free = False  # a string is open that may hold anything
+        self._string_begin = -1  # of the last value, where it is a string
+        if text:
+            self.feed(text)
+
+    def anew(self, text: str = "") -> HeldObject:
+        """Another object of the same form, with this text."""
+        return HeldObject(self.form, text)
+
+    def feed(self, text: str) -> None:
+        """Take in the next text of the object; what follows its end is passed over."""
+        if self._walk.status != MORE or self.misfit is not None:
+            return
+        begin = self._read
+        self.text += text
+        stop = self._read = begin + self._walk.advance(self.text[begin:], 0)
+        if self._walk.status == CLOSED:
+            self.end = stop
+        elif self._walk.status == FAULT and self.misfit is None:
+            if self.doubt is not None:
+                self.misfit = self.doubt
+            else:
+                self._unreadable(stop)
+        elif self._walk.status == MORE:
+            self._check_open()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the object is whole; it fits unless there is a ``doubt``."""
+        return self._walk.status == CLOSED and self.misfit is None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the object is whole, and fits."""
+        return self.ended and self.doubt is None
+
+    def judge(self, is_read: bool) -> None:
+        """Settle the doubt: reading takes the object as it is, or not."""
+        self.misfit, self.doubt = (None if is_read else self.doubt), None
+
+    @property
+    def settled(self) -> int:
+        """Up to where the text stands whatever comes."""
+        if self.complete:
+            return self.end
+        if self.doubt is not None:
+            return self.doubt.boundary
+        if self.answer_end >= 0:
+            return self.answer_end
+        if self._is_free and self.misfit is None:
+            return len(self.text)
+        if self._walk.value_ended and self._string_begin >= 0:
+            return self._string_begin
+        return self._levels[-1].before if self._key_is_due() else self._walk.settled_end
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a key, string or number is open."""
+        return self._walk.open_token() is not None
+
+    @property
+    def last_boundary(self) -> int:
+        """Up to where the text stands that ends here: before an open key, string or number."""
+        if self.doubt is not None:
+            return self.doubt.boundary
+        token = self._walk.open_token()
+        if token is not None:
+            return self._levels[-1].before if token.is_key else token.begin
+        if self._walk.comma_open:
+            return self._levels[-1].before
+        return (
+            len(self.text)
+            if self._levels and self._levels[-1].key is not None
+            else self._walk.settled_end
+        )
+
+    @property
+    def closable(self) -> bool:
+        """Whether nothing but closing brackets is missing."""
+        levels = reversed(self._levels)
+        closers = (("}" if level.is_object else "]") + "]" * level.wrapped for level in levels)
+        return self._walk.closable and self._matcher.fits("".join(closers))
+
+    def forced(self) -> str:
+        """The text that must come next: no tool's name, and nothing of arguments that have not
+        begun."""
+        found = self._forced()
+        if len(self._levels) > 1 or not found:
+            return found
+        if not self.name and self.anew(self.text + found).name:  # that is the model's to say
+            key = f'"{self.form.name_key}":"'
+            at = found.find(key)
+            return found[: at + len(key)] if at >= 0 else ""
+        at = found.find('":{')
+        return found[: at + 3] if at >= 0 else found
+
+    def _forced(self) -> str:
+        if (token := self._walk.open_token()) is not None:
+            if not (token.is_key or token.is_string):  # a number or a literal: it ends here
+                ended = self.anew(self.text + " ")
+                return "" if ended._walk.open_token() is not None else ended._forced()
+            begun = self._separator() + _canonical(token.text)[:-1]
+            return self._matcher.forced(begun).removeprefix(begun)
+        if not self._levels:
+            return ""
+        level = self._levels[-1]
+        if self._walk.comma_open or not self._separator() or level.key is not None:
+            comma = self._separator() if self._walk.comma_open else ""
+            return self._matcher.forced(comma).removeprefix(comma)
+        ways = [way for way in (",", "}" if level.is_object else "]") if self._matcher.fits(way)]
+        return self._matcher.forced(ways[0]) if len(ways) == 1 else ""
+
+    def fitting(self, text: str) -> int:
+        """How many characters of ``text`` may come next, white space at the end aside."""
+        for size in range(len(text), 0, -1):
+            trial = self.anew(self.text)
+            trial.feed(text[:size])
+            if trial.misfit is None and trial._open_fits() and trial._key_fits():
+                return size if size == len(text) or trial._may_go_on() else 0
+        return 0
+
+    def _key_fits(self) -> bool:
+        """Whether a key that has just ended, and that its colon is due of, may stand there."""
+        if not self.text.endswith('"') or not self._key_is_due():
+            return True
+        misfit = self.anew(f"{self.text}:").misfit
+        return misfit is None or misfit.kind == "value"  # the quote ended a value
+
+    def _may_go_on(self) -> bool:
+        """Whether what is open may go on: no value is cut for the front of a token to fit."""
+        token = self._walk.open_token()
+        if token is None or token.is_key:
+            return True
+        return token.is_string and not self.forced().startswith('"')
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def opened(self, begin: int, is_object: bool) -> bool:
+        """Take a brace or bracket; one item may stand for a list of it (rule 10)."""
+        if self.doubt is not None or not self._is_held:
+            return True
+        text = self._separator() + ("{" if is_object else "[")
+        wrapped = False
+        if not self._blanks_before(begin):
+            return False
+        if not self._take(text):
+            wrapped = bool(self._levels) and self._take(f"{text[:-1]}[{text[-1]}")
+            if not wrapped:
+                return self._misfit_or_doubt(self._value_kind(), self._value_begin(begin))
+        written = Written()
+        if self._levels:
+            self._levels[-1].written.parts[self._next_place()] = written
+        self._levels.append(_Level(is_object, written, wrapped, before=begin + 1, start=begin))
+        return True
+
+    def keyed(self, begin: int, key: str) -> bool:
+        """Take a key; one that the schema has elsewhere may stand here."""
+        if self.doubt is not None or not self._is_held:
+            return True
+        level = self._levels[-1]
+        if not self._blanks_before(begin):
+            return False
+        text = self._separator() + _canonical(key) + ":"
+        new = key not in level.written.keys
+        level.written.keys.append(key)
+        if new and self._take(text):
+            level.key = key
+            level.begin = begin
+            return True
+        level.written.keys.pop()
+        return self._misfit_or_doubt(self._kind("key"), level.before)
+
+    def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
+        """Take a string, number or literal, as it is or as what it must mean."""
+        if self.doubt is not None or not self._is_held:
+            return True
+        if not self._blanks_before(begin):
+            return False
+        self._is_free = False
+        if self._walk.bad or not self._take_value(value, is_string):
+            if is_string or value != "null" or not self._drop_member():
+                return self._misfit_or_doubt(self._value_kind(), self._value_begin(begin))
+            return True
+        if self._is_name() and (known := self.form.known(value)) is not None:
+            self.name = known
+            self._matcher = self._matcher.narrowed(
+                self.form.schema_of(known), self._levels[0].written
+            )
+        if len(self._levels) == 1 and self._walk.field == "content" and is_string:
+            self.answer_end = end - 1
+        self._next_place()
+        self._levels[-1].before = end
+        self._string_begin = begin if is_string else -1
+        return True
+
+    def closed(self, begin: int) -> bool:
+        """Take a closing brace or bracket, where it may stand."""
+        if self.doubt is not None or not self._is_held:
+            return True
+        level = self._levels[-1]
+        closing = ("}" if level.is_object else "]") + ("]" if level.wrapped else "")
+        if not self._blanks_before(begin):
+            return False
+        if not self._take(closing):
+            return self._misfit_or_doubt(self._kind("bracket"), level.before)
+        self._levels.pop()
+        self._string_begin = -1
+        if self._levels:
+            self._levels[-1].before = begin + 1
+        return True
+
+    # --- values -------------------------------------------------------------------------------
+
+    def _take_value(self, value: str, is_string: bool) -> bool:
+        """Match a value as it is, else as what it must mean (rule 10's coercions)."""
+        comma = self._separator()
+        if is_string and self._is_name() and (known := self.form.known(value)) is not None:
+            value = known
+        ways = self._ways(_canonical(value) if is_string else value, value, is_string)
+        if any(self._fits_whole(comma + way) for way in ways):
+            return True
+        return self._reordered() and any(self._fits_whole(comma + way) for way in ways)
+
+    def _take(self, text: str) -> bool:
+        """Match ``text``, in the order of keys in which the model writes them where it must be."""
+        return self._matcher.take(text) or (self._reordered() and self._matcher.take(text))
+
+    def _reordered(self) -> bool:
+        if not self._levels or not self._matcher.reorder(self._levels[0].written):
+            return False
+        self._reorders += 1
+        self._is_held = self._reorders < MAX_REORDERS  # then it is left to validation
+        return True
+
+    def _drop_member(self) -> bool:
+        """Take back the key of a member that is ``null`` and may be left out (rule 10)."""
+        level = self._levels[-1]
+        if level.key is None or len(self._levels) < 2:
+            return False
+        level.written.keys.remove(level.key)
+        key, level.key = level.key, None
+        self._matcher.undo(self._separator() + _canonical(key) + ":")
+        return True
+
+    @staticmethod
+    def _ways(text: str, value: str, is_string: bool) -> list[str]:
+        ways = [text]
+        if is_string and (_NUMBER.fullmatch(value) or value.lower() in ("true", "false")):
+            ways.append(value.lower())
+        if _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
+            whole = number.is_integer() and abs(number) < 2**53
+            ways.append(str(int(number)) if whole else format(Decimal(value), "f"))
+        return [*ways, *(f"[{way}]" for way in ways if way != "null")]
+
+    def _fits_whole(self, text: str) -> bool:
+        """Match a value if it may also end there: a number may be only the beginning of one."""
+        closing = "}" if self._levels[-1].is_object else "]"
+        if not self._matcher.fits(text):
+            return False
+        if text[-1] in '"]}el':
+            return self._matcher.take(text)
+        if not any(self._matcher.fits(text + after) for after in (",", closing)):
+            return False
+        return self._matcher.take(text)
+
+    # --- where it stands ----------------------------------------------------------------------
+
+    def _separator(self) -> str:
+        """The comma before the part that comes now: it is matched with that part."""
+        if not self._levels:
+            return ""
+        level = self._levels[-1]
+        if level.is_object:
+            return "," if level.written.keys and level.key is None else ""
+        return "," if level.written.items else ""
+
+    def _next_place(self) -> str | int:
+        """The place of the value that was just written; the next one is another."""
+        level = self._levels[-1]
+        if level.is_object:
+            key, level.key = level.key, None
+            return key or ""
+        level.written.items += 1
+        return level.written.items - 1
+
+    def _value_begin(self, begin: int) -> int:
+        """Where the value begins that does not fit: a list that has one item too many."""
+        level = self._levels[-1] if self._levels else None
+        if level is None or level.is_object or not level.written.items or self._matcher.fits(","):
+            return begin
+        return level.start
+
+    def _is_name(self) -> bool:
+        return len(self._levels) == 1 and self._walk.field == self.form.name_key
+
+    def _value_kind(self) -> MendKind:
+        if self._is_name():
+            return "name"
+        return self._kind("value")
+
+    def _kind(self, kind: MendKind) -> MendKind:
+        """``kind`` within the arguments, and ``envelope`` outside of them."""
+        return kind if len(self._levels) > 1 else "envelope"
+
+    def _key_is_due(self) -> bool:
+        return bool(self._levels) and self._levels[-1].is_object and self._levels[-1].key is None
+
+    def _blanks_before(self, begin: int) -> bool:
+        """Whether no more white space stands before ``begin`` than may."""
+        if begin - self._walk.settled_end <= MAX_BLANKS:
+            return True
+        end = len(self.text[:begin].rstrip())
+        return begin - end <= MAX_BLANKS or self._misfit("envelope", end)
+
+    def _misfit_or_doubt(self, kind: MendKind, boundary: int) -> bool:
+        """What stands around arguments may be read otherwise than it is held, but for a type."""
+        if kind == "envelope" and self._walk.field != "type" and not self._walk.bad:
+            self.doubt = Misfit(kind, boundary)
+            return True
+        return self._misfit(kind, boundary)
+
+    def _misfit(self, kind: MendKind, boundary: int) -> bool:
+        if self.misfit is None:
+            self.misfit = Misfit(kind, boundary)
+        return False
+
+    # --- what is open, and what cannot be read --------------------------------------------------
+
+    def _check_open(self) -> None:
+        """A key or name that is too long fits nothing, nor do too many blanks."""
+        token = None if self._is_free else self._walk.open_token()
+        if self._is_free or self.doubt is not None:
+            return
+        if token is None:
+            self._blanks_before(len(self.text))
+        elif len(self.text) - token.begin > _MAX_NAME and (token.is_key or self._is_name()):
+            kind = self._kind("key") if token.is_key else "name"
+            self._misfit(kind, self._levels[-1].before if token.is_key else token.begin)
+        elif token.is_string and not token.is_key and len(token.pieces) < _MANY:
+            begun = self._separator() + _canonical(token.text)[:-1]
+            self._is_free = not self._is_name() and self._matcher.fits(begun + _FREE)
+
+    def _open_fits(self) -> bool:
+        """Whether the token that is open may become one that fits."""
+        token = self._walk.open_token()
+        if token is None:
+            return True
+        quoted = token.is_key or token.is_string
+        begun = _canonical(token.text)[:-1] if quoted else token.text
+        return self._matcher.fits(self._separator() + begun)
+
+    def _unreadable(self, at: int) -> None:
+        """No reading goes on from here. A string may have ended at a quote that was meant to be in
+        it: then it is the string that does not fit, for a value is never cut."""
+        level = self._levels[-1]
+        bracket = self.text[at : at + 1] in ("}", "]")
+        if self._walk.value_ended and self._string_begin >= 0 and not bracket:
+            self._misfit("value", self._string_begin)
+        elif level.key is not None:
+            begun = self._walk.begin > level.begin
+            self._misfit(self._value_kind(), self._walk.begin if begun else at)
+        else:
+            self._misfit(self._kind("bracket"), level.before)
+
+
+def _canonical(value: str) -> str:
+    """A string as JSON, with as few escapes as can be."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
