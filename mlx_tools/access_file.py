@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError
 from mlx_tools.policy.access import AccessList, refusal, refused
 from mlx_tools.policy.rules import Decision
 from mlx_tools.spec import ToolSpec
@@ -29,7 +29,7 @@ class Access(Protocol):
     """The access list of the runs of one session."""
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        """Writes the list of a run that begins. Raises `TranscriptError` where it cannot be."""
+        """Writes the list of a run that begins. Raises `StorageError` where it cannot be."""
         ...
 
     def check(self, session: str, spec: ToolSpec) -> Decision | None:
@@ -104,7 +104,7 @@ class AccessFile(MemoryAccess):
             finally:
                 draft.unlink(missing_ok=True)
         except OSError as error:
-            raise TranscriptError(
+            raise StorageError(
                 f"the access list {self.path} cannot be written: {error.strerror}",
                 hint="check the folder's permissions and free space",
             ) from None

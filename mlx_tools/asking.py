@@ -18,7 +18,6 @@ import anyio
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approver
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import ToolCall
-from mlx_tools.outcome import PendingCall
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import (
     Shown,
@@ -34,11 +33,13 @@ from mlx_tools.records import (
     CallRecord,
     DecisionRecord,
     EditRecord,
+    Header,
     PauseRecord,
+    PendingCall,
     Record,
+    UserRecord,
 )
 from mlx_tools.session import Session
-from mlx_tools.states import State
 from mlx_tools.tools import Preview, Registry, preview_of
 from mlx_tools.transcript import to_json
 from mlx_tools.turn import arguments_size, decision_on, refusal_by
@@ -120,7 +121,7 @@ class Asking:
             digests=tuple(one.request.digest for one in seen),
             expires_at=expires,
             at=_text(now),
-            within=tuple(call.to_json() for call in within),
+            within=tuple(within),
         )
         self._append(replace(record, seal=self._pause_seal(record)))
         return seen
@@ -210,7 +211,7 @@ class Asking:
     def check_within(self, answers: Answers, pause: PauseRecord | None) -> None:
         """Raises `UsageError` where an answer is about a call in a run within that nobody asks
         about, or what was shown of it was changed since."""
-        known = {waiting["call_id"] for waiting in pause.within} if pause is not None else set()
+        known = {waiting.call_id for waiting in pause.within} if pause is not None else set()
         if unknown := answers.keys() - known:
             raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
         if answers and pause is not None and not same(self._pause_seal(pause), pause.seal):
@@ -304,7 +305,7 @@ class Asking:
 
     async def _seen(self, call: CallRecord, expires: str) -> _Seen:
         session = self._session
-        preview = await self._preview(call)
+        preview = await self.preview(call)
         spec = session.specs.get(call.name)
         shown = Shown(
             session=session.header.session,
@@ -330,7 +331,7 @@ class Asking:
         )
         return _Seen(request, preview.state)
 
-    async def _preview(self, call: CallRecord) -> Preview:
+    async def preview(self, call: CallRecord) -> Preview:
         """What the tool tells of the call."""
         if call.name not in self._session.specs:
             return Preview("", "")
@@ -344,7 +345,7 @@ class Asking:
         try:
             begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
             return begin - _SLACK <= self._now() <= end
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return False
 
 
@@ -357,12 +358,15 @@ class NoQuestion(UsageError):
     """Nothing was asked in the session yet."""
 
 
-def check_reopened(session: Session, secret: bytes) -> None:
+def check_begun_here(records: Sequence[Record], secret: bytes) -> None:
     """Raises `NoQuestion` where nothing was asked in this session yet, `TranscriptError` where it
     was not begun with this secret: its policy might be anybody's."""
-    if session.state in (State.EMPTY, State.IDLE) and session.turn == 0:
+    if not any(isinstance(record, UserRecord) for record in records):
         raise NoQuestion("the session has no question yet", hint="ask one in a new session")
-    if not same(header_seal(secret, to_json(session.header)), session.header.seal):
+    header = records[0]
+    if not isinstance(header, Header) or not same(
+        header_seal(secret, to_json(header)), header.seal
+    ):
         raise TranscriptError(
             "the transcript was not begun here, or its header was changed",
             hint="only the store that a session was begun in can go on with it",

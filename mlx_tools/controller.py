@@ -16,7 +16,7 @@ import anyio
 
 from mlx_tools import data, events, given
 from mlx_tools.approval import Approvals, Approver, NobodyThere
-from mlx_tools.asking import check_reopened, seal_of
+from mlx_tools.asking import check_begun_here, seal_of
 from mlx_tools.backends.base import Backend
 from mlx_tools.backends.function import CompleteFunction, as_backend
 from mlx_tools.backends.limits import found_within
@@ -24,9 +24,11 @@ from mlx_tools.conversation import Conversation
 from mlx_tools.driver import Driver, utc_now
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style
+from mlx_tools.models.tokens import TokenCounter
 from mlx_tools.nested import NestedRuns, Within
 from mlx_tools.outcome import Outcome
 from mlx_tools.outputs import switched_off
+from mlx_tools.past import Consents, nobody
 from mlx_tools.policy import Limits, Policy, permitted
 from mlx_tools.policy.approval import same
 from mlx_tools.prompt import (
@@ -40,7 +42,7 @@ from mlx_tools.prompt import (
     told_when_needed,
 )
 from mlx_tools.records import Header
-from mlx_tools.router import decide_for, format_of, model_of
+from mlx_tools.router import context_of, decide_for, folder_of, format_of, model_of, speakable
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
@@ -95,7 +97,9 @@ class Controller:
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
         self._now = now
         self._depth, self._parent = 0, ""
+        self._consents: Consents = nobody
         self._decided: tuple[RunSettings, Decided] | None = None
+        self._context: tuple[int | None] | None = None
         self._kept: tuple[Any, Openings] | None = None
         self._store = given.having(
             "store",
@@ -181,6 +185,8 @@ class Controller:
         with found_within(self.limits.total_timeout - spent):
             decided = await self._decide()
             chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
+            decided = speakable(decided, chat_format, self.settings.style)
+            context = self.settings.context or await self._find_context()
         openings = self._openings(decided.style, chat_format)
         files = self._store.create()
         try:
@@ -191,6 +197,7 @@ class Controller:
                 specs=self.registry.specs(),
                 words=data.load_words(),
                 disabled=switched_off(self.registry, files.artifacts),
+                consents=self._consents,
             )
             driver = self._driver(session, files, monotonic() - began)
         except BaseException:
@@ -201,6 +208,7 @@ class Controller:
             first = (choice or self.settings.tool_choice, *self.settings.require_tools)
             opening = openings.opening(question, history=messages, first=first)
             header = self._header(files.session, decided, chat_format, openings, opening)
+            header = replace(header, context=context)
             return replace(header, history=tuple({"role": r, "content": c} for r, c in messages))
 
         return Conversation(driver, self.policy, begin)
@@ -233,15 +241,16 @@ class Controller:
             if files.artifacts is not None:
                 self.registry.add_reader()
             secret = self._store.secret
+            check_begun_here(files.transcript, secret)
             folded = Session(
                 files.transcript,
                 specs=self.registry.specs(),
                 words=data.load_words(),
                 disabled=switched_off(self.registry, files.artifacts),
                 believes=lambda said: same(seal_of(secret, said), said.seal),
+                consents=self._consents,
             )
             driver = self._driver(folded, files)
-            check_reopened(folded, secret)
             return Conversation(driver, self._in_force(folded.header))
         except BaseException:
             files.transcript.close()
@@ -268,6 +277,8 @@ class Controller:
             now=self._now,
         )
         within._depth, within._parent = self._depth + 1, run.parent
+        within._consents = run.consents
+        within._context = self._context
         return within
 
     def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
@@ -289,6 +300,7 @@ class Controller:
             now=self._now,
             nested=nested,
             reads=Reads(self.settings.cache),
+            counter=TokenCounter(lambda: folder_of(self.backend, session.header.model)),
         )
 
     def _check_tools(self) -> None:
@@ -325,6 +337,12 @@ class Controller:
             self._decided = self.settings, await decide_for(self.backend, self.settings)
         return self._decided[1]
 
+    async def _find_context(self) -> int | None:
+        """The size of the model's context: looked up once."""
+        if self._context is None:
+            self._context = (await context_of(self.backend, self.settings.model),)
+        return self._context[0]
+
     def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
         """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, data.load_words()
@@ -335,6 +353,7 @@ class Controller:
                 tools=tuple(self._offered()),
                 neutraliser=Neutraliser(chat_format.control_tokens),
                 style=style,
+                native=chat_format.tools,
                 response_mode=settings.response_mode,
                 project_context=settings.project_context,
                 persona=settings.persona,
@@ -362,7 +381,6 @@ class Controller:
             chat_format=chat_format.to_json(),
             style=decided.style,
             strategy=decided.strategy,
-            request_weight=settings.request_weight or decided.request_weight,
             verdict=decided.why,
             reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
@@ -385,6 +403,7 @@ class Controller:
             catalog_budget=settings.catalog_budget,
             require_tools=settings.require_tools,
             long_observations=settings.long_observations,
+            compact=settings.compact,
         )
 
 

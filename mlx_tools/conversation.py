@@ -59,10 +59,14 @@ class Conversation:
         return await self._answer(question, tool_choice, lambda event: None)
 
     def stream(
-        self, question: str, *, tool_choice: str | None = None
+        self, question: str, *, tool_choice: str | None = None, piped: int = 0
     ) -> AsyncGenerator[events.Event]:
-        """Answers the next question and yields what happens; see `Controller.stream`."""
-        return _told(lambda emit: self._answer(question, tool_choice, emit))
+        """Answers the next question and yields what happens; see `Controller.stream`.
+
+        ``piped`` is how many characters at the end of the question are somebody else's text: a
+        call that stands there is an echo.
+        """
+        return _told(lambda emit: self._answer(question, tool_choice, emit, piped))
 
     async def resume(self, approvals: Approvals = None) -> Outcome:
         """Goes on where the session was paused or broke off; see `Controller.resume`."""
@@ -71,6 +75,17 @@ class Conversation:
     def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
         """Goes on like `resume` and yields what happens, like `stream`."""
         return _told(lambda emit: self._resume(approvals, emit))
+
+    async def compact(self) -> events.Compacted | None:
+        """Has the model sum up what was said before the last question (that too where it was the
+        first), which then stands in place of it; None where nothing was said.
+
+        Raises `UsageError` in the middle of a question, and `BackendError` where there is no
+        summary: nothing has changed then.
+        """
+        told: list[events.Event] = []
+        await self._driver.compact(told.append)
+        return next((event for event in told if isinstance(event, events.Compacted)), None)
 
     async def go_on(self, question: str, approvals: Approvals) -> Outcome:
         """Goes on with a session in which ``question`` was asked: its outcome where that has come
@@ -96,7 +111,9 @@ class Conversation:
             await driver.resume(self._policy, answers, tell)
         return self._outcome()
 
-    async def _answer(self, question: str, tool_choice: str | None, emit: Emit) -> Outcome:
+    async def _answer(
+        self, question: str, tool_choice: str | None, emit: Emit, piped: int = 0
+    ) -> Outcome:
         if not isinstance(question, str) or not question.strip():
             raise UsageError("the question is no text, or empty")
         driver = self._driver
@@ -106,7 +123,7 @@ class Conversation:
         if driver.session.state is State.EMPTY and self._begin is not None:
             driver.open(self._begin(question, tool_choice))
         with observed(driver.files.transcript, emit) as tell:
-            await driver.run(question, tool_choice, tell)
+            await driver.run(question, tool_choice, tell, piped)
         return self._outcome()
 
     def _outcome(self) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlx_tools.records import (
     CallRecord,
+    CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
     ExecutionRecord,
@@ -91,7 +92,7 @@ def count(records: Iterable[Record]) -> Counters:
             case CompletionRecord():
                 numbers["completions"] += 1
                 numbers["requests"] += record.requests
-            case SummaryRecord():
+            case SummaryRecord() | CompactedRecord():
                 numbers["requests"] += record.requests
             case CorrectionRecord():
                 corrections[record.error.code] += 1

@@ -25,19 +25,29 @@ from mlx_tools.at_once import at_once
 from mlx_tools.backends.base import Backend
 from mlx_tools.completer import Completer, Emit
 from mlx_tools.due import Ask, Complete, Execute, Rest, Write
-from mlx_tools.errors import BackendError, BackendTimeout, ErrorCode, TranscriptError
+from mlx_tools.errors import (
+    BackendError,
+    BackendTimeout,
+    ErrorCode,
+    StorageError,
+    TranscriptError,
+    UsageError,
+)
 from mlx_tools.messages import ErrorInfo
+from mlx_tools.models.tokens import TokenCounter
 from mlx_tools.nested import NestedRuns
-from mlx_tools.outcome import PendingCall
 from mlx_tools.outputs import Outputs
 from mlx_tools.policy import Policy
 from mlx_tools.policy.approval import header_seal
 from mlx_tools.records import (
     CallRecord,
+    CompactedRecord,
+    CompletionRecord,
     DecisionRecord,
     ExecutionRecord,
     Header,
     ObservationRecord,
+    PendingCall,
     Record,
     ResumedRecord,
     StoppedRecord,
@@ -45,10 +55,10 @@ from mlx_tools.records import (
 from mlx_tools.session import Session
 from mlx_tools.states import State
 from mlx_tools.store import SessionFiles
-from mlx_tools.summarising import Summariser
-from mlx_tools.telling import events_of, tool_ended
+from mlx_tools.telling import events_of, mended, tool_ended
 from mlx_tools.tools import Progress, Reads, Registry, ToolResult, execute
 from mlx_tools.transcript import to_json
+from mlx_tools.window import Fitted, Window
 
 _SUMMARISING: Final = "its output is long: the model summarises it"
 
@@ -63,7 +73,7 @@ class Driver:
 
     ``outputs`` holds the whole outputs of the current run, for an outcome that is to include them.
     ``spent`` is how many seconds of the first question's total time are gone already. ``nested``
-    lets tools ask the model.
+    lets tools ask the model. ``counter`` counts the tokens of prompts.
     """
 
     def __init__(
@@ -79,12 +89,14 @@ class Driver:
         now: Callable[[], datetime] = utc_now,
         nested: Callable[..., NestedRuns] | None = None,
         reads: Reads | None = None,
+        counter: TokenCounter | None = None,
     ) -> None:
         self.session = session
         self.files = files
         self.outputs = Outputs(session, files.artifacts, str(Path.home()))
         self._completer = Completer(backend, session)
-        self._summariser = Summariser(backend, session)
+        kept = files.artifacts
+        self._window = Window(backend, session, self.outputs, kept, counter or TokenCounter())
         self._registry, self._reads = registry, reads or Reads()
         self._secret = secret
         ask: dict[str, Any] = {"append": self._append, "now": now, "use": files.used.take}
@@ -98,7 +110,7 @@ class Driver:
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
     def open(self, header: Header) -> None:
-        """Begins the session. Raises `TranscriptError` where the header cannot be written."""
+        """Begins the session. Raises `StorageError` where the header cannot be written."""
         self._append(replace(header, seal=header_seal(self._secret, to_json(header))))
 
     def waiting(self) -> tuple[CallRecord, ...]:
@@ -110,20 +122,23 @@ class Driver:
         """The calls that a person must decide about in runs within calls."""
         if self.session.state is not State.PAUSED or self.session.pause is None:
             return ()
-        return tuple(PendingCall(**waiting) for waiting in self.session.pause.within)
+        return self.session.pause.within
 
-    async def run(self, question: str, tool_choice: str | None, emit: Emit) -> None:
-        """Puts a question and drives the session until it rests.
+    async def run(self, question: str, tool_choice: str | None, emit: Emit, piped: int = 0) -> None:
+        """Puts a question and drives the session until it rests. ``piped`` is as in its record.
 
         A backend that fails before it completed anything for this session raises its
         `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
-        cancels finds the run stopped as ``interrupted``.
+        cancels finds the run stopped as ``interrupted``. Where something cannot be written down
+        (`StorageError`) the run breaks off there as one that was killed, and can be resumed.
         """
         self._emit = emit
         self.outputs.begin()
+        self._window.begin()
         self._reads.begin()
-        self._append(self.session.asking(question, tool_choice, self._now()))
-        await self._drive()
+        self._append(self.session.asking(question, tool_choice, self._now(), piped))
+        with self._resumable():
+            await self._drive()
 
     async def resume(self, policy: Policy, answers: Answers, emit: Emit) -> None:
         """Goes on with a session that was paused or broke off, under ``policy``, with what a person
@@ -141,13 +156,39 @@ class Driver:
         self._asking.check_answers(answers, policy)
         if self._nested is not None:
             self._nested.decided(within)
-        self._append(ResumedRecord(policy=policy.to_json(), at=self._now()))
-        while isinstance(due := session.due(), Write) and session.state is State.READING:
-            self._write(due.records)
-        if session.state is State.CALLING:
-            self._asking.decide_anew()
-            await self._asking.take(answers, pause)
-        await self._drive()
+        with self._resumable():
+            self._append(ResumedRecord(policy=policy.to_json(), at=self._now()))
+            while isinstance(due := session.due(), Write) and session.state is State.READING:
+                self._write(due.records)
+            if session.state is State.CALLING:
+                self._asking.decide_anew()
+                await self._asking.take(answers, pause)
+            await self._drive()
+
+    @contextlib.contextmanager
+    def _resumable(self) -> Iterator[None]:
+        """Tells whoever finds the disk full that nothing is lost, and how to go on."""
+        try:
+            yield
+        except StorageError as error:
+            error.hint = f"free some space, then: mlx-tools sessions resume {self.files.session}"
+            raise
+
+    async def compact(self, emit: Emit) -> CompactedRecord | None:
+        """Has the model sum up what was said, which leaves the prompt; None where nothing was.
+
+        Raises `UsageError` in the middle of a question, `BackendError` where there is no summary.
+        """
+        session = self.session
+        if session.state not in (State.EMPTY, State.IDLE, State.STOPPED):
+            raise UsageError(
+                "the session is in the middle of a question", hint="go on with it first"
+            )
+        record = None if session.state is State.EMPTY else await self._window.sum_up()
+        if record is not None:
+            self._emit = emit
+            self._write([replace(record, at=self._now())])
+        return record
 
     async def _drive(self) -> None:
         session, access = self.session, self.files.access
@@ -166,6 +207,8 @@ class Driver:
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
             if self.session.turn == 0 and not self._completer.heard:
                 raise
+        except StorageError:
+            raise  # nothing more is written down: what stands there can be gone on with
         except BaseException as error:
             # What is wrong may be the transcript itself: the first error is the one to be told.
             with contextlib.suppress(TranscriptError):
@@ -180,6 +223,7 @@ class Driver:
             match due:
                 case Write():
                     self._write(due.records)
+                    await self._tell_dry_run(due.records)
                 case Complete():
                     await self._complete(due)
                 case Execute():
@@ -253,10 +297,31 @@ class Driver:
             for event in events_of(record, records, self.session):
                 self._emit(event)
 
+    async def _tell_dry_run(self, records: Sequence[Record]) -> None:
+        """Tells what the calls would have changed that a dry run did not make."""
+        for record in records:
+            if isinstance(record, DecisionRecord) and record.code == "dry_run":
+                call = self.session.current.call(record.call)
+                if text := (await self._asking.preview(call)).text:
+                    shown = self.outputs.clean(text)
+                    told = events.WouldChange(call=call.call, name=call.name, preview=shown)
+                    self._emit(told)
+
     # --- completions ---
 
     async def _complete(self, due: Complete) -> None:
         self._waiting_for = "backend"
+        fitted = await self._window.fit(due)
+        if not isinstance(fitted, Fitted):
+            self._waiting_for = ""
+            if isinstance(fitted, CompactedRecord):
+                fitted = replace(fitted, at=self._now())
+            self._write([fitted])
+            return
+        due = fitted.due
+        if fitted.news:
+            size = self.session.header.context or 0
+            self._emit(events.ContextFilling(size=size, used=fitted.used or 0))
         self._emit(events.TurnStarted(turn=due.turn, prompt_chars=len(due.prompt)))
         began = monotonic()
         written = await self._completer.complete(due, self._emit)
@@ -266,12 +331,24 @@ class Driver:
             duration_ms=round((monotonic() - began) * 1000),
             at=self._now(),
         )
+        record = replace(record, context=await self._counted(fitted, record))
+        for number, mend in enumerate(written.mends, 1):
+            self._append(mend)
+            self._emit(mended(written.mends[:number]))
         self.session.read_already(record, written.reading)
         self._append(record)
         self._waiting_for = ""
         self._emit(
             events.TurnEnded(turn=due.turn, usage=record.usage, duration_ms=record.duration_ms)
         )
+
+    async def _counted(self, sent: Fitted, record: CompletionRecord) -> int | None:
+        """The tokens of a prompt that was sent, counted afterwards where that was not needed
+        before; None where the size of the context is unknown."""
+        if self.session.header.context is None or sent.used is not None:
+            return sent.used
+        said = record.usage.prompt_tokens if record.requests == 1 else None
+        return await self._window.count(sent.due.prompt) if said is None else said
 
     # --- calls ---
 
@@ -281,12 +358,20 @@ class Driver:
             await self._call(calls[0])
         else:
             limiter = anyio.CapacityLimiter(self.session.limits.parallel)
+            full: list[StorageError] = []
 
             async def limited(call: CallRecord) -> None:
                 async with limiter:
-                    await self._call(call)
+                    if full:
+                        return
+                    try:
+                        await self._call(call)
+                    except StorageError as error:  # what runs meanwhile may come to its end
+                        full.append(error)
 
             await at_once(limited, calls)
+            if full:
+                raise full[0]
         self._waiting_for = ""
         if self._nested is not None and (within := self._nested.waiting()):
             await self._asking.pause(self.session.current.asked(), within)
@@ -320,6 +405,7 @@ class Driver:
             policy=self.session.policy,
             expected=expected,
             artifacts=self.files.artifacts,
+            undo=self.files.undo,
             ask=partial(self._nested.ask, call) if self._nested is not None else None,
             clean=self.outputs.clean,
             shown_chars=limits.max_observation_chars,
@@ -344,10 +430,15 @@ class Driver:
             nested=self._nested.spent(call.call) if self._nested is not None else 0,
             cached=result.cached,
         )
+        problem = shown.problem
+        if problem is None and self._nested is not None:
+            problem = self._nested.problem(call.call)
+        if problem is not None and not mutates:
+            raise problem  # the call is made again where the run goes on
         self._append(record)
         self._emit(tool_ended(record))
-        if shown.problem is not None:
-            raise shown.problem
+        if problem is not None:
+            raise problem
 
     async def _summarise(self, call: CallRecord, result: ToolResult) -> None:
         """Has the model summarise an output that is too long to be shown, where that is wanted."""
@@ -361,7 +452,7 @@ class Driver:
             self._tell_progress(call, Progress(_SUMMARISING, fraction))
 
         began = monotonic()
-        record = await self._summariser.summarise(call, text, tell)
+        record = await self._window.summariser.summarise(call, text, tell)
         duration_ms = round((monotonic() - began) * 1000)
         self._append(replace(record, duration_ms=duration_ms, at=self._now()))
 

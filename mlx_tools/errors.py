@@ -19,6 +19,7 @@ configuration, the backend or the disk is at fault, and its message says what to
     ├── KnowledgeBaseError       the knowledge base cannot be read or written (exit code 2)
     ├── ScheduleError            the schedule of jobs cannot be read or written (exit code 2)
     └── TranscriptError          a transcript cannot be written, or read as one (exit code 2)
+        └── StorageError         what a run must keep cannot be written, such as on a full disk
 """
 
 from __future__ import annotations
@@ -131,6 +132,11 @@ class KnowledgeBaseError(MlxToolsError):
 
 class TranscriptError(MlxToolsError):
     """A transcript cannot be written, or what was read is not one."""
+
+
+class StorageError(TranscriptError):
+    """What a run must keep cannot be written: the disk is full. The run broke off there, and goes
+    on where it can be."""
 
 
 class ScheduleError(MlxToolsError):

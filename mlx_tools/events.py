@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.outcome import Outcome
+from mlx_tools.records import MendKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,17 @@ class TurnEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mended(Event):
+    """A turn was mended while it was written. ``kind`` says what did not fit, ``dropped`` is what
+    the model had written from there on, ``put`` what stands there instead; empty: it wrote on."""
+
+    turn: int
+    kind: MendKind
+    dropped: str
+    put: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FormatBroken(Event):
     """What the model wrote could not be read; it is told so."""
 
@@ -106,6 +118,40 @@ class CallDecided(Event):
     decision: Literal["allow", "ask", "deny"]
     rule: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WouldChange(Event):
+    """In a dry run: what a call would have changed, as an approval shows it (a unified diff)."""
+
+    call: str
+    name: str
+    preview: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextFilling(Event):
+    """Four fifths of the model's context are used, or more; told once. Both are in tokens."""
+
+    size: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted(Event):
+    """The oldest of the prompt was replaced: so many turns, and observations of later ones.
+
+    ``reason`` says whether somebody ``asked`` for it, the context was ``filling``, or ``full``;
+    ``summary``: the model summed them up. ``before`` and ``after`` are the prompt's tokens, None
+    where the context's size is unknown.
+    """
+
+    reason: Literal["asked", "filling", "full"]
+    turns: int
+    observations: int
+    summary: bool
+    before: int | None
+    after: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

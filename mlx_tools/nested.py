@@ -1,7 +1,8 @@
 """Tools that themselves ask the model, with tools: runs within a run.
 
-A nested run has no rights but its caller's, shares the caller's budget of completions, may go down
-`MAX_DEPTH` levels, and asks whoever the outer run asks. Its transcript is a session of its own that
+A nested run has no rights but its caller's, shares the caller's budget of completions and what a
+person allowed for the rest of the session, may go down `MAX_DEPTH` levels, and asks whoever the
+outer run asks. Its transcript is a session of its own that
 names its parent; the parent's transcript names it before it begins. So a call that only reads can
 be made again after a pause or a crash: each run within it is gone on with where it was, and nothing
 in it happens twice.
@@ -19,10 +20,11 @@ import anyio
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest, Approvals, Approver
 from mlx_tools.asking import NoQuestion
-from mlx_tools.errors import BackendError, MlxToolsError, UsageError
-from mlx_tools.outcome import Answered, Outcome, Paused, PendingCall, Stopped
-from mlx_tools.policy import Limits, Policy
-from mlx_tools.records import CallRecord, NestedRecord, Record
+from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
+from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
+from mlx_tools.past import Consents
+from mlx_tools.policy import Limits, Policy, restriction
+from mlx_tools.records import CallRecord, NestedRecord, PendingCall, Record
 from mlx_tools.session import Session
 from mlx_tools.sources import spelled_out
 from mlx_tools.tools import ToolContext, ToolError
@@ -33,12 +35,14 @@ MAX_DEPTH: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A run within a call: what it asks, and under what. ``parent`` names session and call."""
+    """A run within a call: what it asks, and under what. ``consents`` are those of the session that
+    makes the call; ``parent`` names session and call."""
 
     question: str
     policy: Policy
     limits: Limits
     approver: Approver
+    consents: Consents
     parent: str
 
 
@@ -94,11 +98,13 @@ class NestedRuns:
         self._spent: dict[tuple[str, int], int] = {}
         self._paused: dict[str, tuple[PendingCall, ...]] = {}
         self._answers: dict[str, ApprovalAnswer] = {}
+        self._problems: dict[str, StorageError] = {}
 
     def begin(self, call: str) -> None:
         """The call is made, perhaps once more."""
         self._contexts.pop(call, None)
         self._paused.pop(call, None)
+        self._problems.pop(call, None)
 
     def decided(self, answers: Mapping[str, ApprovalAnswer]) -> None:
         """Takes what was decided of calls that wait in runs within."""
@@ -107,6 +113,10 @@ class NestedRuns:
     def spent(self, call: str) -> int:
         """How many completions the runs of this call have taken."""
         return sum(count for (key, _), count in self._spent.items() if key == call)
+
+    def problem(self, call: str) -> StorageError | None:
+        """What could not be written down of a run within this call."""
+        return self._problems.get(call)
 
     def waits(self, call: str) -> bool:
         """Whether a run within this call waits for a person."""
@@ -140,6 +150,8 @@ class NestedRuns:
             except MlxToolsError as error:
                 if not isinstance(error, BackendError) and error.exit_code != 2:
                     raise
+                if isinstance(error, StorageError):
+                    self._problems[call.call] = error
                 raise ToolError(f"the model could not be asked: {error}") from None
             self._spent[call.call, number] = outcome.turns
         if isinstance(outcome, Answered):
@@ -166,10 +178,10 @@ class NestedRuns:
         session, prefix = self._session, _prefix(call.call, number)
         policy = session.policy
         if tools is not None:
-            policy = policy.narrowed_by(Policy(allow=tuple(tools), redact=False))
+            policy = policy.narrowed_by(restriction(tuple(tools)))
         after = any(part.network_after_read != "allow" for part in policy.parts)
         if after and session.past.private_read:  # what this session has read may be in the question
-            policy = policy.narrowed_by(Policy(allow=["*"], local_only=True, redact=False))
+            policy = policy.narrowed_by(restriction(local_only=True))
         spec = session.specs.get(call.name)
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
         run = Within(
@@ -179,6 +191,7 @@ class NestedRuns:
             approver=_Surfaced(
                 self._approver, prefix, call.name, (context, self._holding), once=once
             ),
+            consents=session.past.consented,
             parent=f"{session.header.session}/{prefix}",
         )
         begun = session.current.nested(call.call, number)

@@ -9,16 +9,19 @@ from typing import Any, ClassVar, Literal
 
 from mlx_tools import errors
 from mlx_tools.counters import Counters, count
-from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.messages import ErrorInfo, Usage, total_usage
 from mlx_tools.records import (
     AnswerRecord,
     CallRecord,
+    CompactedRecord,
     CompletionRecord,
     EditRecord,
     ExecutionRecord,
     Header,
+    MendRecord,
     ObservationRecord,
     PauseRecord,
+    PendingCall,
     Record,
     RepairRecord,
     StoppedRecord,
@@ -81,21 +84,12 @@ class CallReport:
         return out | {"error_code": self.error_code, "error_preview": self.error_preview}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCall:
-    """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it was
-    started, and nobody knows how it ended."""
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The model's context: its ``size``, and how much of it is ``used``, in tokens."""
 
-    call_id: str
-    name: str
-    arguments: Mapping[str, Any]
-    digest: str
-    expires_at: str
-    in_doubt: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The call as ``--json`` prints it; ``in_doubt`` only where it is."""
-        return {k: v for k, v in asdict(self).items() if k != "in_doubt" or v}
+    size: int | None = None
+    used: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +107,8 @@ class Outcome:
     requests: int = 0
     usage: Usage = field(default_factory=Usage)
     repairs: Mapping[str, int] = field(default_factory=dict)
+    mends: int = 0
+    context: Context = Context()  # frozen, so all may share it
     model: str | None = None
     strategy: str = "free"
     counters: Counters = field(default_factory=Counters)
@@ -127,6 +123,9 @@ class Outcome:
         return {
             "status": self.status,
             "answer": getattr(self, "answer", None),
+            "bare_text": getattr(self, "bare_text", False),
+            "truncated": getattr(self, "truncated", False),
+            "call_like": getattr(self, "call_like", False),
             "reason": getattr(self, "reason", None),
             "session": self.session,
             "transcript": self.transcript,
@@ -136,6 +135,8 @@ class Outcome:
             "pending": [call.to_json() for call in getattr(self, "pending", ())],
             "usage": {"requests": self.requests} | asdict(self.usage),
             "repairs": dict(self.repairs),
+            "mends": self.mends,
+            "context": asdict(self.context),
             "model": self.model,
             "strategy": self.strategy,
         }
@@ -143,11 +144,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered(Outcome):
-    """The model gave its final answer. ``sources`` are those that it cites, by number."""
+    """The model gave its final answer. ``sources`` are those that it cites, by number.
+
+    ``bare_text``, ``truncated`` and ``call_like`` are as in the transcript's `AnswerRecord`.
+    """
 
     status: ClassVar[str] = "answered"
     answer: str
     sources: tuple[GivenSource, ...] = ()
+    bare_text: bool = False
+    truncated: bool = False
+    call_like: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +201,7 @@ def outcome_of(
     start = max(i for i, r in enumerate(records) if isinstance(r, UserRecord))
     run = records[start:]
     completions = [r for r in run if isinstance(r, CompletionRecord)]
-    asked = [r for r in run if isinstance(r, CompletionRecord | SummaryRecord)]
+    asked = [r for r in run if isinstance(r, CompletionRecord | SummaryRecord | CompactedRecord)]
     common: dict[str, Any] = {
         "session": header.session,
         "transcript": transcript,
@@ -202,14 +209,23 @@ def outcome_of(
         "calls": _calls(run, outputs or {}, artifacts or {}),
         "requests": sum(r.requests for r in asked),
         "usage": total_usage([r.usage for r in asked]),
+        "mends": sum(isinstance(r, MendRecord) and r.kind != "quote" for r in run),
         "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
+        "context": Context(header.context, context_used(run)),
         "model": header.model,
         "strategy": _strategy(completions, header),
         "counters": count(run),
     }
-    match run[-1]:
+    match at_rest(run):
         case AnswerRecord() as last:
-            return Answered(answer=last.content, sources=_cited(last, records), **common)
+            return Answered(
+                answer=last.content,
+                sources=_cited(last, records),
+                bare_text=last.bare_text,
+                truncated=last.truncated,
+                call_like=last.call_like,
+                **common,
+            )
         case PauseRecord() as last:
             return Paused(pending=pending_calls(run, last), **common)
         case StoppedRecord() as last:
@@ -217,6 +233,30 @@ def outcome_of(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
     raise errors.TranscriptError("the run has not come to rest")
+
+
+def at_rest(records: Sequence[Record]) -> Record:
+    """The record that says how the last question stands: what was summed up after it says nothing
+    of that."""
+    return next(r for r in reversed(records) if not isinstance(r, CompactedRecord))
+
+
+def context_used(run: Sequence[Record]) -> int | None:
+    """The tokens in the model's context at the end of a run: of the prompt, as the server said or
+    as it was counted, and of what was written then; None where nobody counted."""
+    for record in reversed(run):
+        match record:
+            case StoppedRecord(used=int(used)):
+                return used
+            case CompactedRecord() if record.after is not None:
+                return record.after
+            case CompletionRecord():
+                usage, written = record.usage, record.usage.completion_tokens
+                said = usage.prompt_tokens if record.requests == 1 else None
+                prompt = record.context if said is None else said
+                own = record.pieces if written is None or record.requests > 1 else written
+                return None if prompt is None else prompt + (own or 0)
+    return None
 
 
 def _cited(answer: AnswerRecord, records: Sequence[Record]) -> tuple[GivenSource, ...]:
@@ -240,7 +280,7 @@ def _calls(
         if isinstance(record, RepairRecord) and record.call is not None:
             repairs.setdefault(record.call, []).append(record.name)
     edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
-    paused = isinstance(run[-1], PauseRecord)
+    paused = isinstance(at_rest(run), PauseRecord)
     repeated = _stopped_by(run)
     reports = []
     for call in run:
@@ -270,7 +310,7 @@ def _calls(
 
 def _stopped_by(run: Sequence[Record]) -> Mapping[str, str]:
     """The call that a run was stopped for, and its code: it has no observation to say so."""
-    if not isinstance(last := run[-1], StoppedRecord) or last.reason != "repeated_call":
+    if not isinstance(last := at_rest(run), StoppedRecord) or last.reason != "repeated_call":
         return {}
     calls = [record.call for record in run if isinstance(record, CallRecord)]
     return dict.fromkeys(calls[-1:], last.reason)
@@ -303,29 +343,18 @@ def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCal
     edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
     ended = {r.call for r in run if isinstance(r, ObservationRecord)}
     doubtful = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - ended
-    return tuple(
-        PendingCall(
-            call_id=key,
-            name=calls[key].name,
-            arguments=dict(edited.get(key, calls[key].arguments)),
-            digest=digest,
-            expires_at=pause.expires_at,
-            in_doubt=key in doubtful,
+    return (
+        tuple(
+            PendingCall(
+                call_id=key,
+                name=calls[key].name,
+                arguments=dict(edited.get(key, calls[key].arguments)),
+                digest=digest,
+                expires_at=pause.expires_at,
+                in_doubt=key in doubtful,
+            )
+            for key, digest in zip(pause.calls, pause.digests, strict=False)
+            if key in calls
         )
-        for key, digest in zip(pause.calls, pause.digests, strict=False)
-        if key in calls
-    ) + tuple(PendingCall(**waiting) for waiting in pause.within)
-
-
-def total_usage(usages: Sequence[Usage]) -> Usage:
-    """The sums. One that a completion did not report is unknown for all."""
-
-    def total(values: list[int | None]) -> int | None:
-        known = [v for v in values if v is not None]
-        return sum(known) if known and len(known) == len(values) else None
-
-    return Usage(
-        prompt_tokens=total([u.prompt_tokens for u in usages]),
-        cached_tokens=total([u.cached_tokens for u in usages]),
-        completion_tokens=total([u.completion_tokens for u in usages]),
+        + pause.within
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.artifacts import ArtifactStore
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.observation import shorten
 from mlx_tools.policy import permitted
@@ -36,7 +36,7 @@ class Shown:
     content: str | None
     error: ErrorInfo | None = None
     artifact: str | None = None
-    problem: TranscriptError | None = None
+    problem: StorageError | None = None
     sources: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -153,7 +153,7 @@ class Outputs:
     def _wants_all(self) -> bool:
         return self._failed or (self._store is not None and self._store.keep_all)
 
-    def _keep(self, *calls: str) -> TranscriptError | None:
+    def _keep(self, *calls: str) -> StorageError | None:
         """Keeps the outputs of these calls, those that are kept already left alone."""
         if self._store is None:
             return None
@@ -162,7 +162,7 @@ class Outputs:
                 continue
             try:
                 key = self._store.put(self.whole[call])
-            except TranscriptError as error:
+            except StorageError as error:
                 return error
             if key is not None:
                 self.artifacts[call] = key
@@ -183,7 +183,7 @@ class Outputs:
     def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Callable[[int, int], str]:
         """What stands where something of ``size`` characters was cut, by how much and where."""
         words = self._session.words
-        if artifact is not None and self._can_read:
+        if artifact is not None and self.can_read:
 
             def readable(omitted: int, offset: int) -> str:
                 return words.readable_cut_notice(omitted, offset, name=READER, key=artifact)
@@ -193,7 +193,7 @@ class Outputs:
         return lambda omitted, _: words.cut_notice(omitted)
 
     @property
-    def _can_read(self) -> bool:
+    def can_read(self) -> bool:
         """Whether the model may call the tool that reads artifacts."""
         spec = self._session.specs.get(READER)
         usable = is_reader(spec) and READER not in self._session.disabled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mlx_tools.policy import Tally
@@ -20,6 +20,14 @@ from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
 
 _RAN: Final = ("tool_error", "timeout")
 """With these a call has run, and failed."""
+
+
+Consents = Callable[[ToolSpec], "Effects | None"]
+"""The effects that a person allowed a tool for the rest of a session, None where nobody did."""
+
+
+def nobody(spec: ToolSpec) -> None:
+    """No consent to any tool."""
 
 
 class History:
@@ -67,10 +75,11 @@ class Past:
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
     answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source
-    that was given.
+    that was given. ``shared`` are the consents of the session whose call this one runs within.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Consents = nobody) -> None:
+        self._shared = shared
         self.made = Tally()
         self.private_read = False
         self.sources = 0
@@ -99,9 +108,10 @@ class Past:
         self._consents[name] = said
 
     def consented(self, spec: ToolSpec) -> Effects | None:
-        """The effects that a person allowed this tool, as it is now, for the rest of the session;
-        None where nobody did."""
-        said = self._consents.get(spec.name)
+        """The effects that a person allowed this tool, as it is now, for the rest of the session,
+        or of the one that it runs within; None where nobody did."""
+        said, shared = self._consents.get(spec.name), self._shared(spec)
         if said is None or said.tool != spec.digest():
-            return None
-        return frozenset(effect for effect in ALL_EFFECTS if effect in said.effects)
+            return shared
+        own = frozenset(effect for effect in ALL_EFFECTS if effect in said.effects)
+        return own if shared is None else own | shared

@@ -14,11 +14,18 @@ from mlx_tools.backends.guard import Guarded
 from mlx_tools.controller import Controller
 from mlx_tools.due import Complete
 from mlx_tools.errors import BackendError, BackendTimeout
-from mlx_tools.messages import FinalAnswer, ToolCall, Usage
-from mlx_tools.outcome import Stopped, total_usage
+from mlx_tools.messages import FinalAnswer, ToolCall, Usage, total_usage
+from mlx_tools.outcome import Stopped
 from mlx_tools.policy import Limits, Policy
-from mlx_tools.protocol import Reading, judge, read
-from mlx_tools.records import AnswerRecord, CallRecord, CompletionRecord, CorrectionRecord, Record
+from mlx_tools.protocol import Reading, judge, read, with_mended
+from mlx_tools.records import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    Header,
+    Record,
+)
 from mlx_tools.run_settings import RunSettings
 from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
@@ -129,10 +136,13 @@ def _proposal(
     calls = tuple(call.call for call in judged)
     answers = [message for message in reading.messages if isinstance(message, FinalAnswer)]
     repaired = any(call.repairs for call in calls) or any(answer.repairs for answer in answers)
+    opened = store.opening()
+    native = isinstance(opened[0], Header) and opened[0].style == "native"
+    bare = reading.bare_text and not native  # where bare text is how an answer is written
     return Proposal(
         calls=calls,
         answered=bool(answers),
-        valid=bool(reading.messages) and not (errors or repaired or reading.bare_text),
+        valid=bool(reading.messages) and not (errors or repaired or bare),
         error=errors[0].code if errors else None,
         strategy=last.strategy,
         requests=requests,
@@ -160,7 +170,8 @@ def _reading(
     due = Session(opening, specs=tools, words=data.load_words()).due()
     assert isinstance(due, Complete)
     rules = replace(due.rules, prefix=completion.prefix)
-    return read(completion.text, completion.finish_reason or "stop", rules)
+    reading = read(completion.text, completion.finish_reason or "stop", rules)
+    return with_mended(reading, completion.mended)
 
 
 class _Kept(MemoryStore):

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
 from mlx_tools import given
-from mlx_tools.messages import LongObservations
+from mlx_tools.messages import Compaction, LongObservations
 from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat
 from mlx_tools.tools.reads import SCOPES, CacheScope
 from mlx_tools.verdicts import STRATEGIES, STYLES, FoundVerdict, StrategyChoice, StyleChoice
 
 _LONG: Final[tuple[str, ...]] = get_args(LongObservations)
+_COMPACT: Final[tuple[str, ...]] = get_args(Compaction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,9 @@ class RunSettings:
     answered serves the same call again: for one ``run``, for the ``session``, or not at all
     (``off``). ``long_observations`` says what is shown of an output that is too long: head and tail
     (``cut``), or between them a ``summary`` that the model is asked for, of what only reads.
+    ``context`` is how many tokens the model can take; None is found out by what the backend serves,
+    where that says it. ``compact`` says whether the model sums up the oldest turns by itself once
+    four fifths of these are used (``auto``), or only when it is asked to (``off``).
 
     Raises `UsageError`, naming the setting, for a value that cannot be.
     """
@@ -39,7 +43,6 @@ class RunSettings:
     style: StyleChoice = "auto"
     strategy: StrategyChoice = "auto"
     verdict: FoundVerdict | None = None
-    request_weight: float | None = None
     chat_format: ChatFormat | None = None
     reasoning: str | int = "off"
     response_mode: str = "answer-first"
@@ -52,6 +55,8 @@ class RunSettings:
     seed: int | None = None
     cache: CacheScope = "run"
     long_observations: LongObservations = "cut"
+    context: int | None = None
+    compact: Compaction = "off"
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] = ()
@@ -68,7 +73,6 @@ class RunSettings:
         for name, right, allowed in (
             ("style", self.style in STYLES, ", ".join(STYLES)),
             ("strategy", self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
-            ("request_weight", _weight(self.request_weight), "a number from 0.1 to 20, or None"),
             ("verdict", _is(self.verdict, FoundVerdict), "a FoundVerdict, or None"),
             ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
             ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
@@ -76,6 +80,8 @@ class RunSettings:
             ("temperature", _temperature(self.temperature), "a number from 0"),
             ("cache", self.cache in SCOPES, ", ".join(SCOPES)),
             ("long_observations", self.long_observations in _LONG, ", ".join(_LONG)),
+            ("context", _size(self.context), "tokens, a whole number from 1, or None"),
+            ("compact", self.compact in _COMPACT, ", ".join(_COMPACT)),
             ("seed", self.seed is None or _whole(self.seed), "a whole number, or None"),
             ("chat_format", _is(self.chat_format, ChatFormat), "a ChatFormat, or None"),
             ("persona", _is(self.persona, str), "a text, or None"),
@@ -103,9 +109,8 @@ def _from_zero(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _weight(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (number and 0.1 <= value <= 20)  # type: ignore[operator]
+def _size(value: object) -> bool:
+    return value is None or (_from_zero(value) and value != 0)
 
 
 def _temperature(value: object) -> bool:

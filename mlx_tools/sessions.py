@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.outcome import PendingCall, pending_calls
+from mlx_tools.outcome import at_rest, pending_calls
 from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
@@ -28,6 +28,7 @@ from mlx_tools.records import (
     Header,
     ObservationRecord,
     PauseRecord,
+    PendingCall,
     Record,
     StoppedRecord,
     UserRecord,
@@ -47,6 +48,9 @@ LAST: Final = "last"
 """Stands for the newest session, wherever an id is taken."""
 
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
+_SECOND: Final = len("20260102-101500")
+"""Characters of an id that say when the session was begun, to the second."""
+
 _REMOVED: Final = ".removed-"
 _ENDED: Final = frozenset({"answered", "stopped", "empty"})
 _FAULTS: Final = (TranscriptError, TypeError, ValueError, AttributeError)
@@ -108,7 +112,7 @@ def standing_of(records: Sequence[Record]) -> Standing:
     )
     if len(records) < 2:
         return known
-    match records[-1]:
+    match at_rest(records):
         case AnswerRecord():
             return replace(known, state="answered")
         case PauseRecord() as pause:
@@ -164,7 +168,9 @@ class SessionFolder:
         ids = self.ids()
         if given in ids:
             return given
-        found = ids[:1] if given == LAST else [i for i in ids if given and i.startswith(given)]
+        found = [i for i in ids if given and i.startswith(given)]
+        if given == LAST and ids:
+            found = [max((i for i in ids if i[:_SECOND] == ids[0][:_SECOND]), key=self._written)]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -177,6 +183,13 @@ class SessionFolder:
             f"{given} is the beginning of {len(found)} sessions",
             hint=f"{', '.join(found[:4])}{more}",
         )
+
+    def _written(self, session: str) -> int:
+        """When a session was last begun or written to beside its transcript: what tells which of
+        those of one second is the newest."""
+        with contextlib.suppress(OSError):
+            return (self.folder / session).stat().st_mtime_ns
+        return 0
 
     def path(self, session: str) -> Path:
         """Where the transcript of a session is, by an id that `find` or `ids` gave."""
@@ -237,6 +250,17 @@ class SessionFolder:
             if grave.exists():
                 raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
         return True
+
+    @contextlib.contextmanager
+    def held(self, session: str) -> Iterator[None]:
+        """Keeps other processes from going on with a session. Raises `TranscriptError` where one
+        is at it."""
+        with self._opened(session) as file:
+            if not _locked(file, fcntl.LOCK_EX):
+                raise TranscriptError(
+                    f"the session {session} is in use by another process", hint="wait for it to end"
+                )
+            yield
 
     def sweep(self) -> None:
         """Remove what a removal left behind that did not come to its end."""

@@ -15,10 +15,18 @@ from typing import Final
 
 from mlx_tools import given
 from mlx_tools.access_file import FILE_NAME, Access, AccessFile, MemoryAccess
-from mlx_tools.artifacts import KEEP_SECONDS, MAX_BYTES, ArtifactStore, Sweeper
-from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.artifacts import (
+    ARTIFACTS,
+    KEEP_SECONDS,
+    MAX_BYTES,
+    UNDO_FOLDER,
+    ArtifactStore,
+    Sweeper,
+    UndoStore,
+)
+from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.records import Header
-from mlx_tools.transcript import Transcript, TranscriptFile
+from mlx_tools.transcript import Transcript, TranscriptFile, write_all
 
 _TRANSCRIPT: Final = "transcript.jsonl"
 _USED: Final = "used"
@@ -36,8 +44,8 @@ class Used:
         self._known: set[str] = set()
 
     def take(self, digest: str) -> bool:
-        """Uses an approval up; False where it was used before. Raises `TranscriptError` where that
-        cannot be written down."""
+        """Uses an approval up; False where it was used before. Raises `StorageError` where that
+        cannot be written down: then it is not used up."""
         if self._path is None:
             taken = digest not in self._known
             self._known.add(digest)
@@ -46,12 +54,18 @@ class Used:
         try:
             with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                if digest.encode() in file.read().split():
+                known = file.read()
+                if digest.encode() in known.split():
                     return False
-                file.write(f"{digest}\n".encode())
-                os.fsync(file.fileno())
+                end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
+                try:
+                    write_all(file.fileno(), end + f"{digest}\n".encode())
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(len(known))
+                    raise
         except OSError as error:
-            raise TranscriptError(
+            raise StorageError(
                 f"{self._path} cannot be written: {error.strerror}",
                 hint="nothing was run; free some space and start again",
             ) from None
@@ -61,13 +75,15 @@ class Used:
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
     """An open session: its id, its transcript, where long outputs go (None: nowhere), the access
-    list of its runs, and the approvals that were used up."""
+    list of its runs, the approvals that were used up, and where what its calls replace is kept
+    (None: nowhere)."""
 
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
     access: Access = field(default_factory=MemoryAccess)
     used: Used = field(default_factory=Used)
+    undo: UndoStore | None = None
 
     @property
     def path(self) -> str | None:
@@ -160,7 +176,7 @@ class TranscriptStore:
     def create(self) -> SessionFiles:
         """A new session on disk; artifacts of older ones that have expired are removed.
 
-        Raises `TranscriptError` where the folder cannot be written.
+        Raises `StorageError` where the folder cannot be written.
         """
         session = new_session_id()
         self._sweeper.sweep()
@@ -169,14 +185,15 @@ class TranscriptStore:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise TranscriptError(
+            raise StorageError(
                 f"no session can be kept in {self.folder}: {error.strerror}",
                 hint="check the folder's permissions and free space",
             ) from None
         transcript = TranscriptFile(folder / _TRANSCRIPT)
         access = AccessFile(folder / FILE_NAME, self.watched)
         used = Used(self.folder / _USED)
-        return SessionFiles(session, transcript, self.artifacts(folder), access, used)
+        kept = self.artifacts(folder), access, used, self.undo(folder)
+        return SessionFiles(session, transcript, *kept)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session, to go on with: by its id, or by the path of its transcript.
@@ -194,18 +211,23 @@ class TranscriptStore:
         name = header.session if isinstance(header, Header) else path.parent.name
         access = AccessFile(path.parent / FILE_NAME, self.watched)
         used = Used(self.folder / _USED)
-        return SessionFiles(name, transcript, self.artifacts(path.parent), access, used)
+        kept = self.artifacts(path.parent), access, used, self.undo(path.parent)
+        return SessionFiles(name, transcript, *kept)
 
     def artifacts(self, folder: Path) -> ArtifactStore:
         """Where the outputs of the session in ``folder`` are kept. What is put there sweeps all
         sessions too, now and then: artifacts expire also where a program runs for days."""
         return ArtifactStore(
-            folder / "artifacts",
+            folder / ARTIFACTS,
             keep=self.keep,
             max_bytes=self.max_bytes,
             keep_all=self.keep_all,
             sweep=self._sweeper.sweep_if_due,
         )
+
+    def undo(self, folder: Path) -> UndoStore:
+        """Where what the calls of the session in ``folder`` replace and delete is kept."""
+        return UndoStore(folder / UNDO_FOLDER, keep=self.keep)
 
     def path_of(self, session: str | os.PathLike[str]) -> Path:
         """Where the transcript of a session is, or would be. An id never leads out of the store;
@@ -224,7 +246,7 @@ class TranscriptStore:
     def secret(self) -> bytes:
         """The key of approval digests: made once, kept beside the sessions, not in them.
 
-        Raises `TranscriptError` where it can be neither read nor made.
+        Raises `StorageError` where it can be neither read nor made.
         """
         path = self.folder / "secret"
         try:
@@ -233,7 +255,7 @@ class TranscriptStore:
                 _create_whole(path, secrets.token_bytes(32))
             return path.read_bytes()
         except OSError as error:
-            raise TranscriptError(
+            raise StorageError(
                 f"the key of approvals, {path}, cannot be read or made: {error.strerror}"
             ) from None
 

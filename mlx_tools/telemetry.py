@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from mlx_tools import events
-from mlx_tools.messages import Usage
-from mlx_tools.outcome import total_usage
+from mlx_tools.messages import Usage, total_usage
 from mlx_tools.records import (
     AnswerRecord,
+    CompactedRecord,
     CompletionRecord,
     Header,
     PauseRecord,
@@ -122,7 +122,9 @@ class _Spans:
             if span is not None:
                 self._close(span, code or "interrupted")
         run = self._records[self._start :]
-        asked = (r for r in run if isinstance(r, CompletionRecord | SummaryRecord))
+        asked = (
+            r for r in run if isinstance(r, CompletionRecord | SummaryRecord | CompactedRecord)
+        )
         usage = total_usage([r.usage for r in asked])
         self._run.set_attributes(_usage(usage) | {"mlx_tools.outcome": _outcome(last)})
         self._close(self._run, code)

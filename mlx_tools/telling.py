@@ -8,11 +8,14 @@ from typing import Final
 from mlx_tools import events
 from mlx_tools.records import (
     CallRecord,
+    CompactedRecord,
     CorrectionRecord,
     DecisionRecord,
+    MendRecord,
     ObservationRecord,
     Record,
     RepairRecord,
+    dropped,
 )
 from mlx_tools.session import Session
 
@@ -45,6 +48,21 @@ def events_of(
             yield tool_ended(record)
         case CorrectionRecord():
             yield events.FormatBroken(turn=record.turn, error=record.error)
+        case CompactedRecord():
+            yield events.Compacted(
+                reason=record.reason,
+                turns=record.turns,
+                observations=len(record.observations),
+                summary=record.reason != "full",
+                before=record.before,
+                after=record.after,
+            )
+
+
+def mended(mends: Sequence[MendRecord]) -> events.Mended:
+    """The last of these mends, all of one turn so far."""
+    last = mends[-1]
+    return events.Mended(turn=last.turn, kind=last.kind, dropped=dropped(mends), put=last.put)
 
 
 def tool_ended(record: ObservationRecord) -> events.ToolEnded:

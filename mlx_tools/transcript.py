@@ -7,7 +7,6 @@ that a crash cut off is dropped when the file is opened again, never guessed at.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import functools
 import json
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeGuard, get_args
 
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.plain import build
 from mlx_tools.protocol.compact import writer
 from mlx_tools.records import (
@@ -186,7 +185,7 @@ class TranscriptFile(Transcript):
         that a crash cut off.
 
         ``sync`` gets an open file's data to the disk. Raises `TranscriptError` where the file is
-        damaged, locked or cannot be written.
+        damaged, locked or cannot be written, `StorageError` where it cannot be made.
         """
         super().__init__()
         self.path = path
@@ -198,7 +197,8 @@ class TranscriptFile(Transcript):
                 flags |= os.O_CREAT
             self._file: int | None = os.open(path, flags, 0o600)
         except OSError as error:
-            raise TranscriptError(
+            kind = StorageError if create else TranscriptError
+            raise kind(
                 f"the transcript {path} cannot be opened: {error.strerror}",
                 hint="check the folder's permissions and free space",
             ) from None
@@ -230,20 +230,22 @@ class TranscriptFile(Transcript):
     def append(self, record: Record) -> None:
         """Writes a record, then adds it.
 
-        Raises `TranscriptError` where it cannot be written (a full disk); the file then still ends
+        Raises `StorageError` where it cannot be written (a full disk); the file then still ends
         with a whole line, and the record does not count.
         """
         if self._file is None:
             raise TranscriptError(f"the transcript {self.path} is closed")
         data = (encode(record) + "\n").encode()
         try:
-            _write_all(self._file, data)
+            write_all(self._file, data)
             if self._must_last(record):
                 self._sync(self._file)
         except OSError as error:
-            with contextlib.suppress(OSError):
+            try:
                 os.ftruncate(self._file, self._size)
-            raise TranscriptError(
+            except OSError:
+                self.close()  # nothing may follow on a part of a line: whoever opens it drops that
+            raise StorageError(
                 f"the transcript {self.path} cannot be written: {error.strerror}",
                 hint="nothing more was run; free some space and start again",
             ) from None
@@ -276,7 +278,8 @@ def _read_all(file: int) -> bytes:
         return reader.read()
 
 
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """Writes all of ``data``: one write may take but a part of it. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

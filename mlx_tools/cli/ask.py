@@ -73,7 +73,7 @@ def ask(
         require_tools=options.names(require_tools),
     )
     refuse_where_off(run)
-    text = _question(question)
+    text, piped = _question(question)
     plain = not (as_json or as_events)
     view = View(
         steps=sys.stderr if (sys.stderr.isatty() if steps is None else steps) else None,
@@ -82,7 +82,7 @@ def ask(
     outcome = None
     clean = cleaner(run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
-        for event in _events(run, text, trace, view):
+        for event in _events(run, text, piped, trace, view):
             if trace is not None:
                 trace.event(event)
             if as_events:
@@ -98,7 +98,9 @@ def ask(
     return outcome.exit_code
 
 
-def _events(run: RunOptions, question: str, trace: FullTrace | None, view: View) -> Iterator[Event]:
+def _events(
+    run: RunOptions, question: str, piped: int, trace: FullTrace | None, view: View
+) -> Iterator[Event]:
     """What happens while the question is answered."""
     began = monotonic()
     with ExitStack() as stack:
@@ -118,7 +120,7 @@ def _events(run: RunOptions, question: str, trace: FullTrace | None, view: View)
             closing(portal.call(lambda: controller.conversation(spent=monotonic() - began)))
         )
         try:
-            yield from turns.run(conversation, question)
+            yield from turns.run(conversation, question, piped=piped)
         except KeyboardInterrupt:
             view.end()
             begin_line()
@@ -128,17 +130,18 @@ def _events(run: RunOptions, question: str, trace: FullTrace | None, view: View)
             view.end()
 
 
-def _question(given: str | None) -> str:
-    """The question: as given, from standard input, or both."""
+def _question(given: str | None) -> tuple[str, int]:
+    """The question: as given, from standard input, or both; and how much of it was piped in beside
+    what was given."""
     if given is None or given == "-":
         if given is None and not inputs.stdin_is_piped():
             raise UsageError("there is no question", hint='mlx-tools ask "QUESTION"')
-        return inputs.as_question(inputs.decoded(inputs.stdin_bytes(), "standard input"))
+        return inputs.as_question(inputs.decoded(inputs.stdin_bytes(), "standard input")), 0
     question = inputs.as_question(given)
     if not inputs.stdin_is_piped():
-        return question
+        return question, 0
     context = inputs.decoded(inputs.stdin_bytes(), "standard input")
-    return f"{question}\n\n{context}" if context.strip() else question
+    return (f"{question}\n\n{context}", len(context)) if context.strip() else (question, 0)
 
 
 def _event(event: Event, include_outputs: bool) -> dict[str, object]:

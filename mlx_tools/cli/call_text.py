@@ -18,6 +18,8 @@ from mlx_tools.cli.output import COLOURS, colourful
 
 MIN_COLUMNS: Final = 12
 MAX_HEADS: Final = 8
+_WIDE: Final = 40
+"""Rows of so many columns part our own lines between words; narrower ones waste no room."""
 _REASON_CHARS: Final = 300
 
 IN_DOUBT: Final = (
@@ -146,7 +148,9 @@ def wrapped(lines: Sequence[Line], columns: int | None) -> list[Line]:
             rows.append(Line(first + line.text, line.colour))
             continue
         room = max(MIN_COLUMNS, columns - 1) - len(others)
-        for number, piece in enumerate(_pieces(line.text, room)):
+        parted = _pieces if line.foreign or columns < _WIDE else _words
+        pieces = parted(line.text, room)
+        for number, piece in enumerate(pieces):
             rows.append(Line((others if number else first) + piece, line.colour))
     return rows
 
@@ -157,6 +161,20 @@ def show(rows: Sequence[Line], screen: TextIO) -> None:
     for row in rows:
         paint = coloured and row.colour
         print(f"\x1b[{COLOURS[row.colour]}m{row.text}\x1b[0m" if paint else row.text, file=screen)
+
+
+def _words(text: str, room: int) -> Iterator[str]:
+    """As `_pieces`, parted between words where it can be."""
+    first, *others = text.split(" ")
+    *rows, row = _pieces(first, room)
+    for word in others:
+        if cells(f"{row} {word}") <= room:
+            row += f" {word}"
+        else:
+            rows.append(row)
+            *more, row = _pieces(word, room)
+            rows += more
+    return iter([*rows, row])
 
 
 def _pieces(text: str, room: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from mlx_tools.backends import Chosen
 from mlx_tools.cli import options, probe
 from mlx_tools.cli.output import complain, print_json, print_prose, print_text
 from mlx_tools.cli.wiring import RunOptions, choose, identity_of
-from mlx_tools.doctor import Check, check_all, check_verdict
+from mlx_tools.doctor import Check, check_all, check_native_tools, check_verdict
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
 from mlx_tools.paths import state_dir
 from mlx_tools.router import find_served_format
@@ -38,7 +38,7 @@ class _Findings:
 
 
 @app.command(help="Check the server, the model and what both can do.")
-@options.with_settings(*options.BACKEND, "model.chat_format", "model.request_weight")
+@options.with_settings(*options.BACKEND, "model.chat_format")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     probed: Annotated[
@@ -121,4 +121,5 @@ async def _checks(run: RunOptions, chosen: Chosen) -> list[Check]:
         sessions=state_dir() / "sessions",
         chat_format=f"{found.chat_format.name}, by {found.source}",
         control_tokens=found.chat_format.control_tokens,
+        native=check_native_tools(found.chat_format),
     )

@@ -62,7 +62,6 @@ def recorded(header: Header) -> dict[str, str]:
     said: dict[str, Any] = {
         "model.strategy": header.strategy,
         "model.prompt_style": header.style,
-        "model.request_weight": header.request_weight,
         "model.reasoning": header.reasoning,
         "model.response_mode": header.response_mode,
         "model.temperature": header.sampling.get("temperature"),

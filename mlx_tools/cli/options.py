@@ -22,7 +22,6 @@ from mlx_tools.policy.presets import PRESETS
 BACKEND = ("backend.url", "model.name", "backend.kind")
 WRITING = (
     "model.strategy",
-    "model.request_weight",
     "model.prompt_style",
     "model.chat_format",
     "model.reasoning",

@@ -15,13 +15,13 @@ from mlx_tools.cli.progress import counting
 from mlx_tools.cli.wiring import RunOptions, identity_of, run_settings
 from mlx_tools.doctor import Check
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.evaluate.probe import STYLES, Cell, Measured, measure
+from mlx_tools.evaluate.probe import STRATEGIES, Cell, Measured, measure, styles_for
 from mlx_tools.evaluate.probe_questions import load_questions
 from mlx_tools.evaluate.statistics import Share
 from mlx_tools.evaluate.verdict import make_verdict
-from mlx_tools.messages import Strategy, Style
+from mlx_tools.messages import Style
 from mlx_tools.router import native_markers, takes_grammar
-from mlx_tools.verdicts import Verdict, VerdictStore
+from mlx_tools.verdicts import StrategyChoice, Verdict, VerdictStore
 
 WITHIN: Final = 1800.0
 """Seconds that a probe may take, unless it is told."""
@@ -79,12 +79,12 @@ async def probe(
     """
     began, asked = monotonic(), load_questions()
     forbidden = tuple(getattr(chosen.backend, "forbidden_tokens", ()))
-    strategies: list[Strategy] = ["free", "guided"]
+    strategies: list[StrategyChoice] = [*STRATEGIES]
     with found_within(within, "--within"):
         settings = replace(await run_settings(run, chosen), project_context="", verdict=None)
         if await takes_grammar(chosen.backend):
             strategies.append("grammar")
-    total = len(asked.questions) * len(STYLES) * len(strategies)
+    total = len(asked.questions) * len(styles_for(settings)) * len(strategies)
     with counting("probing", total) as step:
         measured = await measure(
             chosen.backend,

@@ -17,6 +17,7 @@ from pathlib import Path
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mlx_tools.approval import ApprovalAnswer, Approvals, Approver
+from mlx_tools.asking import check_begun_here
 from mlx_tools.backends import LocalBackend
 from mlx_tools.cli import options
 from mlx_tools.cli.approve import asker
@@ -39,7 +40,7 @@ from mlx_tools.cli.wiring import (
 from mlx_tools.controller import Controller
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.events import Event, Finished
-from mlx_tools.records import Header
+from mlx_tools.records import Header, Record
 from mlx_tools.router import native_markers
 from mlx_tools.transcript import load
 
@@ -111,11 +112,13 @@ def _path_of(given: str) -> Path:
 
 
 def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
-    header = _header_of(path)
+    records, header = _read(path)
     if header.backend.get("kind") == NO_MODEL:
         raise UsageError(
             "nothing waits in the session: it is a call without a model", hint="call it again"
         )
+    # before anything that it says is done, such as asking the server that it names
+    check_begun_here(records, session_store(options.load({})).secret)
     run = RunOptions(configuration=options.load(_as_options(header)))
     refuse_where_off(run)
     with ExitStack() as stack:
@@ -143,14 +146,14 @@ def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
             view.end()
 
 
-def _header_of(path: Path) -> Header:
-    """The header of a session, read without holding it."""
+def _read(path: Path) -> tuple[Sequence[Record], Header]:
+    """The records of a session and its header, read without holding it."""
     if not path.is_file():
         raise UsageError(f"there is no transcript {path}", hint="mlx-tools sessions list")
     records = load(path)
     if not records or not isinstance(records[0], Header):
         raise TranscriptError(f"the transcript {path} holds nothing yet")
-    return records[0]
+    return records, records[0]
 
 
 def _as_options(header: Header) -> dict[str, str | bool | Sequence[str]]:

@@ -16,12 +16,14 @@ from mlx_tools.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
+    CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
     EditRecord,
     ExecutionRecord,
     Header,
+    MendRecord,
     ObservationRecord,
     PauseRecord,
     Record,
@@ -30,6 +32,7 @@ from mlx_tools.records import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
+    dropped,
 )
 from mlx_tools.sessions import ListedSession, Standing
 
@@ -81,15 +84,24 @@ def conversation(records: Sequence[Record]) -> Lines:
     for record in records:
         if isinstance(record, RepairRecord) and record.call is not None:
             repairs.setdefault(record.call, []).append(in_words(record.name))
+    mends: list[MendRecord] = []
     for record in records:
         match record:
             case Header() | RepairRecord():
                 continue
+            case MendRecord():
+                mends.append(record)
+                said = mended(record.kind, dropped(mends), record.put)
+                yield "yellow", f"! {in_words(' '.join(said.split()))}"
+            case CompletionRecord() | ResumedRecord():
+                mends = []
+                yield from _other(record, names)
             case CallRecord():
                 yield from _call(record, repairs.get(record.call, []))
             case PauseRecord():
                 yield "yellow", "the run waits for a person"
             case _:
+                mends.clear()
                 yield from _other(record, names)
 
 
@@ -120,7 +132,8 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
             yield "bold", f"question{_at(record.at)}"
             yield from _text(record.content)
         case CompletionRecord():
-            yield "dim", f"· turn {in_words(str(record.turn))}{_thought(record)}"
+            used = "" if record.context is None else f", a prompt of {record.context} tokens"
+            yield "dim", f"· turn {in_words(str(record.turn))}{_thought(record)}{used}"
         case DecisionRecord():
             said = f"{record.decision} by {record.rule}: {record.reason}"
             yield "dim", f"  {in_words(record.call)} policy: {in_words(said)}"
@@ -139,6 +152,11 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
             yield "dim", f"  {in_words(record.call)} {name} starts{_at(record.at)}"
         case SummaryRecord():
             yield from _summary(record)
+        case CompactedRecord():
+            said = compacted(record.turns, len(record.observations), record.before, record.after)
+            yield "yellow", f"! {said}{_at(record.at)}"
+            if record.content:
+                yield from _text(record.content)
         case ObservationRecord():
             yield from _observation(record)
         case CorrectionRecord():
@@ -151,6 +169,22 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
         case StoppedRecord():
             said = f": {in_words(record.message)}" if record.message else ""
             yield "yellow", f"stopped, {in_words(record.reason)}{said}"
+
+
+def compacted(turns: int, observations: int, before: int | None, after: int | None) -> str:
+    """What left the prompt, in words."""
+    parts = [
+        _count(number, what)
+        for number, what in ((turns, "turn"), (observations, "observation"))
+        if number
+    ]
+    tokens = "" if before is None or after is None else f", from {before} to {after} tokens"
+    return f"the prompt was compacted: {' and '.join(parts) or 'nothing'} left out{tokens}"
+
+
+def mended(kind: str, gone: str, put: str) -> str:
+    """How a turn was mended, in words."""
+    return f"mended ({kind}): {gone or 'nothing'} → {put or 'written anew'}"
 
 
 def _summary(record: SummaryRecord) -> Lines:

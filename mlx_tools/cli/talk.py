@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
 from anyio.from_thread import BlockingPortal
 
 from mlx_tools.cli.approve import asker
+from mlx_tools.cli.columns import beside, columns_of
 from mlx_tools.cli.output import complain, print_text
 from mlx_tools.cli.own_output import ours
+from mlx_tools.cli.session_text import compacted
 from mlx_tools.cli.turns import Turns
 from mlx_tools.cli.view import View, ending, list_sources
 from mlx_tools.cli.wiring import RunOptions, approver_of, opened
 from mlx_tools.controller import Controller
 from mlx_tools.conversation import Conversation
-from mlx_tools.errors import UsageError
-from mlx_tools.events import Finished
+from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.events import Compacted, Event, Finished
 from mlx_tools.outcome import Answered, Outcome, Paused
 
 _COMMAND = re.compile(r"/[a-z]+", re.ASCII)
@@ -37,6 +39,7 @@ class Talk:
         self._portal = portal
         self._turns = Turns(portal, asker(run.configuration.settings.policy.approve))
         self._said: list[Mapping[str, str]] = []
+        self._broken_off = False
         self._stack, self._controller, self._conversation = self._opened(run)
 
     @property
@@ -66,11 +69,16 @@ class Talk:
             steps=sys.stderr if sys.stderr.isatty() else None, answer=ours() if live else None
         )
         outcome = None
+        if self._broken_off:
+            self._renew()
         try:
             for event in self._turns.run(self._conversation, question):
                 view.show(event)
                 if isinstance(event, Finished):
                     outcome = event.outcome
+        except StorageError:
+            self._broken_off = True  # that session keeps; the talk goes on in another
+            raise
         finally:
             view.end()
         if outcome is None:
@@ -95,6 +103,7 @@ class Talk:
             "/tools": self._show_tools,
             "/model": self._show_or_change_model,
             "/clear": self._clear,
+            "/compact": self._compact,
             "/transcript": self._show_transcript,
             "/help": self._help,
             "/quit": self._leave,
@@ -112,7 +121,8 @@ class Talk:
             elif row["enabled"]:
                 print_text(f"{row['name']}  not permitted")
             else:
-                print_text(f"{row['name']}  disabled: {row['disabled_reason']}")
+                said = f"disabled: {row['disabled_reason']}"
+                print_text(beside(f"{row['name']} ", said, columns_of(ours())))
 
     def _show_or_change_model(self, name: str) -> None:
         if name:
@@ -129,6 +139,19 @@ class Talk:
         self._renew()
         print_text("a new conversation begins")
 
+    def _compact(self, _: str) -> None:
+        conversation = self._conversation
+
+        async def happens() -> AsyncGenerator[Event]:
+            if (done := await conversation.compact()) is not None:
+                yield done
+
+        told = "nothing was said yet"
+        for event in self._turns.follow(happens):
+            if isinstance(event, Compacted):
+                told = compacted(event.turns, event.observations, event.before, event.after)
+        print_text(told)
+
     def _show_transcript(self, _: str) -> None:
         print_text(self._conversation.transcript or "the transcript is in memory alone")
 
@@ -137,6 +160,7 @@ class Talk:
             "/tools       which tools there are\n"
             "/model       which model answers; /model NAME goes on with another\n"
             "/clear       begin a new conversation\n"
+            "/compact     have the model sum up what was said, to make room\n"
             "/transcript  where this conversation is kept\n"
             "/quit        leave (or Ctrl-D)\n"
             "Ctrl-C stops an answer."
@@ -149,6 +173,7 @@ class Talk:
         """Go on in a new session that remembers what was said."""
         old = self._conversation
         self._conversation = self._conversed(self._controller)
+        self._broken_off = False
         old.close()
 
     def _conversed(self, controller: Controller) -> Conversation:

@@ -27,7 +27,7 @@ from mlx_tools.cli.output import (
     write_bytes,
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register
-from mlx_tools.cli.view import far
+from mlx_tools.cli.view import far, show_change
 from mlx_tools.cli.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
 from mlx_tools.config import Configuration
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
@@ -172,6 +172,7 @@ def call(
                 record=files.transcript.append,
                 session=files.session,
                 secret=store.secret,
+                undo=files.undo,
                 on_progress=_tell_progress if sys.stderr.isatty() else None,
             )
 
@@ -316,6 +317,7 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
         "duration_ms": result.duration_ms if result is not None else None,
         "output_size_chars": result.output_size_chars if result is not None else None,
         "output": result.content if result is not None else None,
+        "preview": done.preview or None,
         "error_code": done.error.code if done.error is not None else None,
         "error_preview": done.error.message[:PREVIEW_CHARS] if done.error is not None else None,
         "session": files.session,
@@ -332,6 +334,8 @@ def _allowable(done: DirectCall) -> bool:
 
 
 def _tell(done: DirectCall, files: SessionFiles) -> int:
+    if done.preview:
+        show_change(done.name, done.preview, sys.stderr)
     if done.error is not None and done.status == "dry_run":
         complain(done.error.message, kind="note")
     elif done.error is not None:

@@ -117,6 +117,9 @@ class _Traced:
         self._trace = trace
         self.model = getattr(backend, "model", None)
 
+    def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
+        return getattr(self._backend, name)
+
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         self._trace.write("request", request=asdict(request))
         text, last = "", None

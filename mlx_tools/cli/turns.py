@@ -58,10 +58,16 @@ class Turns:
         return question.answers.result()
 
     def run(
-        self, conversation: Conversation, question: str, tool_choice: str | None = None
+        self,
+        conversation: Conversation,
+        question: str,
+        tool_choice: str | None = None,
+        piped: int = 0,
     ) -> Iterator[Event]:
         """What happens while the question is answered; see `follow`."""
-        return self.follow(lambda: conversation.stream(question, tool_choice=tool_choice))
+        return self.follow(
+            lambda: conversation.stream(question, tool_choice=tool_choice, piped=piped)
+        )
 
     def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
         """What happens in a run, whose events ``stream`` gives; the last is `Finished`.

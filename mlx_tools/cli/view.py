@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
 from mlx_tools import events
+from mlx_tools.cli.call_text import Line, diff, show, wrapped
 from mlx_tools.cli.columns import columns_of, folded
+from mlx_tools.cli.escape import as_name
 from mlx_tools.cli.output import (
     PROSE,
     complain,
@@ -22,6 +24,7 @@ from mlx_tools.cli.output import (
     to_json,
 )
 from mlx_tools.cli.own_output import ours
+from mlx_tools.cli.session_text import compacted, mended
 from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
 from mlx_tools.sources import GivenSource
 
@@ -54,6 +57,18 @@ class View:
                 self._wait(f"  {event.name}: {far(event.message, event.fraction)} …")
             case events.TurnEnded():
                 self._step("dim", f"· turn {event.turn}: {_usage(event)}")
+            case events.ContextFilling():
+                self.end()
+                share = 100 * event.used // event.size
+                said = (
+                    f"{share} % of the model's context is used: {event.used} of {event.size} tokens"
+                )
+                complain(said, kind="note")
+            case events.Compacted():
+                said = compacted(event.turns, event.observations, event.before, event.after)
+                self._step("yellow", f"! {said}")
+            case events.Mended():
+                self._step("yellow", f"! {_line(mended(event.kind, event.dropped, event.put))}")
             case events.FormatBroken():
                 self._step("yellow", f"! {_line(event.error.message)}")
             case events.CallRead():
@@ -63,6 +78,9 @@ class View:
                 self._step("yellow", f"  {event.decision}: {_line(event.reason)}")
             case events.ToolEnded():
                 self._tool_ended(event)
+            case events.WouldChange():
+                self.end()
+                show_change(event.name, event.preview, self._steps or sys.stderr)
             case events.Finished():
                 self._finish(event.outcome)
                 self.end()
@@ -128,8 +146,16 @@ class View:
         self._steps.flush()
 
 
+def show_change(name: str, preview: str, screen: TextIO) -> None:
+    """Show what a call would change, as an approval does."""
+    head = Line(f"{as_name(name)} would change:", "bold")
+    columns = columns_of(screen) if screen.isatty() else None
+    show(wrapped([head, *diff(preview)], columns), screen)
+
+
 def ending(outcome: Outcome) -> str | None:
-    """What a person must know of a run that ended without an answer, None for one that has it."""
+    """What a person must know of a run that ended without a whole answer, None for one that has
+    it."""
     where = f" (transcript: {outcome.transcript})" if outcome.transcript else ""
     if isinstance(outcome, Paused):
         names = ", ".join(call.name for call in outcome.pending)
@@ -137,6 +163,10 @@ def ending(outcome: Outcome) -> str | None:
     if isinstance(outcome, Stopped):
         said = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.reason}{said}{where}"
+    if isinstance(outcome, Answered) and outcome.truncated:
+        return "the answer was cut off at the token limit (limits.max_tokens)"
+    if isinstance(outcome, Answered) and outcome.call_like:
+        return "the answer looks like a call that cannot be read; nothing ran"
     return None
 
 

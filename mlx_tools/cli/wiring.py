@@ -25,7 +25,7 @@ from mlx_tools.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.models.identity import model_identity
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import check_presets, permitted
-from mlx_tools.policy.patterns import PLUGIN, is_glob
+from mlx_tools.policy.patterns import PLUGIN, is_glob, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
 from mlx_tools.router import find_served_format, native_markers
 from mlx_tools.run_settings import RunSettings
@@ -120,6 +120,7 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.allow", values.allow or ()),
         ("policy.deny", values.deny),
         ("policy.ask", values.ask),
+        ("policy.standing_approvals", map(tool_in, values.standing_approvals)),
         ("policy.rate_limits", values.rate_limits),
         ("tools.disabled", configuration.settings.tools.disabled),
     ):
@@ -316,7 +317,6 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
     return RunSettings(
         style=settings.model.prompt_style,
         strategy=settings.model.strategy,
-        request_weight=settings.model.request_weight,
         verdict=verdict,
         chat_format=found.chat_format,
         reasoning=settings.model.reasoning,
@@ -330,6 +330,8 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note = _tell) 
         seed=settings.model.seed,
         cache=settings.tools.cache,
         long_observations=settings.model.long_observations,
+        context=settings.model.context,
+        compact=settings.model.compact,
         model=model,
         backend=_described(chosen),
         roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),

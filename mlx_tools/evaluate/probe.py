@@ -22,12 +22,15 @@ from mlx_tools.errors import (
 )
 from mlx_tools.evaluate.probe_questions import Question
 from mlx_tools.evaluate.statistics import Share
-from mlx_tools.messages import Strategy, Style
+from mlx_tools.messages import Style
 from mlx_tools.policy import Limits
 from mlx_tools.proposal import Proposal, Proposer
 from mlx_tools.run_settings import RunSettings
+from mlx_tools.verdicts import FoundVerdict, StrategyChoice
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
+STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
+"""What a session may begin with on any server."""
 
 MAX_TOKENS: Final = 160
 """Of one completion: the longest right call takes half of it, and a model that writes on and on
@@ -37,18 +40,23 @@ REFUSALS: Final = 3
 """So many refusals or completions that took too long, in a row, are the server's state."""
 
 
+def styles_for(settings: RunSettings) -> tuple[Style, ...]:
+    """The styles that can be asked in: ``native`` where the model's own template tells of tools."""
+    known = settings.chat_format
+    has_tools = known is not None and known.tools is not None
+    return tuple(style for style in STYLES if has_tools or style != "native")
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One question, asked one way. ``error`` is the code of the first fault, or what failed;
-    ``broken`` says that no message came of it, so that ``auto`` would ask again, guided."""
+    """One question, asked one way. ``error`` is the code of the first fault, or what failed."""
 
     question: str
     style: Style
-    strategy: Strategy
+    strategy: StrategyChoice
     group: str = ""
     valid: bool = False
     right: bool = False
-    broken: bool = False
     error: str | None = None
     requests: int = 0
     prompt_tokens: int | None = None
@@ -63,7 +71,7 @@ class Cell:
     """All trials of one style and strategy."""
 
     style: Style
-    strategy: Strategy
+    strategy: StrategyChoice
     trials: tuple[Trial, ...]
 
     @property
@@ -148,7 +156,7 @@ async def measure(
     *,
     settings: RunSettings,
     limits: Limits,
-    strategies: Sequence[Strategy] = ("free", "guided"),
+    strategies: Sequence[StrategyChoice] = STRATEGIES,
     seconds: float,
     step: Callable[[], None] = lambda: None,
     prepare: Callable[[Style], None] = lambda style: None,
@@ -160,27 +168,33 @@ async def measure(
     the backend ends the probe. Nothing is raised for it: the value says so.
     """
     run, failure, began = _Run(), None, monotonic()
+    styles = styles_for(settings)
     limits = replace(limits, max_tokens=min(limits.max_tokens, MAX_TOKENS))
     with anyio.move_on_after(seconds):
         try:
-            for question, style, strategy in _order(questions, strategies):
+            for question, style, strategy in _order(questions, styles, strategies):
                 prepare(style)
                 given = replace(
-                    settings, style=style, strategy=strategy, tool_choice="auto", require_tools=()
+                    settings,
+                    style=style,
+                    strategy=strategy,
+                    verdict=FoundVerdict(),
+                    tool_choice="auto",
+                    require_tools=(),
                 )
                 propose = Proposer(backend, settings=given, limits=limits)
                 run.trials.append(await _try(propose, question, style, strategy, run))
                 step()
         except BackendError as error:
             failure = error
-    cells = _cells(run.trials, strategies)
+    cells = _cells(run.trials, styles, strategies)
     complete = len(run.trials) == len(questions) * len(cells)
     return Measured(cells, complete, monotonic() - began, failure)
 
 
 def _order(
-    questions: Sequence[Question], strategies: Sequence[Strategy]
-) -> Iterator[tuple[Question, Style, Strategy]]:
+    questions: Sequence[Question], styles: Sequence[Style], strategies: Sequence[StrategyChoice]
+) -> Iterator[tuple[Question, Style, StrategyChoice]]:
     """Question by question, so that whatever ends the probe, all ways were asked the same.
 
     The prompt of a style is in the server's cache once it was asked by one strategy: which one goes
@@ -188,13 +202,13 @@ def _order(
     """
     for number, question in enumerate(questions):
         turn = number % len(strategies)
-        for style in STYLES:
+        for style in styles:
             for strategy in (*strategies[turn:], *strategies[:turn]):
                 yield question, style, strategy
 
 
 async def _try(
-    propose: Proposer, question: Question, style: Style, strategy: Strategy, run: _Run
+    propose: Proposer, question: Question, style: Style, strategy: StrategyChoice, run: _Run
 ) -> Trial:
     began = monotonic()
     try:
@@ -212,7 +226,7 @@ async def _try(
     return _trial(question, style, strategy, proposal)
 
 
-def _trial(question: Question, style: Style, strategy: Strategy, proposal: Proposal) -> Trial:
+def _trial(question: Question, style: Style, strategy: StrategyChoice, proposal: Proposal) -> Trial:
     return Trial(
         question.id,
         style,
@@ -220,7 +234,6 @@ def _trial(question: Question, style: Style, strategy: Strategy, proposal: Propo
         question.group,
         valid=question.is_valid(proposal),
         right=question.is_right(proposal),
-        broken=proposal.error is not None and not proposal.reading.messages,
         error=proposal.error,
         requests=proposal.requests,
         prompt_tokens=proposal.usage.prompt_tokens,
@@ -231,9 +244,11 @@ def _trial(question: Question, style: Style, strategy: Strategy, proposal: Propo
     )
 
 
-def _cells(trials: Sequence[Trial], strategies: Sequence[Strategy]) -> tuple[Cell, ...]:
+def _cells(
+    trials: Sequence[Trial], styles: Sequence[Style], strategies: Sequence[StrategyChoice]
+) -> tuple[Cell, ...]:
     return tuple(
         Cell(style, way, tuple(t for t in trials if (t.style, t.strategy) == (style, way)))
-        for style in STYLES
+        for style in styles
         for way in strategies
     )

@@ -75,7 +75,7 @@ def weighted_mean(parts: Sequence[tuple[float, Share]]) -> Mean | None:
         below += (weight / whole * (share.value - low)) ** 2
         above += (weight / whole * (high - share.value)) ** 2
     low, high = value - math.sqrt(below), value + math.sqrt(above)
-    return Mean(value, (max(0.0, low), min(1.0, high)))
+    return Mean(min(1.0, value), (max(0.0, low), min(1.0, high)))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -90,6 +90,30 @@ def mcnemar(only_first: int, only_second: int) -> float:
     tail = sum(math.comb(total, k) for k in range(fewer + 1))
     p: float = 2 * tail / 2**total
     return min(1.0, p)
+
+
+def difference(
+    both: int, only_first: int, only_second: int, neither: int
+) -> tuple[float, tuple[float, float]]:
+    """How much larger the first share is of two on the same items, and the 95 % interval of that
+    (Newcombe 1998, method 10). Counted are the items on which both are right, one alone, neither;
+    there must be one."""
+    total = both + only_first + only_second + neither
+    first, second = Share(both + only_first, total), Share(both + only_second, total)
+    one, other = first.hits / total, second.hits / total
+    (low_one, high_one), (low_other, high_other) = first.interval, second.interval
+    spread = first.hits * (total - first.hits) * second.hits * (total - second.hits)
+    cross: float = both * neither - only_first * only_second
+    if cross > 0:
+        cross = max(cross - total / 2, 0)
+    phi = cross / math.sqrt(spread) if spread else 0.0
+
+    def reach(down: float, up: float) -> float:
+        return math.sqrt(max(0.0, down**2 - 2 * phi * down * up + up**2))
+
+    value = one - other
+    low = value - reach(one - low_one, high_other - other)
+    return value, (low, value + reach(other - low_other, high_one - one))
 
 
 def fisher(before: Share, after: Share) -> float:

@@ -14,7 +14,7 @@ from mlx_tools.evaluate.probe_questions import ProbeQuestions
 from mlx_tools.evaluate.statistics import mcnemar
 from mlx_tools.messages import Style
 from mlx_tools.run_settings import RunSettings
-from mlx_tools.verdicts import DEFAULT_STYLE, StrategyChoice, StyleVerdict, Verdict
+from mlx_tools.verdicts import DEFAULT_STYLE, StyleVerdict, Verdict
 
 LEVEL: Final = 0.05
 """Two ways of asking differ where chance alone makes such a difference less often than this."""
@@ -30,21 +30,20 @@ class Judged:
 
 
 def judge(cells: Sequence[Cell]) -> Judged:
-    """What follows from the cells of a whole probe, which must hold ``free`` for every style.
+    """What follows from the cells of a whole probe, which must hold ``auto`` for every style.
 
-    In each style ``guided`` where it is better than ``free`` and in no group of questions right
-    less often, ``free`` where that is clearly right more often, ``grammar`` where it is better than
-    both, else ``auto``, which writes freely what it can, and the rest guided. Of the styles
-    ``jsonl``, unless another is better, each with the strategy it would be used with.
+    In each style ``auto``, unless ``guided`` is better and in no group of questions right less
+    often, or ``free`` is better, or ``grammar`` better than all of these. Of the styles ``jsonl``,
+    unless another is better, each with the strategy it would be used with.
     """
     by_style: dict[Style, dict[str, Cell]] = {}
     for cell in cells:
         by_style.setdefault(cell.style, {})[cell.strategy] = cell
     styles = {style: _strategy(ways) for style, ways in by_style.items()}
-    used = {style: _used(ways, styles[style].strategy) for style, ways in by_style.items()}
+    used = {style: ways[styles[style].strategy] for style, ways in by_style.items()}
     usual = used[DEFAULT_STYLE]
     better = [cell for cell in used.values() if is_better(cell, usual)]
-    best = max(better, key=lambda cell: (len(cell.right), len(cell.valid)), default=usual)
+    best = max(better, key=_marks, default=usual)
     figures = (_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items())
     why = "better than" if best is not usual else "none is clearly better than"
     said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
@@ -66,7 +65,6 @@ def make_verdict(
     chat_format = settings.chat_format
     return Verdict(
         model=model,
-        request_weight=settings.request_weight or 1.0,
         style=judged.style,
         styles=judged.styles,
         reason=judged.reason,
@@ -89,33 +87,29 @@ def make_verdict(
 
 
 def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
-    free, guided, grammar = ways["free"], ways.get("guided"), ways.get("grammar")
+    auto, grammar = ways["auto"], ways.get("grammar")
     said = "right: " + ", ".join(_figures(name, cell) for name, cell in ways.items())
-    otherwise: StrategyChoice = "auto"
-    reason = f"no clear difference; {said}"
-    if guided is not None and is_better(guided, free):
-        worse = [name for name, right in guided.groups.items() if right < free.groups[name]]
-        if worse:
-            reason = f"guided is better than free, but not in the group {', '.join(worse)}; {said}"
-        else:
-            otherwise, reason = "guided", f"guided is better than free; {said}"
-    elif guided is not None and _clearly_more(free.right, guided.right):
-        otherwise, reason = "free", f"free is better than guided; {said}"
-    rivals = [cell for cell in (free, guided) if cell is not None]
+    best, reason = auto, f"nothing is clearly better than auto; {said}"
+    for name in ("free", "guided"):
+        cell = ways.get(name)
+        if cell is None or not is_better(cell, auto):
+            continue
+        worse = [group for group, right in cell.groups.items() if right < auto.groups[group]]
+        if name == "guided" and worse:
+            if best is auto:
+                groups = ", ".join(worse)
+                reason = f"guided is better than auto, but not in the group {groups}; {said}"
+        elif best is auto or _marks(cell) > _marks(best):
+            best, reason = cell, f"{name} is better than auto; {said}"
+    otherwise = best.strategy
+    rivals = [cell for name, cell in ways.items() if name != "grammar"]
     if grammar is not None and all(is_better(grammar, rival) for rival in rivals):
         return StyleVerdict("grammar", otherwise, f"grammar is better than the others; {said}")
     return StyleVerdict(otherwise, otherwise, reason)
 
 
-def _used(ways: Mapping[str, Cell], strategy: StrategyChoice) -> Cell:
-    """How the model does by a strategy: ``auto`` is what was written freely, and what was written
-    guided where that broke format."""
-    free, guided = ways["free"], ways.get("guided")
-    if strategy != "auto":
-        return ways[strategy]
-    again = {one.question: one for one in guided.trials} if guided is not None else {}
-    trials = (again.get(one.question, one) if one.broken else one for one in free.trials)
-    return Cell(free.style, free.strategy, tuple(trials))
+def _marks(cell: Cell) -> tuple[int, int]:
+    return len(cell.right), len(cell.valid)
 
 
 def _figures(name: str, cell: Cell) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +22,7 @@ from mlx_tools.transcript import to_json
 WORTH: Final = 400
 """Fewer files than this are done before another process has started."""
 _CHUNK: Final = 50
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 
 def replay_file(
@@ -80,11 +82,29 @@ def replay_files(
             yield replay_file(path, with_records=with_records, registry=made)
             step()
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        task = _replay_with if with_records else replay_file
-        for check in pool.map(task, paths, chunksize=_CHUNK):
+    task = _replay_with if with_records else replay_file
+    with _nothing_from_here():  # all processes are started in here
+        pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        checks = pool.map(task, paths, chunksize=_CHUNK)
+    with pool:
+        for check in checks:
             yield check
             step()
+
+
+@contextlib.contextmanager
+def _nothing_from_here() -> Iterator[None]:
+    """Processes that are started meanwhile import nothing from the working directory, which may
+    hold a `multiprocessing.py` of somebody else's: `multiprocessing` passes no ``-P`` on."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 def _replay_with(path: Path) -> Check:

@@ -17,6 +17,7 @@ from mlx_tools.policy import redact
 from mlx_tools.policy.redact import Found, find_secrets
 from mlx_tools.records import (
     ApprovalRecord,
+    CompactedRecord,
     CompletionRecord,
     Header,
     NestedRecord,
@@ -67,12 +68,12 @@ def _without_marks(record: Record) -> Record:
         case Header():
             kind = {k: v for k, v in record.backend.items() if k == "kind"}
             return replace(record, seal="", backend=kind)
-        case CompletionRecord() | SummaryRecord() | ObservationRecord():
+        case CompletionRecord() | SummaryRecord() | CompactedRecord() | ObservationRecord():
             return replace(record, duration_ms=None)
         case PauseRecord():
             digests = tuple(f"{{digest {call}}}" for call in record.calls)
             within = tuple(
-                {**call, "digest": f"{{digest {call['call_id']}}}"} for call in record.within
+                replace(call, digest=f"{{digest {call.call_id}}}") for call in record.within
             )
             return replace(record, digests=digests, within=within, seal="")
         case ApprovalRecord():
@@ -100,11 +101,16 @@ def _meant(header: Header, records: Iterable[Record], home: str) -> dict[str, tu
         name(header.parent.partition("/")[0], "{parent}", "the session that this one runs within")
     artifacts = nested = 0
     for record in records:
-        if isinstance(record, ObservationRecord) and record.artifact is not None:
-            if record.artifact not in found:
+        keys: tuple[str | None, ...] = ()
+        if isinstance(record, ObservationRecord):
+            keys = (record.artifact,)
+        elif isinstance(record, CompactedRecord):
+            keys = record.artifacts
+        for key in keys:
+            if key is not None and key not in found:
                 artifacts += 1
-                name(record.artifact, f"{{artifact {artifacts}}}", "the key of an artifact")
-        elif isinstance(record, NestedRecord) and record.session not in found:
+                name(key, f"{{artifact {artifacts}}}", "the key of an artifact")
+        if isinstance(record, NestedRecord) and record.session not in found:
             nested += 1
             name(record.session, f"{{nested {nested}}}", "the session of a run within a call")
     return found

@@ -100,6 +100,7 @@ def opening_today(
         tools=tuple(spec for spec in tools if not told_when_needed(spec)),
         neutraliser=Neutraliser(chat_format.control_tokens),
         style=header.style,
+        native=chat_format.tools,
         response_mode=header.response_mode,
         project_context=header.project_context,
         persona=header.persona,
@@ -126,7 +127,7 @@ def _openings(frame: Frame, find_search: Callable[[], ToolSpec | None]) -> Openi
     key = (
         *(id(frame.words), tools, search and search.digest(), frame.neutraliser.control_tokens),
         *(frame.style, frame.response_mode, frame.project_context, frame.persona),
-        frame.catalog_budget,
+        *(frame.catalog_budget, frame.native),
     )
     if (found := _kept.get(key)) is None:
         if len(_kept) >= _KEPT:

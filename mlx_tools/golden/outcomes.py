@@ -35,4 +35,5 @@ def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
     calls = [{key: call[key] for key in _OF_CALLS} for call in whole["calls"]]
     waiting = [{key: call[key] for key in ("call_id", "name")} for call in whole["pending"]]
     own = {key: whole[key] for key in _KEPT if whole[key] not in (None, [], {})}
+    own |= {"mends": whole["mends"]} if whole["mends"] else {}
     return own | {"calls": calls} | ({"pending": waiting} if waiting else {})

@@ -83,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add(
         "--golden-style",
-        choices=("auto", "jsonl", "markdown-json", "xml"),
+        choices=("auto", "jsonl", "markdown-json", "xml", "native"),
         default="auto",
         help="the style of live runs, by default that of the transcript",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools import data
 from mlx_tools.due import Complete, Write
@@ -25,20 +25,23 @@ from mlx_tools.golden.recorded import Given, given_by, observed
 from mlx_tools.golden.texts import could_say, shown, text
 from mlx_tools.golden.turns import alike, calls_that_differ, following, paired
 from mlx_tools.messages import ErrorInfo, ToolCall
-from mlx_tools.prompt import Prompt, PromptWords
+from mlx_tools.prompt import Cut, PromptWords, worded
 from mlx_tools.prompt.words import MESSAGES
-from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.protocol import Reading, judge, read, with_mended
 from mlx_tools.records import (
     ApprovalRecord,
+    CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
     EditRecord,
     ExecutionRecord,
     Header,
+    MendRecord,
     ObservationRecord,
     PauseRecord,
     Record,
+    ResumedRecord,
     StoppedRecord,
     UserRecord,
 )
@@ -46,7 +49,10 @@ from mlx_tools.session import Session
 from mlx_tools.spec import ToolSpec
 from mlx_tools.states import State
 from mlx_tools.turn import Turn, decision_on, refusal_by
-from mlx_tools.written import Written
+from mlx_tools.written import Written, misfits
+
+if TYPE_CHECKING:
+    from mlx_tools.decoding import HeldTurn
 
 _BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
 """Reasons to stop that follow from the records; the others are the world's."""
@@ -117,6 +123,7 @@ class _Replayer:
         self._now: list[Record] = []
         self._followed: set[int] = set()  # positions of records that were compared already
         self._steps = 0
+        self._mends: list[MendRecord] = []  # of the completion that comes next
         self._session = Session(
             [],
             specs=self._specs,
@@ -177,10 +184,16 @@ class _Replayer:
             case UserRecord():
                 self._comparing.question += 1
                 now = self._asked(record)
+            case MendRecord():
+                self._mends.append(record)
             case CompletionRecord():
                 now = self._completed(record)
+            case ResumedRecord():
+                self._mends = []  # of a completion that nobody has the end of
             case CorrectionRecord() | StoppedRecord():
                 now = self._limited(record)
+            case CompactedRecord():
+                now = self._compacted(record)
             case DecisionRecord() if record.rule not in _OF_THE_WORLD:
                 now = self._decided(record, self._golden.records[position - 1])
             case PauseRecord():
@@ -193,18 +206,13 @@ class _Replayer:
                 now = self._started(record)
             case ObservationRecord():
                 now = self._observed(record)
-        asked = self._session.prompt.copy() if self._may_be_asked_again(record) else None
         self._session.apply(record)
         self._now.append(now)
         if isinstance(record, CompletionRecord):
-            self._follow(position, record, asked)
-
-    def _may_be_asked_again(self, record: Record) -> bool:
-        """Whether a completion may have been put aside: the turn was asked again then, guided."""
-        return isinstance(record, CompletionRecord) and self._golden.header.strategy == "auto"
+            self._follow(position, record)
 
     def _asked(self, record: UserRecord) -> UserRecord:
-        now = self._session.asking(record.content, record.tool_choice, record.at)
+        now = self._session.asking(record.content, record.tool_choice, record.at, record.piped)
         self._comparing.field("prompt", "the tools told of", "tools", now, record)
         return now
 
@@ -223,21 +231,25 @@ class _Replayer:
                 was, is_now = recorded[kept:], due.prompt[kept:]
                 self._comparing.texts("prompt", "the prompt", was, is_now, record)
         self._comparing.field("outcome", "the strategy", "strategy", now, record)
-        for key in ("counted", "reasoning", "commentary", "dropped", "bare_text"):
+        for key in ("counted", "reasoning", "commentary", "dropped", "bare_text", "mended"):
             self._comparing.field("reading", f"what is read ({key})", key, now, record)
         return now
 
     def _read(self, record: CompletionRecord, due: Complete) -> CompletionRecord:
         """The completion as it would be recorded today."""
-        rules = replace(due.rules, prefix=record.prefix)
+        turn = self._redrawn(record, due) if self._mends else None
         if record.error is not None:
             reading = Reading(error=record.error, counted=record.counted)
             if not could_say(self._session.words, record.error):
                 self._comparing.texts(
                     "prompt", "the words of a fault", record.error.message, "", record
                 )
+        elif turn is not None:
+            reading = turn.reading
         else:
+            rules = replace(due.rules, prefix=record.prefix)
             reading = read(record.text, record.finish_reason or "stop", rules)
+            reading = with_mended(reading, record.mended)
         own = reading.reasoning
         written = Written(
             thought=record.reasoning.removesuffix(own) if due.thought is not None else "",
@@ -248,14 +260,41 @@ class _Replayer:
             closed_early=record.closed_early,
             requests=record.requests,
             reading=reading,
+            mended=record.mended if turn is None else turn.mended,
         )
         asked = self._session.asked
         now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)
-        return replace(now, pieces=record.pieces)
+        return replace(now, pieces=record.pieces, context=record.context)
 
-    def _follow(self, position: int, record: CompletionRecord, asked: Prompt | None) -> None:
-        """Compares what follows from the completion at ``position`` with what followed then;
-        ``asked`` is the prompt before it, where it may have been put aside."""
+    def _redrawn(self, record: CompletionRecord, due: Complete) -> HeldTurn:
+        """The turn of a completion that was mended: the model's draws are served as they were
+        recorded, and what each goes on from, and what is put in place of what does not fit, is
+        compared."""
+        from mlx_tools.golden.redrawing import redrawn
+
+        mends, self._mends = self._mends, []
+        if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
+            due = replace(due, rules=replace(due.rules, prefix=record.prefix))
+        turn, stood = redrawn(due, mends, record.text, record.finish_reason)
+        put = (text + mend.put for mend, (text, _) in zip(mends, misfits(mends), strict=True))
+        for number, was in enumerate(("", *put)):
+            pending = number and mends[number - 1].anew and not mends[number - 1].put
+            if was != (now := stood.get(number, was)) and not pending:
+                what = f"the prompt of the draw before mend {number + 1}"
+                self._comparing.texts("reading", what, due.prompt + was, due.prompt + now, record)
+                break
+        if turn.mends != mends:
+            was, now = ("\n".join(map(shown, made)) for made in (mends, turn.mends))
+            self._comparing.texts("reading", "the mends", was, now, record)
+            self._now[-len(mends) :] = turn.mends
+        self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
+        end = "unfilled" if turn.unfilled else "filled" if turn.due is None else "goes on"
+        was = "filled" if record.error is None else "unfilled"
+        self._comparing.texts("reading", "how the turn ends", was, end, record)
+        return turn
+
+    def _follow(self, position: int, record: CompletionRecord) -> None:
+        """Compares what follows from the completion at ``position`` with what followed then."""
         session = self._session
         due = session.due()
         reading = session.state is State.READING and isinstance(due, Write)
@@ -269,22 +308,12 @@ class _Replayer:
         self._now += now
         self._followed.update(places)
         if not all(map(alike, now, was)) or len(now) != len(was):
-            self._put_right(record, was, asked)
+            self._put_right(was)
 
-    def _put_right(
-        self, record: CompletionRecord, was: Sequence[Record], asked: Prompt | None
-    ) -> None:
+    def _put_right(self, was: Sequence[Record]) -> None:
         """Lets what was recorded take the place of what would follow today."""
-        session = self._session
-        if asked is not None and not was and not session.asked_again:
-            session.prompt = asked  # the completion was put aside then
-            session.breaks, session.iterations = session.breaks + 1, session.iterations - 1
-        elif was and session.asked_again:
-            session.prompt.add(record)
-            session.breaks, session.iterations = session.breaks - 1, session.iterations + 1
-        session.current = Turn(was)
-        session.state = State.READING if was else State.COMPLETING
-        session.asked_again = not was
+        self._session.current = Turn(was)
+        self._session.state = State.READING if was else State.COMPLETING
 
     def _limited(self, record: CorrectionRecord | StoppedRecord) -> Record:
         """A limit that was reached: what is due by the records is compared, the world is not."""
@@ -297,6 +326,20 @@ class _Replayer:
             now = "" if expected is None else shown(expected)
             self._comparing.texts("outcome", "the limit", shown(record), now, record)
         return record
+
+    def _compacted(self, record: CompactedRecord) -> CompactedRecord:
+        """What stands in place of what left is compared where no model has written it; what leaves,
+        and when, went by how tokens were counted."""
+        texts = {**record.observations, "": record.content}
+        keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
+        cut = Cut(tuple(record.observations), record.gone)
+        content, observations = worded(cut, keys, self._session.words)
+        if record.reason != "full":
+            content = record.content
+        now = replace(record, content=content, observations=observations)
+        self._comparing.field("prompt", "what stands for what left", "content", now, record)
+        self._comparing.field("prompt", "what stands for what left", "observations", now, record)
+        return now
 
     # --- calls ---
 

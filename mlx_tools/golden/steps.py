@@ -206,6 +206,19 @@ def _completion(r: _Json) -> Iterator[Step]:
     yield step
 
 
+def _mend(r: _Json) -> Iterator[Step]:
+    notes = [] if r.get("put") else ["asked again"]
+    step = Step("host", "Mended", as_text(r.get("kind")), notes)
+    drawn = r.get("drawn")
+    for name, text in (
+        ("What was drawn", "".join(map(as_text, drawn)) if isinstance(drawn, list | tuple) else ""),
+        ("What was put", as_text(r.get("put"))),
+    ):
+        if text:
+            step.blocks.append(folded(text, name))
+    yield step
+
+
 def _call(r: _Json) -> Iterator[Step]:
     notes = ["copied out of an observation"] if r.get("echoed") else []
     step = Step("call", _of("Call", r), as_text(r.get("name")), notes)
@@ -268,6 +281,17 @@ def _summary(r: _Json) -> Iterator[Step]:
     yield step
 
 
+def _compacted(r: _Json) -> Iterator[Step]:
+    notes = [f"{as_text(r[key])} tokens {key}" for key in ("before", "after") if key in r]
+    step = Step("host", "Compacted", as_text(r.get("reason")), notes)
+    if r.get("content"):
+        step.blocks.append(folded(as_text(r["content"])))
+    observations = r.get("observations")
+    if isinstance(observations, Mapping) and observations:
+        step.blocks.append(folded("\n".join(f"{c}: {as_text(o)}" for c, o in observations.items())))
+    yield step
+
+
 def _observation(r: _Json) -> Iterator[Step]:
     error = r.get("error")
     notes = _took(r)
@@ -292,6 +316,8 @@ def _correction(r: _Json) -> Iterator[Step]:
 
 def _answer(r: _Json) -> Iterator[Step]:
     notes = ["plain text"] if r.get("bare_text") else []
+    notes += ["cut off"] if r.get("truncated") else []
+    notes += ["looks like a call"] if r.get("call_like") else []
     step = Step("answer", "Answer", "", notes, blocks=[_prose(r.get("content"))])
     if r.get("sources"):
         step.blocks.append(folded(as_json(r["sources"], indent=2), "Sources"))
@@ -317,6 +343,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Json], Iterable[Step]]]] = {
     "header": _header,
     "golden": _golden,
     "user": _user,
+    "mend": _mend,
     "completion": _completion,
     "tool_call": _call,
     "repair": _repair,
@@ -328,6 +355,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Json], Iterable[Step]]]] = {
     "execution_started": _started,
     "nested_run": _nested,
     "summary": _summary,
+    "compacted": _compacted,
     "tool_observation": _observation,
     "correction": _correction,
     "final_answer": _answer,

@@ -54,4 +54,6 @@ def could_say(words: PromptWords, error: ErrorInfo) -> bool:
     template = " ".join(words.errors[error.code].split())
     pattern = "".join(".*" if named else re.escape(part) for part, named in parts(template))
     cut = error.message.endswith("…")
-    return cut or re.fullmatch(pattern.strip(), error.message, re.DOTALL) is not None
+    # A reason that is empty leaves no blank behind it.
+    said = (error.message, f"{error.message} ")
+    return cut or any(re.fullmatch(pattern.strip(), one, re.DOTALL) for one in said)

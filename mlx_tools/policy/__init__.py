@@ -7,7 +7,16 @@ from mlx_tools.policy.limits import Limits
 from mlx_tools.policy.patterns import first_match, matches
 from mlx_tools.policy.presets import DEFAULT_PRESET, PRESETS, Preset, check_presets
 from mlx_tools.policy.rates import Rate, Tally
-from mlx_tools.policy.rules import Decision, Policy, asks, decide, denial, exceeded, permitted
+from mlx_tools.policy.rules import (
+    Decision,
+    Policy,
+    asks,
+    decide,
+    denial,
+    exceeded,
+    permitted,
+    restriction,
+)
 
 __all__ = [
     "DEFAULT_PRESET",
@@ -30,4 +39,5 @@ __all__ = [
     "first_match",
     "matches",
     "permitted",
+    "restriction",
 ]

@@ -60,7 +60,8 @@ def header_seal(secret: bytes, header: Mapping[str, Any]) -> str:
 
 def same(digest: str, other: str) -> bool:
     """Whether two digests are the same, in a time that does not tell where they differ."""
-    return hmac.compare_digest(digest.encode(), other.encode())
+    one, two = (text.encode(errors="surrogatepass") for text in (digest, other))
+    return hmac.compare_digest(one, two)
 
 
 def _keyed(secret: bytes, kind: str, value: Any) -> str:

@@ -5,16 +5,21 @@
     plugin:weather        every tool of the plugin ``weather``
     plugin:weather/get_*  of that plugin, the tools that match
 
+A template of calls is such a name, and behind it what some of the arguments are, each a glob where
+one is written: ``file_access operation=write "path=drafts/*"``, divided as a shell divides words.
+
 Another name of a tool (`mlx_tools.spec.ALIASES`) means the tool. A pattern never gains a ``*`` that
 nobody wrote, and upper and lower case differ.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from mlx_tools.errors import UsageError
 from mlx_tools.spec import TOOL_NAME, ToolSpec, names_of, own_name
@@ -61,6 +66,61 @@ def matches(pattern: str, spec: ToolSpec) -> bool:
     plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
     of_it = bool(spec.plugin) and _same(plugin, spec.plugin)
     return of_it and (not name or _means(name, spec.name))
+
+
+def checked_templates(templates: object, field: str) -> tuple[str, ...]:
+    """The templates as a tuple; UsageError, naming ``field``, for one that could never match."""
+    if isinstance(templates, str) or not isinstance(templates, Sequence):
+        raise UsageError(f"{field}: expected a list of calls, not {templates!r:.200}")
+    for template in templates:
+        name, *rest = _words(template, field)
+        checked([name], field)
+        if wrong := [word for word in rest if not word.partition("=")[0] or "=" not in word]:
+            raise UsageError(
+                f"{field}: {wrong[0]!r} in {template!r:.200} says nothing of an argument",
+                hint='write NAME, or NAME ARGUMENT=VALUE, such as file_access "path=drafts/*"',
+            )
+    return tuple(templates)
+
+
+def first_template(
+    templates: Sequence[str], spec: ToolSpec, arguments: Mapping[str, Any] | None
+) -> str | None:
+    """The first checked template that means a call of this tool with these arguments, or None.
+    Without arguments, the first that means every call of it."""
+    for template in templates:
+        name, *rest = shlex.split(template)
+        if not matches(name, spec):
+            continue
+        wanted = [word.partition("=")[::2] for word in rest]
+        if not wanted:
+            return template
+        if arguments is not None and all(
+            key in arguments and _is(value, arguments[key]) for key, value in wanted
+        ):
+            return template
+    return None
+
+
+def tool_in(template: str) -> str:
+    """How a checked template names its tool."""
+    return shlex.split(template)[0]
+
+
+def _words(template: object, field: str) -> list[str]:
+    try:
+        words = shlex.split(template) if isinstance(template, str) else []
+    except ValueError:
+        words = []
+    if not words:
+        raise UsageError(f"{field}: {template!r:.200} cannot name a call", hint="write NAME")
+    return words
+
+
+def _is(pattern: str, value: Any) -> bool:
+    """Whether an argument is what a template says. No glob means a path that goes up."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text == pattern or (_same(pattern, text) and ".." not in re.split(r"[/\\]", text))
 
 
 def covers(pattern: str, name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, UTC, datetime
 from typing import Any, Final, Literal, get_args
@@ -16,12 +16,23 @@ from typing import Any, Final, Literal, get_args
 from mlx_tools import given
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.policy.facts import NOTHING_KNOWN, Exceeded, Facts
-from mlx_tools.policy.patterns import checked, first_match, matches
+from mlx_tools.policy.patterns import (
+    checked,
+    checked_templates,
+    first_match,
+    first_template,
+    matches,
+)
 from mlx_tools.policy.presets import PRESETS
 from mlx_tools.policy.rates import Full, Rate, Tally, checked_rates, full
-from mlx_tools.spec import MUTATING, Effects, ToolSpec
+from mlx_tools.spec import MUTATING, Effect, Effects, ToolSpec
 
 _LISTS: Final = ("allow", "deny", "ask")
+_LIST_LIKE: Final = (*_LISTS, "ask_effects", "standing_approvals")
+ASK_EFFECTS: Final[tuple[Effect, ...]] = ("write", "execute")
+"""The effects that ask a person first where nobody said which."""
+
+ASKABLE: Final[tuple[Effect, ...]] = (*ASK_EFFECTS, "network")
 _POLICIES: Final = "give a tuple of policies"
 _SWITCHES: Final = ("local_only", "dry_run", "redact", "redact_paths")
 
@@ -37,8 +48,12 @@ class Policy:
     """What may be called. The empty policy allows nothing.
 
     ``allow``, ``deny`` and ``ask`` list names, globs and plugins (`mlx_tools.policy.patterns`);
-    ``ask`` adds an approval to calls that are allowed. ``preset`` names a set of tools that is
-    allowed besides ``allow`` (`mlx_tools.policy.presets`). ``local_only`` denies every call that
+    ``ask`` adds an approval to calls that are allowed. ``ask_effects`` are the effects (write,
+    execute, network) that ask a person before every call that has one of them for its arguments,
+    whichever tool it is, and ``standing_approvals`` the calls that they and a tool's own
+    ``needs_approval`` do not ask about (`mlx_tools.policy.patterns`); neither lets a call run that
+    was not written cleanly. ``preset`` names a set of tools that is allowed besides ``allow``
+    (`mlx_tools.policy.presets`). ``local_only`` denies every call that
     may use the network. ``dry_run`` lets no call run that can change things, may use the network or
     would have asked. ``rate_limits`` says by pattern how often each tool that it means may be
     called (``{"notes_*": "100/hour"}``), ``session_rate_limit`` how often all tools together;
@@ -53,6 +68,8 @@ class Policy:
     allow: Sequence[str] = ()
     deny: Sequence[str] = ()
     ask: Sequence[str] = ()
+    ask_effects: Sequence[str] = ASK_EFFECTS
+    standing_approvals: Sequence[str] = ()
     preset: str | None = None
     local_only: bool = False
     dry_run: bool = False
@@ -66,6 +83,9 @@ class Policy:
     def __post_init__(self) -> None:
         for name in _LISTS:
             object.__setattr__(self, name, checked(getattr(self, name), f"policy.{name}"))
+        object.__setattr__(self, "ask_effects", checked_effects(self.ask_effects))
+        approved = checked_templates(self.standing_approvals, "policy.standing_approvals")
+        object.__setattr__(self, "standing_approvals", approved)
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"policy.{name}: expected true or false")
@@ -110,8 +130,8 @@ class Policy:
     def narrowed_by(self, other: Policy) -> Policy:
         """The policy that allows what both allow: never more than either.
 
-        A restriction that has nothing to say about which tools there are is written with
-        ``allow=["*"]``, as in ``Policy(allow=["*"], local_only=True)``.
+        A restriction that takes away one thing, and has nothing to say about the rest, is made by
+        `restriction`, as in ``restriction(local_only=True)``.
         """
         given.instance("a narrowing policy", other, Policy, "write Policy(allow=[…])")
         held = {replace(self, narrowing=()), *self.narrowing}
@@ -125,7 +145,9 @@ class Policy:
         value |= {"preset": self.preset, "local_only": self.local_only, "dry_run": self.dry_run}
         if self.rate_limits:
             value["rate_limits"] = dict(self.rate_limits)
-        value |= {n: had for n, default in _LATER.items() if (had := getattr(self, n)) != default}
+        for name, default in _LATER.items():
+            if (had := getattr(self, name)) != default:
+                value[name] = list(had) if name in _LIST_LIKE else had
         if self.narrowing:
             value["narrowing"] = [part.to_json() for part in self.narrowing]
         return value
@@ -160,7 +182,7 @@ class Policy:
 
     def _canonical(self) -> dict[str, Any]:
         value = self.to_json()
-        value |= {name: sorted(set(value[name])) for name in _LISTS}
+        value |= {name: sorted(set(value[name])) for name in _LIST_LIKE if name in value}
         if self.preset is not None:
             preset = PRESETS[self.preset]
             value["preset"] = [preset.name, sorted(preset.tools), sorted(preset.effects)]
@@ -170,12 +192,32 @@ class Policy:
 
 
 _LATER: Final[Mapping[str, Any]] = {
+    "ask_effects": ASK_EFFECTS,
+    "standing_approvals": (),
     "session_rate_limit": None,
     "network_after_read": "allow",
     "redact": True,
     "redact_paths": False,
 }
 """Fields that JSON holds only where they are not at these defaults."""
+
+
+def checked_effects(effects: Any) -> tuple[str, ...]:
+    """The effects that ask, each once, in the order of `ASKABLE`. Raises UsageError for others."""
+    if isinstance(effects, str) or not isinstance(effects, Collection):
+        raise UsageError("policy.ask_effects: expected a list of effects")
+    if wrong := [effect for effect in effects if effect not in ASKABLE]:
+        raise UsageError(
+            f"policy.ask_effects: {wrong[0]!r:.60} is not allowed", hint=f"of {', '.join(ASKABLE)}"
+        )
+    return tuple(effect for effect in ASKABLE if effect in effects)
+
+
+def restriction(allow: Sequence[str] = ("*",), **rules: Any) -> Policy:
+    """The policy that takes away what ``rules`` say and leaves all else as it is: what another one
+    is narrowed by."""
+    silent = {"redact": False, "ask_effects": (), "standing_approvals": ("*",)}
+    return Policy(allow=allow, **{**silent, **rules})
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +254,8 @@ def decide(
     In order: disabled, unknown; denied by name, not allowed, effects beyond what is granted,
     network in local-only mode; a secret for the network, a placeholder in a call that can change
     things, network after a private read, an echoed call that can change things, a rate that is used
-    up, dry run; asked; allowed. All that denies comes before what asks.
+    up, dry run; asked; allowed. All that denies comes before what asks. What lets a call through
+    that would have been asked about is the rule of the decision, and its reason says which effects.
     """
     if disabled_reason is not None:
         return Decision("deny", "disabled", f"{name} is disabled: {disabled_reason}", "disabled")
@@ -229,14 +272,14 @@ def decide(
     if forbidden is not None:
         return forbidden
     suspect = _suspect(policy, name, effects, runs, echoed, facts)
-    asked = suspect or _asked(policy, spec)
+    asked = suspect or _asked(policy, spec, effects, arguments)
     if any(part.dry_run for part in policy.parts) and (asked or effects & _TOUCHING):
         reason = f"dry run: {name} was not called"
         return Decision("deny", "dry_run", reason, "dry_run")
     if asked is None:
-        return Decision("allow", grants[0], f"{name} is allowed by {grants[0]}")
+        return _allowed(policy, spec, grants[0], effects, arguments)
     if suspect is None and facts.consented is not None and effects <= facts.consented:
-        reason = f"{name} was allowed for the rest of the session"
+        reason = f"{name} was allowed{_to(effects)} for the rest of the session"
         return Decision("allow", "session_consent", reason)
     return asked
 
@@ -286,8 +329,10 @@ def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
 
 
 def asks(policy: Policy, spec: ToolSpec) -> bool:
-    """Whether every call to this tool needs approval, however cleanly it is written."""
-    return _asked(policy, spec) is not None
+    """Whether every call to this tool needs approval, however cleanly it is written. One whose
+    effects depend on its arguments may have calls that need none."""
+    known = frozenset[Any]() if callable(spec.effects) else spec.effects
+    return _asked(policy, spec, known, None) is not None
 
 
 def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
@@ -356,16 +401,67 @@ def _suspect(
     return None
 
 
-def _asked(policy: Policy, spec: ToolSpec) -> Decision | None:
-    """The question that every call of an allowed tool raises, or None."""
+def _asked(
+    policy: Policy, spec: ToolSpec, effects: Effects, arguments: Mapping[str, Any] | None
+) -> Decision | None:
+    """The question that every call of an allowed tool with these effects raises, or None.
+
+    ``arguments`` None asks about no call in particular: a standing approval answers then only where
+    it covers every call.
+    """
     name = spec.name
-    if spec.needs_approval:
+    held = [
+        part
+        for part in policy.parts
+        if first_template(part.standing_approvals, spec, arguments) is None
+    ]
+    if spec.needs_approval and held:
         return _ask("needs_approval", f"{name} always needs approval")
     for part in policy.parts:
         pattern = first_match(part.ask, spec)
         if pattern is not None:
             return _ask(f"ask {pattern}", f"the policy asks before {name} runs")
+    for part in held:
+        if asking := effects.intersection(part.ask_effects):
+            rule = f"ask_effects {', '.join(sorted(asking))}"
+            return _ask(rule, f"{name} may {_may(asking)}, which is asked about first")
     return None
+
+
+def _allowed(
+    policy: Policy, spec: ToolSpec, grant: str, effects: Effects, arguments: Mapping[str, Any]
+) -> Decision:
+    """What is said of a call that nothing asks about: where its effects, or the tool, would have
+    asked, what lets it through."""
+    name, asking = (
+        spec.name,
+        {*ASK_EFFECTS, *(e for part in policy.parts for e in part.ask_effects)},
+    )
+    if not spec.needs_approval and not effects & asking:
+        return Decision("allow", grant, f"{name} is allowed by {grant}")
+    template = first_template(policy.standing_approvals, spec, arguments)
+    if template is not None:
+        reason = f"{name} has a standing approval{_to(effects)}"
+        return Decision("allow", f"standing_approval {template}", reason)
+    reason = f"{name} is allowed{_to(effects)} unasked, by {grant} and policy.ask_effects"
+    return Decision("allow", grant, reason)
+
+
+_DOES: Final[Mapping[str, str]] = {
+    "read": "read",
+    "write": "write",
+    "execute": "run programs",
+    "network": "use the network",
+}
+
+
+def _may(effects: Effects) -> str:
+    """What a call with these effects does, in words."""
+    return " and ".join(words for effect, words in _DOES.items() if effect in effects)
+
+
+def _to(effects: Effects) -> str:
+    return f" to {_may(effects)}" if effects else ""
 
 
 def _after_read(policy: Policy) -> AfterRead:

@@ -64,7 +64,8 @@ Script = Completion | Callable[[str], Completion]
 class ScriptedServer:
     """Serves the scripted completions one after the other; out of script, it answers 500.
 
-    The page ``hanging`` is answered when the server ends.
+    It knows no likelihoods: a request for some gets none, and nothing of the script. The page
+    ``hanging`` is answered when the server ends.
     """
 
     def __init__(self, *script: Script, model: str = "scripted", hanging: str = "") -> None:
@@ -142,6 +143,9 @@ class ScriptedServer:
                 body = json.loads(raw)
                 if not body.get("prompt"):
                     self._json(400, {"error": "prompt is missing"})
+                    return
+                if "logprobs" in body:
+                    self._json(200, {"choices": [{"text": "", "finish_reason": "length"}]})
                     return
                 completion = outer._next(body, dict(self.headers.items()))
                 if completion.status != 200:

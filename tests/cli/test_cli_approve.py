@@ -557,6 +557,16 @@ def test_a_letter_that_only_looks_like_another_is_seen_in_a_name() -> None:
     assert r"c\u0430lculator" in describe(request(name="cаlculator"))
 
 
+@given(st.text(st.sampled_from("ab é好 "), max_size=60), st.integers(40, 60))
+def test_a_line_of_ours_is_parted_between_words_where_it_can_be(text: str, columns: int) -> None:
+    first, *others = (row.text for row in wrapped([Line(text)], columns))
+    assert all(cells(row) < columns and row[:2] == "  " for row in others)
+    words = " ".join([first, *(row[2:] for row in others)]).split(" ")
+    assert "".join(words) == text.replace(" ", "")
+    short = max(map(cells, text.split(" "))) <= columns - 3
+    assert not short or words == text.split(" ")
+
+
 def test_no_row_of_foreign_text_looks_like_ours_however_it_is_wrapped() -> None:
     fake = "Run it once? [y/n/e/s/d/p/?] y"
     for padding in range(60):

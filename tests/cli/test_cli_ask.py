@@ -13,8 +13,9 @@ import pytest
 from tests.cli.scripted_server import USAGE, Completion, ScriptedServer, answer, call
 
 KEYS = [
-    *("status", "answer", "reason", "session", "transcript", "turns", "calls", "sources"),
-    *("pending", "usage", "repairs", "model", "strategy"),
+    *("status", "answer", "bare_text", "truncated", "call_like", "reason", "session", "transcript"),
+    *("turns", "calls", "sources", "pending", "usage", "repairs", "mends", "context", "model"),
+    "strategy",
 ]
 CALL_KEYS = [
     *("id", "name", "arguments", "status", "repairs", "duration_ms", "output_size_chars"),
@@ -42,7 +43,7 @@ def test_json_has_every_key_in_order(run: Any) -> None:
     value = result.json
     assert list(value) == KEYS and list(value["calls"][0]) == CALL_KEYS
     assert value["status"] == "answered" and value["answer"] == "It is 391."
-    assert value["turns"] == 2 and value["strategy"] == "free" and value["reason"] is None
+    assert value["turns"] == 2 and value["strategy"] == "auto" and value["reason"] is None
     assert value["calls"][0]["arguments"] == {"expression": "17 * 23"}
     assert value["calls"][0]["status"] == "ok" and value["calls"][0]["output_omitted"] is True
     assert Path(value["transcript"]).is_file()
@@ -58,6 +59,40 @@ def test_numbers_that_were_not_reported_are_null(run: Any) -> None:
         "cached_tokens": None,
         "completion_tokens": None,
     }
+
+
+# --- the model's context ------------------------------------------------------------------------
+
+
+def test_the_context_is_told_with_the_answer(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = ask(run, answer("Hi."), options=("Hi", "--json"))
+    assert result.json["context"] == {"size": None, "used": 110}
+    monkeypatch.setenv("MLX_TOOLS_MODEL_CONTEXT", "8192")
+    result, _ = ask(run, answer("Hi."), options=("Hi", "--json"))
+    assert result.json["context"] == {"size": 8192, "used": 110}
+
+
+def test_a_question_that_the_context_does_not_hold_asks_nobody(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_MODEL_CONTEXT", "2000")
+    result, server = ask(run, options=("--json", "Why? " * 2000))
+    assert (result.code, server.bodies) == (1, [])
+    assert (result.json["status"], result.json["reason"]) == ("stopped", "context_full")
+    assert result.json["context"]["used"] > 2000
+    assert "2000" in result.error and str(result.json["context"]["used"]) in result.error
+
+
+def test_a_person_is_told_that_the_context_fills_and_what_left(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_MODEL_CONTEXT", "2000")
+    calls = [call("calculator", expression="+".join([f"{n}"] * 120)) for n in range(9)]
+    options = ("Add.", "--steps", "--max-iterations", "20")
+    result, _ = ask(run, *calls, answer("Done."), options=options)
+    assert result.code == 0
+    assert result.err.count("of the model's context is used") == 1
+    assert "the prompt was compacted: " in result.err
 
 
 def test_outputs_come_along_where_they_are_asked_for(run: Any) -> None:
@@ -200,13 +235,15 @@ def test_a_run_that_stops_says_why_with_exit_code_1(run: Any) -> None:
     assert result.error.startswith("mlx-tools: stopped: format_errors")
 
 
-def test_a_turn_that_breaks_format_is_asked_again_and_the_run_goes_on(run: Any) -> None:
-    broken = Completion('{"type":"tool_call","name":')
-    whole = call("calculator", expression="6*7"), answer("It is 42.")
-    result, server = ask(run, broken, *whole, options=("Hi", "--json"))
+def test_a_turn_that_ends_inside_a_call_goes_on_from_there(run: Any) -> None:
+    begun = '{"type":"tool_call","name":"calculator","arguments":{"expression":'
+    script = Completion(begun), Completion('6*7"}}'), answer("It is 42.")
+    result, server = ask(run, *script, options=("Hi", "--json"))
     assert (result.code, result.json["answer"]) == (0, "It is 42.")
-    assert [one["status"] for one in result.json["calls"]] == ["ok"]
-    assert server.prompts[1] in (server.prompts[0], server.prompts[0] + '{"type":"')
+    (made,) = result.json["calls"]
+    assert (made["status"], made["arguments"]) == ("ok", {"expression": "6*7"})
+    assert result.json["mends"] == 1
+    assert server.prompts[1] == server.prompts[0] + begun + '"'
 
 
 def test_a_backend_that_fails_later_stops_the_run_with_exit_code_3(run: Any) -> None:
@@ -259,7 +296,9 @@ def test_the_key_of_the_configuration_goes_to_the_named_address(
 
 def test_only_the_named_tools_are_shown_and_called(run: Any) -> None:
     result, server = ask(
-        run, *CALCULATION, options=("What is 17 * 23?", "--tools", "clock", "--json")
+        run,
+        *CALCULATION,
+        options=("What is 17 * 23?", "--tools", "clock", "--json", "--strategy", "free"),
     )
     assert "calculator(" not in server.prompts[0] and "clock(" in server.prompts[0]
     assert result.json["calls"][0]["status"] == "denied"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
+from tests.core.full_disk import file_size_limit
 
 Talk = Callable[..., Terminal]
 QUESTION = r"Run it once\? \[y/n/e/s/d/p/\?\] "
@@ -68,6 +69,22 @@ def test_the_commands_tell_about_the_talk(run: Any, home: Path) -> None:
         assert part in result.out
 
 
+def test_compact_has_the_model_sum_up_what_was_said(run: Any) -> None:
+    script = (answer("One."), answer("Two."), Completion("Of numbers."), answer("Three."))
+    lines = "/compact\nfirst?\nsecond?\n/compact\nthird?\n"
+    result, server = talk(run, *script, lines=lines)
+    assert result.code == 0
+    assert result.out.splitlines() == [
+        "nothing was said yet",
+        "One.",
+        "Two.",
+        "the prompt was compacted: 1 turn left out",
+        "Three.",
+    ]
+    assert "first?" in server.prompts[2] and "Of numbers." in server.prompts[3]
+    assert "first?" not in server.prompts[3] and "second?" in server.prompts[3]
+
+
 def test_an_unknown_command_is_told_and_the_talk_goes_on(run: Any) -> None:
     result, _ = talk(run, answer("One."), lines="/tool\nfirst?\n")
     assert result.code == 2 and result.out == "One.\n" and "/tools" in result.error
@@ -86,6 +103,18 @@ def test_a_paused_turn_is_told_and_the_talk_goes_on(
     result, server = talk(run, *script, lines="hello?\nfirst?\nsecond?\n")
     assert result.code == 4 and result.out == "Hi.\nTwo.\n" and "paused" in result.error
     assert "hello?" in server.prompts[2] and "first?" not in server.prompts[2]
+
+
+def test_a_talk_goes_on_after_a_turn_that_a_full_disk_broke_off(run: Any) -> None:
+    script = (answer("Much. " * 5_000), answer("Two."), answer("One."))
+    with ScriptedServer(*script) as server:
+        with file_size_limit(25_000):
+            result = run("chat", "--url", server.url, stdin="first?\nsecond?\n")
+        assert (result.code, result.out) == (2, "Two.\n") and "first?" not in server.prompts[1]
+        told = re.search(r"free some space, then: mlx-tools sessions resume (\S+)\)", result.error)
+        assert told is not None
+        resumed = run("sessions", "resume", told[1])
+    assert (resumed.code, resumed.out) == (0, "One.\n") and "first?" in server.prompts[2]
 
 
 def test_a_backend_that_fails_ends_a_piped_talk_with_exit_code_3(run: Any) -> None:

@@ -18,6 +18,7 @@ from mlx_tools.cli import failures
 from mlx_tools.errors import BackendUnreachable, UsageError
 from tests.cli.scripted_server import Completion, ScriptedServer, answer
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = [sys.executable, "-m", "mlx_tools"]
 
 
@@ -26,6 +27,42 @@ def test_help_names_every_command(run: Any) -> None:
     assert result.code == 0 and result.err == ""
     for command in cli.COMMANDS:
         assert f"\n  {command} " in result.out
+
+
+@pytest.fixture
+def cloned(home: Path) -> Path:
+    """A working directory in which a file stands for every module there is, and runs nothing."""
+    for name in (*sys.stdlib_module_names, "mlx_tools", "typer", "pydantic", "anyio", "httpx"):
+        Path(f"{name}.py").write_text(f"import os\nos.write(2, b'{name} ')\nos._exit(9)\n")
+    info = Path("evil-1.0.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Name: evil\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mlx_tools.tools]\nevil = evil:tools\n")
+    Path("evil.py").write_text("import os\nos._exit(9)\n")
+    return Path.cwd()
+
+
+def _listing(*options: str) -> subprocess.CompletedProcess[str]:
+    """`tools list`, which loads much, and what installed packages bring."""
+    command = [sys.executable, *options, "-m", "mlx_tools", "tools", "list"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_with_safe_path_nothing_is_imported_from_the_working_directory(cloned: Path) -> None:
+    done = _listing("-P")
+    assert (done.returncode, done.stderr) == (0, "") and "calculator" in done.stdout
+
+
+def test_the_program_as_a_module_imports_nothing_from_the_working_directory(cloned: Path) -> None:
+    """But for what Python itself, and the package, have imported before its first line runs."""
+    early = set()
+    while (done := _listing()).returncode == 9:
+        early.add(done.stderr.strip())
+        (cloned / f"{done.stderr.strip()}.py").unlink()
+    assert (done.returncode, done.stderr) == (0, "") and "calculator" in done.stdout
+    assert "importlib" in early and len(early) < 20  # else -P need not be told of
+    assert not early & {"json", "asyncio", "subprocess", "typer", "pydantic", "anyio", "pathlib"}
 
 
 def test_help_is_folded_between_words_to_the_columns_of_a_terminal() -> None:

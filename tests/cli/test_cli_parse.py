@@ -28,7 +28,16 @@ OPENAI = {
         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
     },
 }
-KEYS = ["messages", "bare_text", "commentary", "reasoning", "dropped", "error"]
+KEYS = [
+    "messages",
+    "bare_text",
+    "truncated",
+    "call_like",
+    "commentary",
+    "reasoning",
+    "dropped",
+    "error",
+]
 
 
 def test_a_call_is_printed_with_every_key(run: Any, write: Any) -> None:
@@ -46,6 +55,8 @@ def test_a_call_is_printed_with_every_key(run: Any, write: Any) -> None:
             }
         ],
         "bare_text": False,
+        "truncated": False,
+        "call_like": False,
         "commentary": "",
         "reasoning": "",
         "dropped": [],
@@ -220,3 +231,19 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     write("tools.json", [CALCULATOR])
     result = run("parse", *arguments, stdin=CALL)
     assert result.code == 2 and result.out == "" and said in result.error
+
+
+def test_a_call_in_a_dialect_is_read_where_the_tools_are_named(run: Any, write: Any) -> None:
+    text = "So.<function=calculator>\n<parameter=expression>\n1+1\n</parameter>\n</function>"
+    result = run("parse", "--tools", write("tools.json", [CALCULATOR]), stdin=text)
+    (message,) = result.json["messages"]
+    assert (message["name"], message["arguments"]) == ("calculator", {"expression": "1+1"})
+    assert message["repairs"] == ["dialect"]
+    assert run("parse", stdin=text).json["bare_text"] is True
+
+
+def test_an_answer_that_was_cut_off_is_marked(run: Any) -> None:
+    for text in ("It is", '{"type":"final_answer","content":"It is'):
+        result = run("parse", "--finish-reason", "length", stdin=text)
+        assert (result.code, result.json["truncated"]) == (0, True)
+        assert result.json["messages"][0]["content"] == "It is"

@@ -42,8 +42,8 @@ def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
     value = result.json
     probe = value["probe"]
     assert value["ok"] and probe["complete"] and probe["questions"] == 25
-    assert (probe["verdict"]["style"], probe["verdict"]["strategy"]) == ("xml", "free")
-    assert len(probe["measured"]) == 6
+    assert (probe["verdict"]["style"], probe["verdict"]["strategy"]) == ("xml", "auto")
+    assert len(probe["measured"]) == 9
     kept = json.loads(Path(probe["stored"]).read_text())
     assert kept == probe["verdict"] and kept["model"] == "oracle"
     assert value["verdict"] == kept | {"source": "stored", "place": probe["stored"]}
@@ -51,7 +51,7 @@ def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
         asked = run("ask", "Hello?", "--url", server.url, *CHATML, "--json").json
     assert asked["answer"] == "Hi." and "<final_answer>" in server.prompts[0]
     header = json.loads(Path(asked["transcript"]).read_text().splitlines()[0])
-    assert header["style"] == "xml" and "strategy" not in header  # free is not written
+    assert (header["style"], header["strategy"]) == ("xml", "auto")
     assert header["verdict"]["style"] and header["verdict"]["measured_at"] == kept["measured_at"]
     with ScriptedServer(answer("Hi."), model="oracle") as server:
         options = ("--url", server.url, *CHATML, "--style", "jsonl", "--strategy", "auto")
@@ -59,11 +59,11 @@ def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
     with ScriptedServer(model="oracle") as server:
         shown = run("doctor", "--url", server.url, *CHATML, "--json").json
     (check,) = [one for one in shown["checks"] if one["name"] == "verdict"]
-    assert check["status"] == "ok" and "style xml, strategy free" in check["detail"]
+    assert check["status"] == "ok" and "style xml, strategy auto" in check["detail"]
 
 
 def test_a_server_that_dies_leaves_figures_and_no_verdict(run: Any, home: Path) -> None:
-    with probing(*[Completion("the model is gone", status=500)] * 9, many=20) as server:
+    with probing(*[Completion("the model is gone", status=500)] * 99, many=20) as server:
         result = run("doctor", "--probe", "--url", server.url, *CHATML)
     assert result.code == 3 and not (home / "state" / "verdicts").exists()
     assert "FAIL  probe: broke off" in result.out and "the model is gone" in result.out

@@ -28,7 +28,17 @@ TOOLS = [
     {"name": "delete_file", "parameters": {"properties": {"path": {"type": "string"}}}},
 ]
 KEYS = [
-    *("id", "messages", "bare_text", "commentary", "reasoning", "dropped", "error"),
+    *(
+        "id",
+        "messages",
+        "bare_text",
+        "truncated",
+        "call_like",
+        "commentary",
+        "reasoning",
+        "dropped",
+        "error",
+    ),
     *("completion", "usage", "strategy"),
 ]
 

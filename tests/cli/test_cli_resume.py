@@ -162,6 +162,27 @@ def test_a_choice_made_by_an_option_still_counts(
     assert (root / "note.txt").exists()
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "new"),
+    [
+        ("limits", "total_timeout", "x"),
+        ("backend", "url", "http://127.0.0.1:9"),
+        ("limits", "a", 1),
+    ],
+)
+def test_a_header_that_was_changed_is_refused_before_anything_it_says_is_done(
+    run: Any, server: ScriptedServer, root: Path, section: str, key: str, new: object
+) -> None:
+    outcome = paused(run, server, root)
+    transcript = Path(outcome["transcript"])
+    first, *rest = transcript.read_text().splitlines(keepends=True)
+    header = json.loads(first)
+    header[section][key] = new
+    transcript.write_text(json.dumps(header) + "\n" + "".join(rest))
+    refused = resume(run, outcome["session"], "--approve-all")
+    assert refused.code == 2 and "its header was changed" in refused.error
+
+
 def test_a_server_that_is_gone_leaves_the_session_as_it_was(
     run: Any, server: ScriptedServer, root: Path
 ) -> None:

@@ -128,6 +128,27 @@ def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(home: Path) -> None:
 # --- run ----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def notes_unasked(home: Path) -> None:
+    """The user's own configuration lets notes be taken unasked."""
+    (home / "config").mkdir(exist_ok=True)
+    text = '[policy]\nstanding_approvals = ["notes_create"]\n'
+    (home / "config" / "config.toml").write_text(text)
+
+
+def test_a_job_that_writes_waits_for_a_person(run: Any) -> None:
+    with ScriptedServer(NOTE, answer("It is noted.")) as server:
+        added(run, server, "--preset", "notes")
+        make_due()
+        (ended,) = run("schedule", "run", "--json").lines
+        assert ended["status"] == "paused" and listed(run)["state"] == "paused"
+        assert not (data_dir() / "notes").exists()
+        assert run("sessions", "resume", ended["session"], "--approve-all").code == 0
+    assert len(list((data_dir() / "notes").iterdir())) == 1
+    assert listed(run)["state"] == "scheduled"
+
+
+@pytest.mark.usefixtures("notes_unasked")
 def test_a_job_that_is_due_runs_once_in_a_session_of_its_own(run: Any) -> None:
     with ScriptedServer(NOTE, answer("It is noted.")) as server:
         job = added(run, server, "--preset", "notes")
@@ -347,7 +368,7 @@ def test_a_job_of_a_session_that_went_on_has_the_limits_of_that_session(
         make_due()
         ended = run("schedule", "run", "--json")
     header, was = header_of(ended.lines[0]["session"]), header_of(asked.json["session"])
-    same = ("limits", "sampling", "strategy", "style", "reasoning", "request_weight", "backend")
+    same = ("limits", "sampling", "strategy", "style", "reasoning", "backend")
     assert {key: header.get(key) for key in same} == {key: was.get(key) for key in same}
     assert header["limits"]["max_iterations"] == 3 and header["limits"]["total_timeout"] == 90.5
 
@@ -427,6 +448,7 @@ def wait_for(happens: Callable[[], bool]) -> None:
 SLOW = Completion('{"type":"final_answer","content":"' + "slow " * 200 + '"}', size=1, delay=0.5)
 
 
+@pytest.mark.usefixtures("notes_unasked")
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_run_that_was_killed_is_in_doubt_where_it_changed_things(run: Any, changed: bool) -> None:
     script = [NOTE, SLOW] if changed else [SLOW]

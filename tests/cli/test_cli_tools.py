@@ -137,7 +137,8 @@ def test_what_may_not_be_called_or_is_no_json_comes_with_what_to_do(run: Any) ->
     assert run("tools", "call", *more).error.endswith(
         "write is not granted by preset readonly_basic (to allow it in a run: --tools file_access)"
     )
-    assert run("tools", "call", *more, "--tools", "file_access").code == 0
+    assert run("tools", "call", *more, "--tools", "file_access").code == 4
+    assert run("tools", "call", *more, "--tools", "file_access", "--approve", "always").code == 0
     up = ("file_access", '{"operation": "read", "path": "../a"}', "--root", ".")
     assert run("tools", "call", *up).error.endswith("paths go down from the folder")
     forbidden = run("tools", "call", "fetch_url", '{"url": "https://example.org"}', "--local-only")

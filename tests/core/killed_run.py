@@ -105,7 +105,7 @@ def run(job: Mapping[str, Any]) -> Any:
     folder = Path(job["folder"])
     Mortal.count, Mortal.mode = job["count"], job["mode"]
     store = MortalStore(folder / "sessions")
-    controller = Controller(model, tools(folder), Policy(allow=["*"]), store=store)
+    controller = Controller(model, tools(folder), Policy(allow=["*"], ask_effects=()), store=store)
 
     async def go() -> Any:
         if job["session"] is None:

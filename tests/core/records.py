@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
@@ -54,6 +54,14 @@ RECORDS = st.one_of(
         kept=st.integers(0, 9),
     ),
     _record(
+        r.MendRecord,
+        turn=st.integers(1, 9),
+        kind=st.sampled_from(get_args(r.MendKind)),
+        kept=st.integers(0, 9),
+        drawn=st.lists(TEXT, max_size=2).map(tuple),
+        put=TEXT,
+    ),
+    _record(
         r.CallRecord,
         turn=st.integers(1, 9),
         call=KEY,
@@ -97,6 +105,21 @@ RECORDS = st.one_of(
             st.fixed_dictionaries({"offset": st.integers(0, 9), "summary": TEXT}), max_size=2
         ).map(tuple),
         problem=TEXT,
+        requests=st.integers(0, 9),
+        usage=USAGE,
+        duration_ms=COUNT,
+        at=TEXT,
+    ),
+    _record(
+        r.CompactedRecord,
+        reason=st.sampled_from(["asked", "filling", "full"]),
+        gone=st.integers(0, 9),
+        turns=st.integers(0, 9),
+        content=TEXT,
+        observations=st.dictionaries(KEY, TEXT, max_size=2),
+        artifacts=st.lists(TEXT, max_size=2).map(tuple),
+        before=COUNT,
+        after=COUNT,
         requests=st.integers(0, 9),
         usage=USAGE,
         duration_ms=COUNT,

@@ -44,13 +44,13 @@ SPECS: Mapping[str, ToolSpec] = {
 
 
 def header(policy: Policy | None = None, limits: Limits | None = None, **more: Any) -> Header:
-    """A header for a session that may call everything."""
+    """A header for a session that may call everything, unasked."""
     return Header(
         **{
             "session": "s",
             "created": "",
             "chat_format": NAMED_FORMATS["chatml"].to_json(),
-            "policy": (policy or Policy(allow=["*"])).to_json(),
+            "policy": (policy or Policy(allow=["*"], ask_effects=())).to_json(),
             "limits": (limits or Limits()).to_json(),
             "system": "Be good.",
             **more,

@@ -96,7 +96,7 @@ class Approvals(RuleBasedStateMachine):
         return Controller(
             ScriptedBackend(*lines),
             self.tools(),
-            Policy(allow=["*"], deny=self.deny),
+            Policy(allow=["*"], ask_effects=(), deny=self.deny),
             store=TranscriptStore(self.folder),
             now=lambda: self.now,
         )

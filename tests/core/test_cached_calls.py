@@ -29,7 +29,7 @@ from mlx_tools.testing import ScriptedApprover, ScriptedBackend
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
 from mlx_tools.transcript import load
 
-ALL = Policy(allow=["*"])
+ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})
 
 

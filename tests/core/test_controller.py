@@ -30,7 +30,7 @@ from mlx_tools import (
     events,
     tool,
 )
-from mlx_tools.errors import BackendBroken, BackendUnreachable, TranscriptError
+from mlx_tools.errors import BackendBroken, BackendUnreachable, StorageError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.records import (
@@ -45,7 +45,7 @@ from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend
 from mlx_tools.transcript import load
 from tests.core.sessions import answer, call
 
-ALL = Policy(allow=["*"])
+ALL = Policy(allow=["*"], ask_effects=())
 
 
 @tool(effects={"read"})
@@ -462,14 +462,14 @@ def test_a_full_disk_stops_the_run_before_the_tool(tmp_path: Path) -> None:
 
             def refuse(record: Any) -> None:
                 if isinstance(record, ExecutionRecord):
-                    raise TranscriptError("no space left")
+                    raise StorageError("no space left")
                 append(record)
 
             files.transcript.append = refuse  # type: ignore[method-assign]
             return files
 
     controller = Controller(ScriptedBackend(call("note")), [note], ALL, store=Full(tmp_path))
-    with pytest.raises(TranscriptError, match="no space"):
+    with pytest.raises(StorageError, match="no space"):
         controller.run_sync("Hi")
     assert calls == []
 

@@ -25,11 +25,12 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.records import Header
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript import load
 
-ALL = Policy(allow=["*"])
+ALL = Policy(allow=["*"], ask_effects=())
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -93,7 +94,8 @@ def test_a_run_within_has_no_rights_beyond_its_caller_s_and_the_tool_s() -> None
         answer("no luck"),
         answer("So be it."),
     )
-    outcome = Controller(backend, TOOLS, ALL).run_sync("Go.")
+    free = RunSettings(strategy="free")  # held, it would choose another tool
+    outcome = Controller(backend, TOOLS, ALL, settings=free).run_sync("Go.")
     assert isinstance(outcome, Answered)
     assert "research_slowly may not be called here" in backend.prompts[2]
     sent.clear()

@@ -26,6 +26,9 @@ from tests.core.sessions import completion, header
 SHAPE = {
     "status",
     "answer",
+    "bare_text",
+    "truncated",
+    "call_like",
     "reason",
     "session",
     "transcript",
@@ -35,6 +38,8 @@ SHAPE = {
     "pending",
     "usage",
     "repairs",
+    "mends",
+    "context",
     "model",
     "strategy",
 }

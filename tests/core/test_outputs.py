@@ -25,7 +25,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.artifacts import ArtifactStore
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError
 from mlx_tools.messages import Style
 from mlx_tools.protocol.styles import write_answer, write_call
 from mlx_tools.records import DecisionRecord, ObservationRecord, Record
@@ -161,14 +161,18 @@ def test_a_call_of_the_reader_as_the_notice_says_it_is_no_echo(tmp_path: Path) -
 def test_an_artifact_of_another_session_is_not_there(tmp_path: Path) -> None:
     first = controller(tmp_path, call("long"), answer()).run_sync("Hi")
     (key,) = kept_by(first)
-    second = controller(tmp_path, call("read_artifact", id=key), answer()).run_sync("Hi")
-    guessed = controller(tmp_path, call("read_artifact", id="0" * 32), answer()).run_sync("Hi")
+    free = RunSettings(strategy="free")  # held, no tool is called that the model was not told of
+    lines = call("read_artifact", id=key), answer()
+    second = controller(tmp_path, *lines, settings=free).run_sync("Hi")
+    lines = call("read_artifact", id="0" * 32), answer()
+    guessed = controller(tmp_path, *lines, settings=free).run_sync("Hi")
     assert second.calls[0].error_code == "tool_error"
     assert second.calls[0].error_preview == guessed.calls[0].error_preview
 
 
 def test_without_a_folder_the_reader_is_off_and_not_told_of() -> None:
-    made = controller(None, call("long"), call("read_artifact", id="x"), answer())
+    lines = call("long"), call("read_artifact", id="x"), answer()
+    made = controller(None, *lines, settings=RunSettings(strategy="free"))
     made.registry.add_reader()  # as among the built-in tools
     outcome = made.run_sync("Hi")
     assert "read_artifact with id" not in prompts(made)[1]
@@ -280,25 +284,45 @@ def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
     [([call("long")], False), ([call("short")], True), ([call("short"), call("broken")], False)],
     ids=["too long", "asked for", "a failure"],
 )
-def test_where_nothing_can_be_kept_the_call_is_recorded_and_the_run_says_why(
+def test_where_nothing_can_be_kept_the_run_says_why_and_the_call_is_made_again(
     tmp_path: Path, script: list[str], keep_all: bool
 ) -> None:
-    store = TranscriptStore(tmp_path, keep_all=keep_all)
+    store = Blocked(TranscriptStore(tmp_path, keep_all=keep_all))
+
+    def unkept(*script: str) -> Controller:
+        return Controller(ScriptedBackend(*script), TOOLS, POLICY, limits=LIMITS, store=store)
+
+    with pytest.raises(StorageError, match=r"could not be kept.*sessions resume"):
+        unkept(*script).run_sync("Hi")
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    assert load(path)[-1].type == "execution_started"
+    (path.parent / "artifacts").unlink()
+    outcome = anyio.run(unkept(answer()).resume, path)
+    assert isinstance(outcome, Answered)
+    assert [one["name"] for one in reports(outcome)] == [json.loads(one)["name"] for one in script]
+    assert len([*path.parent.glob("artifacts/*")]) == (script[-1] != call("broken"))
+
+
+def test_what_a_call_that_changed_something_returned_is_written_down_though_it_cannot_be_kept(
+    tmp_path: Path,
+) -> None:
+    @tool(effects={"write"})
+    def change() -> str:
+        """Changes something, and says much."""
+        return WHOLE
+
     unkept = Controller(
-        ScriptedBackend(*script, answer()),
-        TOOLS,
-        POLICY,
+        ScriptedBackend(call("change")),
+        [change],
+        Policy(allow=["change"], ask_effects=()),
         limits=LIMITS,
-        store=Blocked(store),
+        store=Blocked(TranscriptStore(tmp_path)),
     )
-    with pytest.raises(TranscriptError, match="could not be kept"):
+    with pytest.raises(StorageError, match="could not be kept"):
         unkept.run_sync("Hi")
     (path,) = tmp_path.glob("*/transcript.jsonl")
-    records = load(path)
-    ended = [r for r in records if isinstance(r, ObservationRecord)]
-    assert len(ended) == len(script)
-    last = records[-1]
-    assert last.type == "stopped" and "could not be kept" in last.message
+    last = load(path)[-1]
+    assert isinstance(last, ObservationRecord) and last.content and last.artifact is None
 
 
 class Blocked:
@@ -313,6 +337,9 @@ class Blocked:
         assert files.artifacts is not None
         files.artifacts.folder.write_text("a file stands in the way")
         return files
+
+    def open(self, session: Any) -> Any:
+        return self._store.open(session)
 
 
 # --- what an outcome says ---
@@ -382,6 +409,7 @@ def test_every_call_with_an_error_code_has_a_preview(script: list[str]) -> None:
         Registry([*TOOLS]),
         Policy(allow=["short", "broken"]),
         limits=LIMITS,
+        settings=RunSettings(strategy="free"),
     )
     outcome = made.run_sync("Hi")
     assert any(c.error_code for c in outcome.calls)

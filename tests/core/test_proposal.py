@@ -104,14 +104,11 @@ def test_nothing_of_one_proposal_is_left_in_the_next() -> None:
     assert "terse" not in backend.prompts[1] and "weather(" not in backend.prompts[1]
 
 
-def test_a_turn_that_is_asked_again_is_one_proposal() -> None:
-    broken = '{"type":"tool_call","name":"weather","argu'
-    rest = 'final_answer","content":"It is sunny."}'
-    backend = ScriptedBackend(broken, *[lambda prompt: rest] * 60)
+def test_a_turn_that_is_mended_is_one_proposal() -> None:
+    backend = ScriptedBackend('{"type":"tool_call","name":"weather","argu', '"city":"Oslo"}}')
     found = propose(backend, "Hello!", strategy="auto")
-    assert found.strategy == "guided"
-    assert found.requests == len(backend.requests) > 1
-    assert found.answered or found.calls
+    assert (found.strategy, found.requests) == ("auto", 2)
+    assert [(call.name, call.repairs) for call in found.calls] == [("weather", ("mended",))]
 
 
 def test_a_backend_that_fails_gives_no_proposal() -> None:

@@ -19,11 +19,11 @@ from mlx_tools import (
     Controller,
     Policy,
     RunSettings,
-    Stopped,
     Tool,
     TranscriptStore,
     UsageError,
     data,
+    tool,
 )
 from mlx_tools.messages import Style
 from mlx_tools.prompt import Finder, count_tokens
@@ -122,12 +122,26 @@ def test_a_tool_that_is_not_listed_is_searched_for_and_called(style: Style) -> N
         assert after.startswith(before)
 
 
+def test_a_tool_that_was_found_without_parameters_is_called_and_not_echoed() -> None:
+    @tool(effects={"read"})
+    def tidal_almanac() -> str:
+        """Tells when the tide comes in."""
+        return "at six"
+
+    backend = ScriptedBackend(
+        call("tool_search", query="when the tide comes in"), call("tidal_almanac"), answer()
+    )
+    outcome = controller(backend, [*three_hundred(), tidal_almanac]).run_sync("Translate it.")
+    assert "tidal_almanac()" in backend.prompts[1]
+    assert isinstance(outcome, Answered) and [c.status for c in outcome.calls] == ["ok", "ok"]
+
+
 def test_what_fits_is_listed_as_it_came_and_nothing_is_searched() -> None:
     backend = ScriptedBackend(answer())
     tools = three_hundred()[:5]
     registry = Registry.builtin(switched_off=NETWORK)
-    for tool in tools:
-        registry.add(tool)
+    for one in tools:
+        registry.add(one)
     controller(backend, registry).run_sync("Rename the planet 4.")
     assert names_in(catalog_of(backend.prompts[0])) == [
         *("calculator", "clock", "format_xml"),
@@ -222,7 +236,7 @@ def test_a_budget_is_a_whole_number_of_tokens() -> None:
 # --- what is offered where the host writes the call ---
 
 
-def test_guided_decoding_offers_what_the_model_was_told_of() -> None:
+def test_a_turn_is_held_to_what_the_model_was_told_of() -> None:
     def opens(*names: str) -> Session:
         session = Session(records, specs=specs, words=data.load_words())
         due = session.due()
@@ -239,8 +253,7 @@ def test_guided_decoding_offers_what_the_model_was_told_of() -> None:
     before = opens(*header.shortlist).due()
     assert set(before.tools) == set(header.shortlist)  # type: ignore[union-attr]
     records = whole[: places[1]]
-    after = opens("weigh_satellite").due()
-    assert after.answered == ()  # type: ignore[union-attr]
+    opens("weigh_satellite")
 
 
 def test_a_grammar_holds_the_listed_tools_and_then_the_found_ones() -> None:
@@ -250,21 +263,6 @@ def test_a_grammar_holds_the_listed_tools_and_then_the_found_ones() -> None:
     first, second = (request.grammar.gbnf for request in backend.requests if request.grammar)
     assert "translate_recipe" in first and "tool_search" in first
     assert "weigh_satellite" not in first and "weigh_satellite" in second
-
-
-def test_a_broken_turn_is_guided_among_the_listed_tools() -> None:
-    backend = ScriptedBackend(
-        '{"type":"tool_call","nonsense":',
-        "",
-        "tool_call",
-        'translate_recipe"',
-        "3}}",
-        answer(),
-    )
-    run = controller(backend, settings={"strategy": "auto"})
-    outcome = run.run_sync("Please translate the recipe with the number 3.")
-    assert [c.name for c in outcome.calls] == ["translate_recipe"]
-    assert not isinstance(outcome, Stopped)
 
 
 # --- a conversation ---

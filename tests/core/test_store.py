@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.artifacts import ArtifactStore
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.observation import shorten
-from mlx_tools.store import MemoryStore, TranscriptStore
+from mlx_tools.store import MemoryStore, TranscriptStore, Used
+from tests.core.full_disk import file_size_limit
 
 
 def test_a_session_has_a_folder_of_its_own_that_only_its_owner_can_read(tmp_path: Path) -> None:
@@ -45,6 +46,21 @@ def test_the_approval_key_is_made_once_even_by_many_at_once(tmp_path: Path) -> N
     assert len(keys.pop()) == 32
     assert stat.S_IMODE((store.folder / "secret").stat().st_mode) == 0o600
     assert [p.name for p in store.folder.iterdir()] == ["secret"]
+
+
+def test_an_approval_on_a_full_disk_is_not_used_up_and_then_is_once(tmp_path: Path) -> None:
+    used, digest = Used(tmp_path / "used"), "d" * 64
+    assert used.take("other")
+    with file_size_limit(20), pytest.raises(StorageError, match="nothing was run"):
+        used.take(digest)
+    assert (tmp_path / "used").read_text() == "other\n"
+    assert [used.take(digest), used.take(digest)] == [True, False]
+
+
+def test_an_approval_counts_behind_one_that_was_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "used").write_text("ddd")
+    used = Used(tmp_path / "used")
+    assert [used.take("e" * 64), used.take("e" * 64)] == [True, False]
 
 
 def test_a_memory_store_touches_no_disk() -> None:

@@ -14,6 +14,7 @@ import pytest
 from mlx_tools import Controller, Policy, Stopped, tool
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage
+from mlx_tools.run_settings import RunSettings
 from mlx_tools.telemetry import observed
 from mlx_tools.testing import Script, ScriptedBackend
 from tests.core.sessions import answer, call
@@ -90,7 +91,10 @@ class Api:
 async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}?") -> Any:
     """The outcome of a run that was traced, as a controller traces it."""
     controller = Controller(
-        ScriptedBackend(*script), [look, broken], Policy(allow=["look", "broken"])
+        ScriptedBackend(*script),
+        [look, broken],
+        Policy(allow=["look", "broken"]),
+        settings=RunSettings(strategy="free"),
     )
     async with await controller.conversation() as conversation:
         driver = conversation._driver

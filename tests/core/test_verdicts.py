@@ -321,7 +321,7 @@ def test_what_the_settings_name_is_what_is_used() -> None:
 
 def test_a_grammar_is_begun_with_only_where_the_backend_takes_one() -> None:
     given = settings(verdict=found(style="jsonl", strategy="grammar"))
-    assert completions(records(ScriptedBackend(CALL, ANSWER), given)) == ["free", "free"]
+    assert completions(records(ScriptedBackend(CALL, ANSWER), given)) == ["auto", "auto"]
 
 
 def test_without_a_verdict_a_run_is_as_it_always_was() -> None:
@@ -355,5 +355,5 @@ def test_a_transcript_is_read_without_a_look_at_what_is_kept(
         strategy="guided",
     )
     session = Session([header, UserRecord(content="Hi.")], specs={}, words=data.load_words())
-    assert session.strategy == "guided" and session.header.style == "jsonl"
+    assert session.header.strategy == "guided" and session.header.style == "jsonl"
     assert [path.name for path in tmp_path.iterdir()] == ["verdicts"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Answered, Controller, Limits, Paused, Policy, Registry
+from mlx_tools import Answered, Controller, Limits, Paused, Policy, Registry, RunSettings
 from mlx_tools.kb import KnowledgeBase
 from mlx_tools.testing import ScriptedBackend
 
@@ -93,8 +93,9 @@ def test_the_preset_lets_them_run_and_the_default_does_not(base: KnowledgeBase) 
     for preset, status in (("readonly_knowledge", "ok"), ("readonly_basic", "denied")):
         registry = Registry.builtin(knowledge_base=base.path)
         backend = ScriptedBackend(call(TOOLS[1]), answer("ok"))
-        outcome = Controller(backend, registry, Policy(preset=preset)).run_sync("Go")
-        assert outcome.calls[0].status == status
+        settings = RunSettings(strategy="free")
+        run = Controller(backend, registry, Policy(preset=preset), settings=settings)
+        assert run.run_sync("Go").calls[0].status == status
 
 
 @pytest.mark.parametrize("limit", [100, 400, 1000, 4000])

@@ -232,9 +232,10 @@ def test_notes_are_written_where_policy_allows_it_and_nowhere_else(tmp_path: Pat
     assert call(registry, "notes_create", arguments, preset="readonly_basic").status == "denied"
     dry = call(registry, "notes_create", arguments, preset="notes", dry_run=True)
     assert dry.status == "dry_run" and not (tmp_path / "notes").exists()
-    asked = call(registry, "notes_create", arguments, preset="notes", ask=["notes_create"])
+    asked = call(registry, "notes_create", arguments, preset="notes")
     assert asked.status == "pending" and not (tmp_path / "notes").exists()
-    assert call(registry, "notes_create", arguments, preset="notes").status == "ok"
+    unasked = call(registry, "notes_create", arguments, preset="notes", ask_effects=())
+    assert unasked.status == "ok"
     assert "session s-1" in (tmp_path / "notes" / "Plan.md").read_text()
 
 

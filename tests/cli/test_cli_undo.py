@@ -1,0 +1,147 @@
+"""`mlx-tools undo`, and the way there: a call that writes waits, is approved, and is taken back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.scripted_server import ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
+
+WRITE = '{"operation": "write", "path": "monday.txt", "content": "Buy flour.\\n"}'
+OLD = "Buy milk.\n"
+
+
+@pytest.fixture
+def root(home: Path) -> Path:
+    folder = home / "notes"
+    folder.mkdir()
+    (folder / "monday.txt").write_text(OLD)
+    return folder
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    write = call("file_access", operation="write", path="monday.txt", content="Buy flour.\n")
+    with ScriptedServer(write, answer("Written.")) as made:
+        yield made
+
+
+def write(run: Any, root: Path, *more: str) -> Any:
+    how = ("--root", f"{root}:rw", "--tools", "file_access", *more)
+    return run("tools", "call", "file_access", WRITE, *how)
+
+
+def ask(run: Any, server: ScriptedServer, root: Path, *more: str) -> Any:
+    how = ("--url", server.url, "--root", f"{root}:rw", "--preset", "workspace")
+    return run("ask", *how, *more, "Write it.")
+
+
+def test_a_write_waits_is_approved_and_is_undone(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    paused = ask(run, server, root, "--json")
+    assert (paused.code, paused.json["status"]) == (4, "paused")
+    assert (root / "monday.txt").read_text() == OLD
+    done = run("sessions", "resume", "last", "--approve", "c1", "--json")
+    assert (done.code, done.json["answer"]) == (0, "Written.")
+    assert (root / "monday.txt").read_text() == "Buy flour.\n"
+    undone = run("undo", "--yes")
+    assert (undone.code, undone.out) == (0, f"restored {root / 'monday.txt'}\n")
+    assert (root / "monday.txt").read_text() == OLD
+
+
+def test_a_dry_run_shows_what_would_be_changed(
+    run: Any, server: ScriptedServer, root: Path
+) -> None:
+    direct = write(run, root, "--dry-run")
+    assert direct.code == 0 and "| -Buy milk.\n| +Buy flour.\n" in direct.err
+    asked = ask(run, server, root, "--dry-run")
+    assert asked.code == 0 and "| -Buy milk.\n| +Buy flour.\n" in asked.err
+    assert (root / "monday.txt").read_text() == OLD
+    assert run("undo").err.count("left nothing that can be undone") == 1
+
+
+def test_a_call_without_a_model_shows_what_it_waits_with(run: Any, root: Path) -> None:
+    waits = write(run, root)
+    assert waits.code == 4 and "| -Buy milk.\n| +Buy flour.\n" in waits.err
+    assert write(run, root, "--json").json["preview"].startswith("--- monday.txt\n")
+
+
+def test_a_users_own_configuration_and_no_projects_switches_it_off(
+    run: Any, home: Path, root: Path
+) -> None:
+    loose = "[policy]\nask_effects = []\n"
+    Path("mlx-tools.toml").write_text(loose)
+    refused = write(run, root)
+    assert refused.code == 2 and "policy.ask_effects: a project's file can only" in refused.err
+    Path("mlx-tools.toml").unlink()
+    (home / "config").mkdir()
+    (home / "config" / "config.toml").write_text(loose)
+    assert write(run, root).code == 0
+    Path("mlx-tools.toml").write_text('[policy]\nask_effects = ["write"]\n')
+    assert write(run, root).code == 4
+    Path("mlx-tools.toml").unlink()
+    standing = "[policy]\nstanding_approvals = ['file_access path=*.txt']\n"
+    (home / "config" / "config.toml").write_text(standing)
+    assert write(run, root).code == 0
+    (home / "config" / "config.toml").write_text(standing.replace("access", "acess"))
+    assert "there is no tool file_acess (did you mean file_access?)" in write(run, root).err
+
+
+def test_without_a_terminal_nothing_is_undone_unless_it_is_said(run: Any, root: Path) -> None:
+    assert write(run, root, "--approve", "always").code == 0
+    asked = run("undo")
+    assert asked.code == 2 and f"restore {root / 'monday.txt'}\n" in asked.err
+    assert "--yes" in asked.err and (root / "monday.txt").read_text() == "Buy flour.\n"
+    assert run("undo", "--json").code == 2
+    done = run("undo", "last", "--yes", "--json").json
+    assert done["changes"] == [
+        {
+            "session": done["session"],
+            "path": str(root / "monday.txt"),
+            "action": "restore",
+            "status": "undone",
+            "reason": None,
+        }
+    ]
+    assert (done["undone"], done["refused"]) == (1, 0)
+    again = run("undo", "--json")
+    assert (again.code, again.json["changes"]) == (0, [])
+
+
+def test_what_cannot_be_undone_is_told_and_is_no_success(run: Any, root: Path) -> None:
+    assert write(run, root, "--approve", "always").code == 0
+    (root / "monday.txt").write_text("mine\n")
+    refused = run("undo")  # nothing is to be decided
+    assert refused.code == 1 and refused.out.startswith("cannot restore ")
+    assert "no longer what the run left" in refused.out
+    assert (root / "monday.txt").read_text() == "mine\n"
+    refused = run("undo", "--json")
+    assert (refused.code, refused.json["refused"]) == (1, 1)
+
+
+def test_where_the_last_session_left_nothing_the_one_that_did_is_named(
+    run: Any, root: Path
+) -> None:
+    session = write(run, root, "--approve", "always", "--json").json["session"]
+    run("tools", "call", "calculator", '{"expression": "1"}')
+    nothing = run("undo")
+    assert nothing.code == 0 and f"mlx-tools undo {session}" in nothing.err
+    assert run("undo", session, "--yes").code == 0
+    assert run("undo", "20200101-000000-00000000").code == 2
+
+
+def test_at_a_terminal_it_asks(run: Any, home: Path, root: Path) -> None:
+    assert write(run, root, "--approve", "always").code == 0
+    for key, content in (("n", "Buy flour.\n"), ("y", OLD)):
+        terminal = Terminal("undo", environ=dict(os.environ))
+        shown = terminal.until(r"Undo 1 change\? \[y/N\]")
+        assert f"restore {root / 'monday.txt'}" in shown
+        terminal.type(f"{key}\n")
+        assert terminal.process.wait(30) == 0
+        assert (root / "monday.txt").read_text() == content

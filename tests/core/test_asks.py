@@ -1,0 +1,327 @@
+"""What writes or runs a program asks a person first: by its effects, whatever tool it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import (
+    AlwaysApprove,
+    Answered,
+    ApprovalAnswer,
+    Controller,
+    Paused,
+    Policy,
+    TranscriptStore,
+    tool,
+)
+from mlx_tools.events import CallDecided, Finished, WouldChange
+from mlx_tools.outcome import Outcome
+from mlx_tools.records import ApprovalRecord, DecisionRecord
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.tools import Registry, ToolContext
+from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools.folder.definition import read_folder
+from mlx_tools.tools.folder.shelf import Shelf
+from mlx_tools.transcript import load
+from tests.tools.tool_folders import make_folder
+
+LEAVES = """
+from pathlib import Path
+
+def execute(arguments):
+    Path(arguments["path"]).write_text("changed")
+    return {}
+"""
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+
+def answer(content: str = "Done.") -> str:
+    return json.dumps({"type": "final_answer", "content": content})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir()
+    (folder / "a.txt").write_text("as it was")
+    return folder
+
+
+def registry(root: Path) -> Registry:
+    """The built-in tools, two functions, a package's tool and a folder's."""
+
+    @tool
+    def undeclared(path: str) -> str:
+        """Writes, and does not say so."""
+        Path(path).write_text("changed")
+        return "done"
+
+    @tool(effects={"write"})
+    def declared(path: str) -> str:
+        """Writes, and says so."""
+        Path(path).write_text("changed")
+        return "done"
+
+    @tool(effects={"execute"})
+    def packaged(path: str) -> str:
+        """Runs something."""
+        Path(path).write_text("changed")
+        return "done"
+
+    made = Registry.builtin([f"{root}:rw"], notes=root / "notes")
+    made.add(undeclared)
+    made.add(declared)
+    made.with_entry_points(lambda: [Offer("package", "packaged", lambda: packaged)])
+    shelf = Shelf(root.parent / "tools", root.parent / "tools.json")
+    if not shelf.folder.exists():
+        folder = make_folder(root.parent / "made", "folded", LEAVES, PATH)
+        (folder / "config.json").write_text("{}")
+        shelf.add(read_folder(folder))
+    return made.with_folder(shelf)
+
+
+CHANGING = {
+    "file_access write": ("file_access", {"operation": "write", "path": "a.txt", "content": "x"}),
+    "file_access delete": ("file_access", {"operation": "delete", "path": "a.txt"}),
+    "create_file": ("create_file", {"path": "b.txt", "content": "x"}),
+    "notes_create": ("notes_create", {"title": "t", "content": "x"}),
+    "undeclared": ("undeclared", {}),
+    "declared": ("declared", {}),
+    "package": ("packaged", {}),
+    "folder": ("folded", {}),
+}
+OWN = ("undeclared", "declared", "packaged", "folded")
+
+
+@pytest.fixture(params=CHANGING)
+def changing(request: pytest.FixtureRequest, root: Path) -> str:
+    name, arguments = CHANGING[request.param]
+    more = {"path": str(root / "a.txt")} if name in OWN else {}
+    return call(name, **arguments, **more)
+
+
+def tree(root: Path) -> Mapping[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def run(root: Path, *lines: str, **given: Any) -> Outcome:
+    given = {"policy": Policy(allow=["*"]), **given}
+    store = TranscriptStore(root.parent / "sessions")
+    return Controller(ScriptedBackend(*lines), registry(root), store=store, **given).run_sync("Go.")
+
+
+def test_what_changes_things_waits_for_a_person_whichever_tool_it_is(
+    root: Path, changing: str
+) -> None:
+    before = tree(root)
+    outcome = run(root, changing, answer())
+    assert isinstance(outcome, Paused) and outcome.exit_code == 4
+    assert tree(root) == before
+    by_name = Policy(allow=[json.loads(changing)["name"]])
+    assert isinstance(run(root, changing, answer(), policy=by_name), Paused)
+    assert tree(root) == before
+
+
+def test_always_approving_lets_it_through_and_that_is_recorded(root: Path, changing: str) -> None:
+    before = tree(root)
+    outcome = run(root, changing, answer(), approver=AlwaysApprove())
+    assert isinstance(outcome, Answered), outcome
+    assert [c.status for c in outcome.calls] == ["ok"] and tree(root) != before
+    records = load(Path(outcome.transcript or ""))
+    (said,) = [one for one in records if isinstance(one, ApprovalRecord)]
+    assert said.reason == "always approved" and set(said.effects) & {"write", "execute"}
+
+
+def test_nothing_standing_lets_a_repaired_call_through(root: Path, changing: str) -> None:
+    before, repaired = tree(root), changing[:-1] + ",}"
+    name = json.loads(changing)["name"]
+    for policy in (
+        Policy(allow=["*"], ask_effects=()),
+        Policy(allow=["*"], standing_approvals=["*"]),
+        Policy(allow=["*"], standing_approvals=[name]),
+    ):
+        assert isinstance(run(root, repaired, policy=policy, approver=AlwaysApprove()), Paused)
+        assert tree(root) == before
+
+
+def test_what_lets_a_call_through_is_in_its_decision(root: Path, changing: str) -> None:
+    name = json.loads(changing)["name"]
+    for policy, rule in (
+        (Policy(allow=["*"], ask_effects=(), standing_approvals=["create_file"]), ""),
+        (Policy(allow=["*"], standing_approvals=[name]), f"standing_approval {name}"),
+    ):
+        outcome = run(root, changing, answer(), policy=policy)
+        assert isinstance(outcome, Answered)
+        records = load(Path(outcome.transcript or ""))
+        (decision,) = [one for one in records if isinstance(one, DecisionRecord)]
+        assert decision.decision == "allow" and decision.rule.startswith(rule)
+        assert "to write" in decision.reason or "run programs" in decision.reason
+        (root / "a.txt").write_text("as it was")
+        (root / "b.txt").unlink(missing_ok=True)
+
+
+def test_the_same_tool_reads_unasked(root: Path) -> None:
+    reading = call("file_access", operation="read", path="a.txt")
+    for policy in (Policy(allow=["*"]), Policy(preset="workspace")):
+        outcome = run(root, reading, answer(), policy=policy)
+        assert isinstance(outcome, Answered) and outcome.calls[0].output == "as it was"
+
+
+@pytest.mark.parametrize("preset", ["workspace", "notes"])
+def test_no_preset_lets_anything_write_unasked(root: Path, preset: str) -> None:
+    name = "file_access write" if preset == "workspace" else "notes_create"
+    before = tree(root)
+    tool_name, arguments = CHANGING[name]
+    outcome = run(root, call(tool_name, **arguments), policy=Policy(preset=preset))
+    assert isinstance(outcome, Paused) and tree(root) == before
+
+
+def test_the_network_asks_where_that_is_wanted(root: Path) -> None:
+    @tool(effects={"network"})
+    def fetch() -> str:
+        """Fetches."""
+        return "fetched"
+
+    for effects, kind in ((("network",), Paused), (("write", "execute"), Answered)):
+        policy = Policy(allow=["fetch"], ask_effects=effects)
+        made = Controller(ScriptedBackend(call("fetch"), answer()), [fetch], policy)
+        assert isinstance(made.run_sync("Go."), kind)
+
+
+def resumed(made: Controller, session: str, approvals: Any) -> Outcome:
+    async def go() -> Outcome:
+        return await made.resume(session, approvals=approvals)
+
+    return anyio.run(go)
+
+
+def test_an_approval_is_void_once_the_file_has_changed(root: Path) -> None:
+    store = TranscriptStore(root.parent / "sessions")
+    write = call("file_access", operation="write", path="a.txt", content="new")
+
+    def controller(*lines: str) -> Controller:
+        policy = Policy(allow=["file_access"])
+        return Controller(ScriptedBackend(*lines), registry(root), policy, store=store)
+
+    first = controller(write).run_sync("Go.")
+    second = controller(write).run_sync("Go.")
+    assert isinstance(first, Paused) and isinstance(second, Paused)
+    (root / "a.txt").write_text("changed by somebody")
+    with pytest.raises(Exception, match="has changed since it was shown"):
+        resumed(controller(answer()), first.session, True)
+    assert (root / "a.txt").read_text() == "changed by somebody"
+    (root / "a.txt").write_text("as it was")
+    assert isinstance(resumed(controller(answer()), second.session, True), Answered)
+    assert (root / "a.txt").read_text() == "new"
+
+
+def test_a_dry_run_tells_the_change_that_an_approval_would_show(root: Path) -> None:
+    (root / "a.txt").write_text("as it was\n")
+    write = call("file_access", operation="write", path="a.txt", content="new\n")
+    delete = call("file_access", operation="delete", path="a.txt")
+    policy = Policy(allow=["*"], dry_run=True)
+    made = Controller(ScriptedBackend(write, delete, answer()), registry(root), policy)
+
+    async def told() -> list[Any]:
+        return [event async for event in made.stream("Go.")]
+
+    happened = anyio.run(told)
+    previews = [event.preview for event in happened if isinstance(event, WouldChange)]
+    assert previews[0] == "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-as it was\n+new"
+    assert "-as it was" in previews[1] and "+++ /dev/null" in previews[1]
+    assert [e.rule for e in happened if isinstance(e, CallDecided)] == ["dry_run", "dry_run"]
+    assert isinstance(happened[-1], Finished) and (root / "a.txt").read_text() == "as it was\n"
+
+
+# --- runs within a call ---
+
+
+def within(effects: set[str]) -> Callable[..., Any]:
+    @tool(effects=effects)
+    async def around(question: str, context: ToolContext) -> str:
+        """Asks the model."""
+        return await context.ask(question)
+
+    return around
+
+
+class Says:
+    """Gives the same answer to all that it is asked."""
+
+    def __init__(self, answer: ApprovalAnswer) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def decide(self, requests: Sequence[Any]) -> Sequence[ApprovalAnswer]:
+        self.asked += [request.call for request in requests]
+        return [self.answer for _ in requests]
+
+
+@pytest.mark.parametrize("for_session", [True, False])
+def test_a_run_within_shares_what_was_allowed_for_the_session(
+    tmp_path: Path, for_session: bool
+) -> None:
+    done: list[str] = []
+
+    @tool(effects={"write"})
+    def save(text: str) -> str:
+        """Saves."""
+        done.append(text)
+        return "saved"
+
+    lines = (
+        call("save", text="outside"),
+        call("around", question="?"),
+        call("save", text="within"),
+        answer("inner"),
+        answer("outer"),
+    )
+    approver = Says(ApprovalAnswer(True, for_session=for_session))
+    made = Controller(
+        ScriptedBackend(*lines),
+        [save, within({"read"})],
+        Policy(allow=["*"]),
+        approver=approver,
+        store=TranscriptStore(tmp_path),
+    )
+    assert isinstance(made.run_sync("Go."), Answered)
+    assert done == ["outside", "within"]
+    assert approver.asked == (["c1"] if for_session else ["c1", "c2/c1"])
+    rules = [
+        (record.rule, record.reason)
+        for path in tmp_path.glob("*/transcript.jsonl")
+        for record in load(path)
+        if isinstance(record, DecisionRecord) and record.rule == "session_consent"
+    ]
+    consent = ("session_consent", "save was allowed to write for the rest of the session")
+    assert rules == ([consent] if for_session else [])
+
+
+def test_a_consent_does_not_reach_a_suspect_call_within(tmp_path: Path) -> None:
+    @tool(effects={"write"})
+    def save(text: str) -> str:
+        """Saves."""
+        return "saved"
+
+    repaired = call("save", text="within")[:-1] + ",}"
+    lines = (call("save", text="a"), call("around", question="?"), repaired, answer(), answer())
+    approver = Says(ApprovalAnswer(True, for_session=True))
+    made = Controller(
+        ScriptedBackend(*lines),
+        [save, within({"read"})],
+        Policy(allow=["*"]),
+        approver=approver,
+        store=TranscriptStore(tmp_path),
+    )
+    assert isinstance(made.run_sync("Go."), Answered)
+    assert approver.asked == ["c1", "c2/c1"]

@@ -1,0 +1,237 @@
+"""A disk that is full at any one write of a run: the run breaks off there, with one message that
+says how to go on, and does; what changes things runs once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import Controller, Policy, TranscriptStore, tool
+from mlx_tools.access_file import AccessFile
+from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.errors import EXIT_USAGE, StorageError
+from mlx_tools.outcome import Answered, Outcome
+from mlx_tools.policy import Limits
+from mlx_tools.records import StoppedRecord, UserRecord
+from mlx_tools.sessions import SessionFolder
+from mlx_tools.store import SessionFiles, Used
+from mlx_tools.tools import Tool
+from mlx_tools.tools.context import ToolContext
+from mlx_tools.transcript import TranscriptFile, load
+from tests.core.full_disk import file_size_limit
+
+
+class Disk:
+    """Has no room at the write ``full_at`` (from 1, 0 for never): at that one alone, or where it
+    ``stays`` full from there on. A file may then grow by a few bytes, and no more."""
+
+    def __init__(self, full_at: int, stays: bool) -> None:
+        self.full_at, self.stays = full_at, stays
+        self.writes = 0
+
+    def write(self, path: Path, writing: Callable[[], Any]) -> Any:
+        self.writes += 1
+        full = self.full_at and (
+            self.writes >= self.full_at if self.stays else self.writes == self.full_at
+        )
+        if not full:
+            return writing()
+        with file_size_limit((path.stat().st_size if path.is_file() else 0) + 10):
+            return writing()
+
+
+class Store(TranscriptStore):
+    """A store on such a disk."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        super().__init__(folder)
+        self.disk = disk
+
+    def create(self) -> SessionFiles:
+        return self._on_disk(super().create())
+
+    def open(self, session: str | os.PathLike[str]) -> SessionFiles:
+        return self._on_disk(super().open(session))
+
+    def _on_disk(self, files: SessionFiles) -> SessionFiles:
+        disk, path = self.disk, files.transcript.path
+        assert path is not None
+        files.transcript.close()
+
+        class Transcript(TranscriptFile):
+            def append(self, record: Any) -> None:
+                disk.write(path, lambda: super(Transcript, self).append(record))
+
+        class Artifacts(ArtifactStore):
+            def put(self, text: str) -> Any:
+                return disk.write(path.parent / "none", lambda: super(Artifacts, self).put(text))
+
+        class Access(AccessFile):
+            def begin(self, *of: Any) -> None:
+                disk.write(path.parent / "none", lambda: super(Access, self).begin(*of))
+
+        class UsedUp(Used):
+            def take(self, digest: str) -> Any:
+                return disk.write(used, lambda: super(UsedUp, self).take(digest))
+
+        used = self.folder / "used"
+        return replace(
+            files,
+            transcript=Transcript(path),
+            artifacts=Artifacts(path.parent / "artifacts"),
+            access=Access(path.parent / "access.json"),
+            used=UsedUp(used),
+        )
+
+
+class Person:
+    """Approves whatever is asked, but what may have been done already."""
+
+    def __init__(self) -> None:
+        self.doubted: set[str] = set()
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> list[ApprovalAnswer]:
+        self.doubted |= {request.name for request in requests if request.in_doubt}
+        return [ApprovalAnswer(not request.in_doubt) for request in requests]
+
+
+LONG = "word " * 300
+
+
+def tools_of(folder: Path) -> list[Tool]:
+    def did(name: str) -> None:
+        with (folder / name).open("a") as out:
+            out.write("once\n")
+
+    @tool(effects={"read"})
+    def look(at: str) -> str:
+        """Looks at a thing."""
+        return f"seen: {at} {LONG}"
+
+    @tool(effects={"write"})
+    def save(text: str) -> str:
+        """Saves a text."""
+        did("save")
+        return f"it is saved: {LONG}"
+
+    @tool(effects={"write"}, needs_approval=True)
+    def send(text: str) -> str:
+        """Sends a text."""
+        did("send")
+        return "it is sent"
+
+    @tool(effects={"read"})
+    async def consult(about: str, context: ToolContext) -> str:
+        """Asks the model about a thing."""
+        return f"it says: {await context.ask(f'Tell of {about}', tools=['look'])}"
+
+    return [look, save, send, consult]
+
+
+async def model(prompt: str) -> str:
+    """Looks at two things at once, saves, consults, sends and answers: whichever comes next."""
+
+    def called(name: str, **arguments: Any) -> str:
+        return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+
+    if "Tell of tea" in prompt and "Do all" not in prompt:
+        done = "seen: leaves" in prompt
+        answer = json.dumps({"type": "final_answer", "content": "it is green"})
+        return answer if done else called("look", at="leaves")
+    if "seen: this" not in prompt:
+        return called("look", at="this") + "\n" + called("look", at="that")
+    steps = {
+        "save": ("it is saved", {"text": "a"}),
+        "consult": ("it says: it is green", {"about": "tea"}),
+        "send": ("it is sent", {"text": "b"}),
+    }
+    for name, (seen, arguments) in steps.items():
+        if seen not in prompt and f"whether {name} finished" not in prompt:
+            return called(name, **arguments)
+    return json.dumps({"type": "final_answer", "content": "all done"})
+
+
+def controller(folder: Path, disk: Disk, person: Person) -> Controller:
+    return Controller(
+        model,
+        tools_of(folder),
+        Policy(allow=["*"]),
+        limits=Limits(max_iterations=20, max_observation_chars=400),
+        store=Store(folder / "sessions", disk),
+        approver=person,
+    )
+
+
+def begun(folder: Path) -> tuple[Path, list[Any]] | None:
+    """The transcript of the run itself, not of one within, where its question stands in it."""
+    for path in sorted((folder / "sessions").glob("*/transcript.jsonl")):
+        records = load(path)
+        if records and not records[0].parent and any(isinstance(r, UserRecord) for r in records):  # type: ignore[union-attr]
+            return path, records
+    return None
+
+
+def check_broken_off(folder: Path, error: StorageError) -> None:
+    assert error.exit_code == EXIT_USAGE and "\n" not in str(error)
+    assert "free some space" in str(error)
+    found = begun(folder)
+    if found is None:
+        assert "start again" in str(error)
+        return
+    path, records = found
+    assert f"mlx-tools sessions resume {path.parent.name}" in str(error)
+    assert not any(isinstance(record, StoppedRecord) for record in records)
+    assert not path.with_name("access.json").exists()
+
+
+def go_on(folder: Path, disk: Disk, person: Person) -> Outcome:
+    """Resumes the run, or begins it where nothing was asked yet."""
+    found, again = begun(folder), controller(folder, disk, person)
+    return again.run_sync("Do all") if found is None else anyio.run(again.resume, found[0])
+
+
+def check_end(folder: Path, outcome: Outcome, doubtful: set[str]) -> None:
+    assert isinstance(outcome, Answered) and outcome.answer == "all done"
+    for name in ("save", "send"):
+        ran = (folder / name).read_text().count("once") if (folder / name).exists() else 0
+        assert ran <= 1
+        assert ran == 1 or name in doubtful
+    listed = SessionFolder(folder / "sessions")
+    states = {listed.listed(name).standing.state for name in listed.ids()}
+    assert states <= {"answered", "empty", "interrupted"}  # the latter, where it never was asked
+
+
+def folders(folder: Path) -> Iterator[tuple[int, Path]]:
+    for number in count(1):
+        own = folder / str(number)
+        own.mkdir()
+        yield number, own
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["once", "from there on"])
+def test_a_run_whose_disk_fills_at_any_write_goes_on_to_its_answer(
+    tmp_path: Path, stays: bool
+) -> None:
+    for number, folder in folders(tmp_path):
+        person = Person()
+        disks = (Disk(number, stays), Disk(number % 7 + 1, stays), Disk(0, False))
+        for disk in disks:  # full in the run, and again when it goes on
+            try:
+                outcome = go_on(folder, disk, person)
+            except StorageError as error:
+                check_broken_off(folder, error)
+            else:
+                break
+        check_end(folder, outcome, person.doubted)
+        if disk is disks[0]:
+            assert number > 40  # there were so many writes
+            return
