@@ -35,9 +35,11 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("schedule",),
     ("artifacts", "models", "tools"),
     ("backends", "sessions", "store", "tally", "verdicts"),
+    ("undo",),
     ("decoding", "router", "run_settings", "testing"),
     ("asking", "completer", "outputs", "telemetry", "telling"),
     ("nested", "summarising"),
+    ("window",),
     ("driver",),
     ("conversation",),
     ("controller",),
@@ -49,8 +51,9 @@ FLOORS: Final[tuple[tuple[str, ...], ...]] = (
     ("__main__",),
 )
 
-BESIDE: Final = frozenset({("prompt", "protocol")})
-"""(importer, imported): the pairs on one floor that may. Only the styles of the protocol."""
+BESIDE: Final = frozenset({("prompt", "protocol"), ("policy", "data")})
+"""(importer, imported): the pairs that may all the same: the styles of the protocol, on one floor,
+and the table of secrets, which redaction reads once."""
 
 
 def floor_of(room: str) -> int | None:

@@ -4,8 +4,8 @@
     python scripts/probe_embedded.py --within 3600   # seconds it may take
 
 It is what `mlx-tools doctor --probe` measures with the default settings, whatever the files and the
-environment of whoever runs it say. Run it again when the prompts, the reading or guided decoding
-have changed.
+environment of whoever runs it say. Run it again when the prompts, the reading or decoding have
+changed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from mlx_tools.verdicts import Verdict
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "config" / "verdicts" / f"{DEFAULT}.json"
 COMMAND = "python scripts/probe_embedded.py"
-REQUEST_WEIGHT = "5"
-"""A model of this size copies badly: of the weights tried on the tune half of BFCL's simple_python
-the words of the request did best alone, and it hurts least with this one."""
 OWN = ("MLX_TOOLS_", "PLUGIN_MLX_TOOLS_", "ROUTING_LOCAL_")
 
 
@@ -39,7 +36,6 @@ def probe(within: float) -> dict[str, Any]:
         folders = {f"MLX_TOOLS_{kind}_DIR": empty for kind in ("CONFIG", "DATA", "STATE")}
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         doctor = ["doctor", "--probe", "--json", "--within", str(within)]
-        doctor += ["--request-weight", REQUEST_WEIGHT]
         run = subprocess.run(
             [sys.executable, "-m", "mlx_tools", *doctor, "--backend", "server", "--model", DEFAULT],
             env={**kept, **folders, "MLX_TOOLS_CACHE_DIR": str(cache_dir()), "PYTHONPATH": path},

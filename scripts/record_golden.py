@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mlx_tools.golden import write_golden  # noqa: E402
-from scripts.golden_set import bounds, deciding, planted, reading  # noqa: E402
+from scripts.golden_set import bounds, deciding, mending, planted, reading  # noqa: E402
 from scripts.golden_set.scene import Scene, played  # noqa: E402
 
 FOLDER = ROOT / "golden_transcripts"
-THEMES = (reading, deciding, bounds, planted)
+THEMES = (reading, mending, deciding, bounds, planted)
 
 
 def scripted() -> list[Scene]:

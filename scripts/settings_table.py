@@ -21,6 +21,7 @@ PROJECT: Final = {
     "stricter": "only stricter",
     "allow": "only fewer",
     "add": "yes, adds",
+    "more": "only more",
 }
 
 

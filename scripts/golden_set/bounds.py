@@ -13,7 +13,7 @@ from mlx_tools.models.files import ModelFiles
 from mlx_tools.prompt import NAMED_FORMATS
 
 from .reading import answer, call
-from .scene import Scene, Stage
+from .scene import ALL, FREELY, Scene, Stage
 from .tools import KEY, READ, asking, failing, giving, look, many, save, slow
 
 LOOK = call("look", text="a")
@@ -24,6 +24,7 @@ def scenes() -> Iterator[Scene]:
     """All of this theme."""
     yield from _iterations()
     yield from _sizes()
+    yield from _contexts()
     yield from _times()
     yield from _nested()
     yield from _beginnings()
@@ -108,6 +109,38 @@ def _sizes() -> Iterator[Scene]:
         says=[call("lines"), answer("Only work.")],
         limits=Limits(max_observation_chars=300),
         policy=Policy(allow=["lines"]),
+    )
+
+
+def _contexts() -> Iterator[Scene]:
+    def said(prompt: str) -> str:
+        return "Weather was asked for." if "Sum it up" in prompt else answer("It rains. " * 40)
+
+    books = ("first", "second", "third", "fourth")
+    yield Scene(
+        name="limits/context-observations-leave",
+        about="The context is full: the oldest observations give way to what they can be read by.",
+        features=("artifact", "compacted"),
+        tools=lambda: [giving(name, LINES) for name in books],
+        says=[*map(call, books), answer("Only work.")],
+        limits=Limits(max_iterations=6, max_observation_chars=1500),
+        settings={"context": 2400},
+    )
+    yield Scene(
+        name="limits/context-summed-up",
+        about="The context fills, and the model sums up the oldest turns.",
+        features=("compacted",),
+        asks=[f"How is the weather on day {number}?" for number in range(4)],
+        says=[said] * 6,
+        settings={"context": 900, "compact": "auto"},
+    )
+    yield Scene(
+        name="limits/context-full",
+        about="A question that the context does not hold ends the run before the model is asked.",
+        features=("context-full",),
+        asks=["Why? " * 900, "Please help me."],
+        says=[answer("With pleasure.")],
+        settings={"context": 1200},
     )
 
 
@@ -275,6 +308,7 @@ def _beginnings() -> Iterator[Scene]:
             features=(f"tool-choice-{named}",),
             tools=lambda: [look(), save()],
             says=says,
+            policy=FREELY if named == "named" else ALL,
             choices=[choice],
         )
     yield Scene(

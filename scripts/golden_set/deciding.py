@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from mlx_tools import ApprovalAnswer, Policy, Registry, Tool, UsageError
+from mlx_tools import ApprovalAnswer, Limits, Policy, Registry, Tool, UsageError
 from mlx_tools.policy.redact import placeholder
 from mlx_tools.tools.builtin.calculator import calculator
 
 from .reading import answer, call
-from .scene import Scene, Stage
+from .scene import FREELY, Scene, Stage
 from .tools import KEY, asking, changing, diary, look, save, send, store
 
 YES = ApprovalAnswer(True)
@@ -82,6 +82,24 @@ def _policies() -> Iterator[Scene]:
             answer("Nothing was saved."),
         ],
         policy=Policy(allow=["*"], dry_run=True),
+    )
+    reads, writes = call("store", path="b"), call("store", path="b", text="c")
+    yield Scene(
+        name="policy/ask-effects",
+        about="What writes asks a person, and what reads does not, of one tool too.",
+        features=("ask-effects",),
+        tools=lambda: [save(), store()],
+        says=[reads, writes, SAVE, answer("It is written.")],
+        answers=[YES, ApprovalAnswer(False, "not that one")],
+        limits=Limits(max_iterations=5),
+    )
+    yield Scene(
+        name="policy/standing-approval",
+        about="A standing approval lets through the calls that it describes, and no other.",
+        features=("standing-approval",),
+        tools=lambda: [save(needs_approval=True)],
+        says=[SAVE, call("save", path="b.txt", text="tea")],
+        policy=Policy(allow=["*"], standing_approvals=["save path=a*"]),
     )
     yield Scene(
         name="policy/placeholder",
@@ -305,5 +323,6 @@ def _in_doubt() -> Iterator[Scene]:
             about=about,
             features=("in-doubt", "resumed"),
             tools=lambda: [save()],
+            policy=FREELY,
             play=play,
         )

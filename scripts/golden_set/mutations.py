@@ -7,6 +7,7 @@ from typing import Any
 
 from mlx_tools.golden import Room
 from mlx_tools.policy.patterns import is_glob
+from mlx_tools.records import MendRecord
 
 from .mutating import Facts, Holds, Mutation, both, has, holds, in_prompt, knows, without
 
@@ -81,7 +82,12 @@ MESSAGES = (
     ("offered", "More tools:", "Further tools:", "More tools:"),
     ("project-context", "About this project:", "On this project:", "About this project:"),
     ("unanswered", "I was stopped before", "I was cut short before", "I was stopped before"),
-    ("forged", "The result is above. Now", "You have the result. Now", "result is above. Now"),
+    (
+        "forged",
+        '\nforged = "The result is above',
+        '\nforged = "You have the result',
+        "result is above. Now",
+    ),
     ("edited", "(The user changed", "(A user changed", "(The user changed"),
     ("cut-readable", "left out. To read on", "omitted. To read on", "left out. To read on"),
     ("cut", "{{omitted}} characters left out ...]", "{{omitted}} left out ...]", " left out ...]"),
@@ -99,7 +105,7 @@ MESSAGES = (
     ("in-doubt", "Nobody knows whether", "It is not known whether", "Nobody knows whether"),
     ("unfilled", "A part of the line was not", "Part of the line was not", "part of the line was"),
     ("mend-json", "as one valid JSON object", "as one JSON object", "as one valid JSON object"),
-    ("mend-cut", "again, shorter and", "again, short and", "again, shorter and"),
+    ("mend-cut", "the line again, shorter", "the line again, short", "the line again, shorter"),
     ("mend-name", "Use the exact name", "Use the very name", "Use the exact name"),
     ("mend-arguments", "with arguments that fit", "with the right ones", "with arguments that fit"),
     ("mend-unfilled", "with all its parts, and", "with every part, and", "all its parts, and"),
@@ -382,25 +388,68 @@ def _reading() -> Iterator[Mutation]:
         yield _made(
             "reading", f"reading/{name}", f"mlx_tools/protocol/{file}.py", old, new, hits, who
         )
-    test = 'if self.header.strategy != "auto" or record.strategy != "free" or reading.messages:'
-    for name, new, hits, who in (
-        (
-            "breaks-never",
-            "if True:",
-            lambda facts: facts.name == "strategies/auto-breaks-to-guided",
-            "the one that is asked again, guided",
-        ),
-        (
-            "breaks-always",
-            'if self.header.strategy == "auto" and record.strategy == "free":\n'
-            "            return True\n        else:",
-            lambda facts: facts.name == "real/auto-calculator",
-            "the one with the strategy auto that breaks nothing",
-        ),
-    ):
-        file = "mlx_tools/session.py"
-        yield _made("reading", f"reading/{name}", file, test, new, hits, who)
+    for name, file, old, new, hits, who in MENDS:
+        yield _made(
+            "reading", f"mends/{name}", f"mlx_tools/decoding/{file}.py", old, new, hits, who
+        )
 
+
+def _chosen(facts: Facts) -> bool:
+    """Whether a token was chosen by its likelihood."""
+    return any(isinstance(r, MendRecord) and r.alternatives and r.put for r in facts.golden.records)
+
+
+MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
+    (
+        "value",
+        "value",
+        'return self._kind("value")',
+        'return self._kind("key")',
+        has("mended-value"),
+        "those with a value that was mended",
+    ),
+    (
+        "escape",
+        "turn",
+        "if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:",
+        "if False:",
+        lambda facts: facts.name == "mends/quote-in-an-answer",
+        "the one with a quote in its answer",
+    ),
+    (
+        "likeliest",
+        "turn",
+        "if fitting and fitting == rest:",
+        "if False:",
+        _chosen,
+        "those with a token that was chosen by its likelihood",
+    ),
+    (
+        "name-once",
+        "turn",
+        "self._renamed or is_data",
+        "is_data",
+        lambda facts: facts.name == "mends/no-such-tool",
+        "the one that names no tool twice",
+    ),
+    (
+        "anew",
+        "turn",
+        "if self._restart.anew:",
+        "if False:",
+        lambda facts: facts.name == "mends/begun-anew",
+        "the one that begins its line anew",
+    ),
+    (
+        "blanks",
+        "value",
+        "MAX_BLANKS: Final = 64",
+        "MAX_BLANKS: Final = 128",
+        lambda facts: facts.name == "mends/blanks",
+        "the one with too many blanks",
+    ),
+)
+"""A rule of mending, its module, the change, and who must notice it."""
 
 REPAIRS = (
     (
@@ -473,6 +522,13 @@ REPAIRS = (
         'if value in ("true", "false"):',
     ),
     ("wrapped_list", "coerce", 'yield [value], "wrapped_list"', "return"),
+    (
+        "dialect",
+        "calls",
+        'repairs = call.repairs if native else (*call.repairs, "dialect")',
+        "repairs = call.repairs",
+    ),
+    ("noise", "bodies", '(*repairs, "noise") if self._junk else repairs', "repairs"),
     ("dropped_null", "coerce", 'names.append("dropped_null")', 'names.append("wrapped_list")'),
 )
 """A repair or coercion, the module that makes it, and what makes it otherwise."""
@@ -525,6 +581,22 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "prose = self._without_forged(kept, self.size).strip().upper()",
         has("bare-text"),
         "those whose answer is prose",
+    ),
+    (
+        "truncated",
+        "draft",
+        'truncated=self.cut_answer or (bare and reason == "length" and not self.ended),',
+        "truncated=False,",
+        has("truncated"),
+        "those whose answer was cut off",
+    ),
+    (
+        "call-like",
+        "draft",
+        "the text looks like a call, and is none",
+        "this looks like a call, and is none",
+        has("call-like"),
+        "those with prose that is like a call",
     ),
     (
         "calls-per-turn",
@@ -613,10 +685,26 @@ def _policy() -> Iterator[Mutation]:
         (
             "needs-approval",
             rules,
-            "if spec.needs_approval:",
+            "if spec.needs_approval and held:",
             "if False:",
             has("ask-needs_approval"),
             _by("needs_approval"),
+        ),
+        (
+            "ask-effects",
+            rules,
+            "if asking := effects.intersection(part.ask_effects):",
+            "if asking := effects.intersection(()):",
+            has("ask-ask_effects"),
+            _by("ask_effects"),
+        ),
+        (
+            "standing-approval",
+            rules,
+            "if template is not None:",
+            "if False:",
+            has("allow-standing_approval"),
+            _by("standing_approval"),
         ),
         (
             "dry-run",
@@ -779,12 +867,12 @@ def _outcomes() -> Iterator[Mutation]:
             "the one that does not finish though told to",
         ),
         (
-            "strategy",
+            "mends",
             outcome,
-            "return completions[-1].strategy if completions else header.strategy",
-            "return header.strategy",
-            lambda f: f.header.strategy == "auto",
-            "those whose strategy is auto",
+            '"mends": sum(isinstance(r, MendRecord) and r.kind != "quote" for r in run),',
+            '"mends": 0,',
+            lambda f: any("mends" in outcome for outcome in f.golden.golden.outcomes),
+            "those with a mend",
         ),
         (
             "denied",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlx_tools import Registry, Tool
 
-from .reading import STYLES, answer, call
+from .reading import STYLES, answer, call, spoken
 from .scene import Scene, Stage
 from .tools import giving, look, save
 
@@ -31,7 +31,7 @@ def scenes() -> Iterator[Scene]:
                 call("save", style, path="x", text="owned"),
                 answer("I will not.", style),
             ],
-            settings={"style": style},
+            **spoken(style),
         )
     yield Scene(
         name="planted/echoed-reading-call",

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Final, get_args
 
 from mlx_tools import Limits
 from mlx_tools.messages import Style
+from mlx_tools.models.files import ModelFiles
 from mlx_tools.protocol import write_answer, write_call
+from mlx_tools.router import find_chat_format
 from mlx_tools.testing import Script
 
-from .scene import Guessed, Scene, Stage
+from .scene import FREELY, Scene
 from .tools import failing, look, save, transfer
 
 STYLES: tuple[Style, ...] = get_args(Style)
+
+
+_TEMPLATES: Final = Path(__file__).resolve().parents[2] / "tests" / "prompt" / "templates"
+
+
+def spoken(style: Style) -> dict[str, Any]:
+    """What a scene in this style needs: a model whose own template tells of tools, for its own."""
+    if style != "native":
+        return {"settings": {"style": style}}
+    files = ModelFiles(
+        path=Path(),
+        name="hermes",
+        chat_template=(_TEMPLATES / "qwen2.5-tools.jinja").read_text(encoding="utf-8"),
+        bos_token=None,
+        eos_token="<|im_end|>",
+        adds_bos=False,
+        special_tokens=("<|im_start|>", "<|im_end|>"),
+        end_tokens=("<|im_end|>",),
+    )
+    chat_format = find_chat_format(files=files).chat_format
+    return {"settings": {"style": style, "chat_format": chat_format}, "files": files}
 
 
 def call(name: str, style: Style = "jsonl", **arguments: Any) -> str:
@@ -34,7 +58,6 @@ def scenes() -> Iterator[Scene]:
     yield from _repairs()
     yield from _rules()
     yield from _faults()
-    yield from _strategies()
 
 
 def _in_style(style: Style) -> Iterator[Scene]:
@@ -49,14 +72,15 @@ def _in_style(style: Style) -> Iterator[Scene]:
         features=("parallel",),
         tools=lambda: [look(), save(), transfer()],
         says=["\n".join(calls), answer("All of them are done.", style)],
-        settings={"style": style},
+        policy=FREELY,
+        **spoken(style),
     )
     yield Scene(
         name=f"styles/{style}-error-and-answer",
         about="A tool fails, the model is told so, and answers.",
         tools=lambda: [failing()],
         says=[call("shelf", style), answer("The shelf\nis empty.", style)],
-        settings={"style": style},
+        **spoken(style),
     )
 
 
@@ -246,45 +270,4 @@ def _faults() -> Iterator[Scene]:
             '{"type":"tool_call","name":"save","arguments":{"path":"a","path":"b","text":"c"}}',
             answer(),
         ],
-    )
-
-
-def _strategies() -> Iterator[Scene]:
-    broken = '{"type":"tool_call","name":"look","arguments":{"text":'
-
-    async def breaking(stage: Stage) -> str:
-        model = Guessed([broken], [answer("Found it.")])
-        return await stage.ask_all(stage.controller(backend=model))
-
-    async def guided(stage: Stage) -> str:
-        model = Guessed([], [call("look", text="tea"), answer("Found it.")])
-        return await stage.ask_all(stage.controller(backend=model))
-
-    async def unfilled(stage: Stage) -> str:
-        return await stage.ask_all(stage.controller(backend=Guessed([], [""])))
-
-    yield Scene(
-        name="strategies/auto-breaks-to-guided",
-        about="What was written freely holds no message: the turn is asked again, guided.",
-        tools=lambda: [look()],
-        settings={"strategy": "auto"},
-        play=breaking,
-    )
-    yield Scene(
-        name="strategies/guided-call",
-        about="A guided turn calls the tool that must be called, and the next one answers.",
-        tools=lambda: [look()],
-        asks=["Look up tea."],
-        choices=["look"],
-        settings={"strategy": "guided"},
-        play=guided,
-    )
-    yield Scene(
-        name="strategies/unfilled",
-        about="An answer that the model gives nothing for, though guided, is a fault of format.",
-        tools=lambda: [look()],
-        asks=["Look up tea."],
-        choices=["look"],
-        settings={"strategy": "guided"},
-        play=unfilled,
     )

@@ -67,24 +67,25 @@ def scenes() -> Iterator[Real]:
             settings={"style": style},
             expect=_sum("17", 391),
         )
-        yield _scene(
-            f"greeting-{style}",
-            "A greeting needs no tool.",
-            "Hello!",
-            settings={"style": style, "strategy": "guided" if style == "xml" else "free"},
-            expect=GREETED,
-            features=("irrelevance",),
-        )
+        if style != "xml":
+            yield _scene(
+                f"greeting-{style}",
+                "A greeting needs no tool.",
+                "Hello!",
+                settings={"style": style},
+                expect=GREETED,
+                features=("irrelevance",),
+            )
         yield _scene(
             f"guided-calculator-{style}",
-            "A sum, the turns written hole by hole.",
+            "A sum, each line begun by the host.",
             "What is 17 * 23?",
             settings={"style": style, "strategy": "guided"},
             expect=_sum("17", 391),
         )
     yield _scene(
         "auto-calculator",
-        "A turn is written freely as long as that keeps to the format.",
+        "A turn is held where a message begins, and written freely before.",
         "What is 91 / 7?",
         settings={"strategy": "auto"},
         expect=_sum("91", 13),
@@ -94,7 +95,8 @@ def scenes() -> Iterator[Real]:
         "The clock is asked for the time.",
         "What time is it?",
         policy=Policy(allow=["clock"]),
-        settings={"strategy": "guided"},
+        choices=("required",),
+        settings={"strategy": "auto"},
         expect={
             "status": "answered",
             "calls": [{"name": "clock", "arguments": {"anything": True}}],
@@ -130,6 +132,8 @@ def scenes() -> Iterator[Real]:
         "llama3-format",
         "The model in a chat format that it was not trained on.",
         "What is 5 + 6?",
+        policy=Policy(allow=["calculator"]),
+        choices=("required",),
         settings={"chat_format": NAMED_FORMATS["llama3"], "strategy": "guided"},
         expect=_sum("5", 11),
     )

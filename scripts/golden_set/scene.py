@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,16 +20,18 @@ from mlx_tools import (
     TranscriptStore,
 )
 from mlx_tools.approval import ApprovalRequest
-from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import Golden, make_golden, read_session
 from mlx_tools.golden.record import VOLATILE
 from mlx_tools.models.files import ModelFiles
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.records import (
+    AnswerRecord,
     CallRecord,
+    CompactedRecord,
     CompletionRecord,
     DecisionRecord,
+    MendRecord,
     ObservationRecord,
     Record,
     RepairRecord,
@@ -42,6 +44,8 @@ from mlx_tools.verdicts import FoundVerdict
 Says = str | Script | Exception | Callable[[str], str | Script]
 
 ALL = Policy(allow=["*"])
+FREELY = Policy(allow=["*"], ask_effects=())
+"""What writes is not asked about, in scenes of something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,36 +86,6 @@ class Approver:
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """One answer a request."""
         return [self._answers.pop(0) if self._answers else ApprovalAnswer(None) for _ in requests]
-
-
-class Guessed:
-    """A model that writes what it is told to, wherever the host has it begin: for guided turns.
-
-    Freely it writes ``freely``, once; what it would write guided are the lines ``written``, a turn
-    each, one of which the host has always begun.
-    """
-
-    model = "scripted"
-
-    def __init__(self, freely: Sequence[str], written: Sequence[str]) -> None:
-        self._freely = list(freely)
-        self._written = list(written)
-
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        """The rest of the line that the prompt ends in the beginning of."""
-        if self._freely:
-            yield Chunk(self._freely.pop(0), "stop")
-            return
-        begun = {line: _begun(request.prompt, line) for line in self._written}
-        line = max(begun, key=lambda line: begun[line])
-        for character in line[begun[line] :]:
-            yield Chunk(character)
-        yield Chunk("", "stop")
-
-
-def _begun(prompt: str, line: str) -> int:
-    """How much of a line the prompt ends in."""
-    return next((size for size in range(len(line), 0, -1) if prompt.endswith(line[:size])), 0)
 
 
 class Stage:
@@ -222,6 +196,14 @@ def _shown_by(record: Record) -> Iterator[str]:
     match record:
         case CompletionRecord():
             yield record.strategy
+            if record.error is not None:
+                yield record.error.code
+        case MendRecord():
+            yield f"mended-{record.kind}"
+        case AnswerRecord():
+            yield from (key for key in ("truncated", "call_like") if getattr(record, key))
+        case CompactedRecord():
+            yield f"compacted-{record.reason}"
         case RepairRecord():
             yield record.name
         case DecisionRecord():
@@ -248,7 +230,6 @@ async def played(scene: Scene) -> Golden:
 __all__ = [
     "ALL",
     "Approver",
-    "Guessed",
     "Says",
     "Scene",
     "Stage",

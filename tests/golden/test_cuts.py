@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from mlx_tools.messages import FinishReason, ToolCall
+from mlx_tools.messages import FinishReason, Style, ToolCall
 from mlx_tools.protocol import ReadingRules, judge, read
 from mlx_tools.records import CompletionRecord, Header
 from mlx_tools.spec import ToolSpec
@@ -35,7 +36,7 @@ def _judged(
 
 def test_there_are_recorded_calls_in_every_style() -> None:
     headers = [next(iter(load(path))) for path in TRANSCRIPTS]
-    assert {h.style for h in headers if isinstance(h, Header)} == {"jsonl", "markdown-json", "xml"}
+    assert {h.style for h in headers if isinstance(h, Header)} == set(get_args(Style))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: str(path.relative_to(FOLDER)))

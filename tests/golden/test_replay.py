@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +26,19 @@ from mlx_tools import (
     Tool,
     ToolSpec,
     TranscriptStore,
+    data,
 )
 from mlx_tools.approval import ApprovalAnswer
-from mlx_tools.golden import Golden, make_golden, read_session, replay
+from mlx_tools.golden import Golden, make_golden, read_session, replay, settled, write_golden
+from mlx_tools.messages import FinishReason
 from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.records import CompactedRecord, CompletionRecord, MendRecord
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.verdicts import FoundVerdict
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLE"
+MOST = 200
+"""More requests than any run makes."""
 STYLES = ("jsonl", "markdown-json", "xml")
 
 
@@ -59,6 +68,13 @@ def _tools() -> list[Tool]:
         Tool(ToolSpec("send", "Sends.", parameters, frozenset({"network"})), lambda a: "sent"),
         Tool(ToolSpec("hidden", "H.", parameters, frozenset({"read"})), lambda a: "hidden"),
     ]
+
+
+class Straying(ScriptedBackend):
+    """A model that gives its completions over and over, as often as it is asked."""
+
+    def __init__(self, scripts: Sequence[Script]) -> None:
+        super().__init__(*itertools.islice(itertools.cycle(scripts), MOST))
 
 
 class _Approver:
@@ -125,9 +141,10 @@ def runs(draw: Any) -> dict[str, Any]:
         ),
         "style": draw(st.sampled_from(STYLES)),
         "chat_format": draw(st.sampled_from(sorted(NAMED_FORMATS))),
-        "strategy": draw(st.sampled_from(["free", "auto"])),
+        "strategy": draw(st.sampled_from(["free", "auto", "guided"])),
         "choice": draw(st.sampled_from(["auto", "none", "required", "look"])),
         "budget": draw(st.sampled_from([1500, 60])),
+        "context": draw(st.sampled_from([None, 900, 1200])),
         "rates": draw(st.sampled_from([{}, {"look": "1/minute"}])),
         "history": draw(
             st.sampled_from(
@@ -153,7 +170,7 @@ def recorded(folder: Path, run: dict[str, Any]) -> tuple[Golden, Registry, Trans
         rate_limits=run["rates"],
     )
     controller = Controller(
-        ScriptedBackend(*run["scripts"]),
+        Straying(run["scripts"]),
         registry,
         policy,
         limits=Limits(max_observation_chars=600),
@@ -164,6 +181,7 @@ def recorded(folder: Path, run: dict[str, Any]) -> tuple[Golden, Registry, Trans
             verdict=FoundVerdict(),
             tool_choice=run["choice"],
             catalog_budget=run["budget"],
+            context=run["context"],
             project_context="Mind the gap.",
         ),
         store=store,
@@ -182,6 +200,21 @@ def recorded(folder: Path, run: dict[str, Any]) -> tuple[Golden, Registry, Trans
     return read_session(store.path_of(session)), registry, store
 
 
+PLAIN: dict[str, Any] = {
+    "scripts": [],
+    "answers": [],
+    "questions": ["Hm?"],
+    "style": "jsonl",
+    "chat_format": "chatml",
+    "strategy": "free",
+    "choice": "auto",
+    "budget": 1500,
+    "context": None,
+    "rates": {},
+    "history": (),
+}
+
+
 @given(run=runs())
 @settings(max_examples=30, deadline=None)
 def test_whatever_was_recorded_replays(run: dict[str, Any]) -> None:
@@ -196,6 +229,99 @@ def test_whatever_was_recorded_replays(run: dict[str, Any]) -> None:
         assert session.header.session not in text
         assert folder not in text
         assert KEY not in text
+
+
+CUT = (
+    '{"type":"tool_call","name":"look","arguments":{"x":"a","n":"x"}}',
+    '<tool_call>{"name":"look","arguments":{"x":"\\u00e9"}}</tool_call>',
+)
+
+
+@pytest.mark.parametrize("line", CUT)
+def test_a_line_that_is_cut_at_any_character_replays(line: str, tmp_path: Path) -> None:
+    asked = 0
+    for size in range(len(line)):
+        reason: FinishReason = "length" if size % 4 == 3 else "stop"
+        scripts = [Script(line[:size], reason, size % 3), Script(f'{line[size:]}"}}}}', "stop", 1)]
+        strategy = "guided" if size % 2 else "auto"
+        run = {**PLAIN, "scripts": scripts, "strategy": strategy, "style": STYLES[size % 3]}
+        session, registry, _ = recorded(tmp_path / str(size), run)
+        make_golden(session, name="it", registry=registry)  # which it is not unless it replays
+        asked += sum(r.requests for r in session.records if isinstance(r, CompletionRecord))
+    assert asked > 4 * len(line)
+
+
+@pytest.fixture
+def mended(tmp_path: Path) -> Golden:
+    """A turn of which two values were mended, by likelihoods and by a new draw."""
+    scripts = [
+        Script('{"type":"tool_call","name":"look","arguments":{"n":"many"', pieces=1),
+        Script("", scores=[("x", -0.1), ("7", -2.0)]),
+        Script(',"x":5}}', pieces=1),
+        Script('"b"}}', pieces=1),
+        Script("Done."),
+    ]
+    session, registry, _ = recorded(tmp_path, {**PLAIN, "scripts": scripts, "strategy": "auto"})
+    return make_golden(session, name="it", registry=registry)
+
+
+def test_a_mend_that_comes_out_otherwise_is_readings(mended: Golden) -> None:
+    first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
+    assert first.put == "7" and first.alternatives is not None
+    for other in (
+        replace(first, put="9"),
+        replace(first, kind="key"),
+        replace(first, kept=3),
+        replace(first, alternatives=({"token": "6", "logprob": -1.0},)),
+        replace(first, drawn=(*first.drawn[:-1], "5")),
+    ):
+        records = tuple(other if record is first else record for record in mended.records)
+        found = replay(replace(mended, records=records)).differences
+        assert {difference.room for difference in found} <= {"reading", "outcome"}, other
+        assert "reading" in {difference.room for difference in found}, other
+
+
+def test_the_prompt_of_each_draw_is_compared(mended: Golden) -> None:
+    first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
+    records = tuple(replace(r, put="9") if r is first else r for r in mended.records)
+    told = {d.what: d for d in replay(replace(mended, records=records)).differences}
+    prompt = told["the prompt of the draw before mend 2"]
+    assert prompt.was.endswith('"n":9') and prompt.now.endswith('"n":7')
+
+
+def test_what_is_mended_otherwise_can_be_accepted_where_the_text_stays(mended: Golden) -> None:
+    first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
+    records = tuple(replace(r, kind="key") if r is first else r for r in mended.records)
+    assert settled(replace(mended, records=records)).now.all == mended.all
+
+
+def test_without_mends_no_matcher_is_loaded(tmp_path: Path) -> None:
+    scripts = [Script('{"type":"tool_call","name":"look","arguments":{"x":"a"}}'), Script("Done.")]
+    session, registry, _ = recorded(tmp_path, {**PLAIN, "scripts": scripts, "strategy": "auto"})
+    write_golden(make_golden(session, name="it", registry=registry), tmp_path / "it.jsonl")
+    program = (
+        "import sys; from pathlib import Path; from mlx_tools.golden import read_golden, replay\n"
+        f"assert replay(read_golden(Path({str(tmp_path / 'it.jsonl')!r}))).passed\n"
+        "assert 'llguidance' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:
+    look = '{"type":"tool_call","name":"look","arguments":{"x":"%s"}}'
+    run = {
+        **PLAIN,
+        "scripts": [*(Script(look % (f"{n}" * 400)) for n in range(3)), Script("Enough.")],
+        "context": 2600,
+    }
+    session, registry, _ = recorded(tmp_path, run)
+    golden = make_golden(session, name="it", registry=registry)
+    assert any(isinstance(record, CompactedRecord) for record in golden.records)
+    assert replay(golden).differences == ()
+    words = data.load_words()
+    other = replace(words.compaction, observation="Gone.", turns="Gone.")
+    (told,) = {d.room for d in replay(golden, words=replace(words, compaction=other)).differences}
+    assert told == "prompt"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,9 @@ def golden_of(*scripts: str, policy: Policy | None = None, **settings: Any) -> G
         policy or Policy(preset="readonly_basic"),
         limits=Limits(max_observation_chars=300),
         settings=RunSettings(
-            chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), **settings
+            chat_format=NAMED_FORMATS["chatml"],
+            verdict=FoundVerdict(),
+            **{"strategy": "free"} | settings,
         ),
         store=store,
         approver=AlwaysApprove(),
@@ -238,6 +241,17 @@ def test_many_are_replayed_in_several_processes(golden: Golden, tmp_path: Path) 
     for path in paths:
         write_golden(golden, path)
     assert [c.path for c in replay_files(paths, jobs=2)] == [str(path) for path in paths]
+
+
+def test_processes_that_replay_import_nothing_from_the_working_directory(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "multiprocessing.py").write_text("import os\nos._exit(9)\n")
+    monkeypatch.chdir(tmp_path)
+    write_golden(golden, path := tmp_path / "it.jsonl")
+    before = dict(os.environ)
+    assert [check.passed for check in replay_files([path, path], jobs=2)] == [True, True]
+    assert dict(os.environ) == before
 
 
 def test_an_older_version_is_upgraded(golden: Golden) -> None:
