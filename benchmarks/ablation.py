@@ -1,68 +1,68 @@
-"""What each part of guided decoding is worth: all of it, and each part off in turn.
+"""What each part of how a model is asked is worth: strategies, styles, the examples.
 
-    python benchmarks/ablation.py                                 kinds of evidence, with no model
-    python benchmarks/ablation.py --parts --url http://127.0.0.1:8080 --limit 50 --request-weight 5
+    python benchmarks/ablation.py --category fresh                   a mute model: what is nobody's
+    python benchmarks/ablation.py --url http://127.0.0.1:8080 --limit 50 --half report \\
+        --category multiple,live_simple,fresh --rows auto,free --out FILE
 
-Questions are of the report half of BFCL (``mlx-tools eval bfcl``), which no weight was fitted on.
-Without ``--url`` the model is mute: it finds all tokens equally likely and writes nothing, so
-whatever is right was said by the words of the request; a hole that they cannot fill ends the turn.
-The first form takes kinds of evidence away, ``--parts`` the parts that a model is needed for.
-``--out FILE`` keeps the figures as JSON.
+A row changes one thing of the first, which is strategy ``auto`` in style ``jsonl`` with the
+examples. Questions are BFCL's and the fresh ones (questions.py), one turn each, asked and scored as
+`mlx-tools eval bfcl` does; ``--out`` is a file of results as it writes them, a row for a strategy,
+so a run that breaks off is gone on with. Without ``--url`` the model is mute: it finds all tokens
+equally likely and writes nothing, so whatever is right then, no model said.
+
+A switch that changes nothing measures nothing: before a row is measured, what it asks of a model is
+held against the first row's, and where that is the same, it ends here.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest import mock
 
 import anyio
+from questions import categories_of, questions
+from strong_model import Mangled, StrongModel, Wish
 
-from mlx_tools import completer
+from mlx_tools import Limits, RunSettings
 from mlx_tools.backends import CompletionsBackend
 from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, TokenScore
-from mlx_tools.decoding import Asker, RequestEvidence, Weights, choice, fitted_weights, guided
-from mlx_tools.evaluate.bfcl_data import load_items, sample, wheel_path
-from mlx_tools.evaluate.runner import ask_bfcl
-from mlx_tools.evaluate.statistics import wilson
-from mlx_tools.policy import Limits
+from mlx_tools.backends.choose import look_at
+from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel
+from mlx_tools.evaluate.results import Results
+from mlx_tools.evaluate.runner import described, run_bfcl
+from mlx_tools.evaluate.statistics import Share, mcnemar
+from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS, opening
+from mlx_tools.prompt.words import WRITTEN_STYLES
 from mlx_tools.proposal import Proposer
-from mlx_tools.run_settings import RunSettings
+from mlx_tools.router import find_served_format
+from mlx_tools.spec import ToolSpec
+from mlx_tools.verdicts import FoundVerdict
 
-CATEGORIES = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance")
+CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh"
 
-OFF: dict[str, str] = {
-    "all of it": r"$^",
-    "the words around": r" (before|behind)\b|elsewhere|^\w+ (from|to|between|into|and) ",
-    "what kind of thing": r" as |^(text|number) (no|\w+) before ",
-    "the description's examples": r"example|listed|comma|hundred|decimal",
-    "units and years": r"dimension|unit|year|often|seldom",
-    "where it stands": r" (late|far|apart|first|rank|later)\b|tool$| bounds ",
-    "what others have": r" taken$",
-    "request against answer": r"^(first|answer)",
-    "the words shared with a tool": r"^first (match|shared|named|coverage)|^turn (match|named|rel)",
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is changed of how a model is asked."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    examples: bool = True
+
+
+ROWS: Mapping[str, Row] = {
+    "auto": Row(),
+    "free": Row({"strategy": "free"}),
+    "guided": Row({"strategy": "guided"}),
+    **{f"style {style}": Row({"style": style}) for style in WRITTEN_STYLES if style != "jsonl"},
+    "no examples": Row(examples=False),
 }
-"""The kinds of evidence: the features that are off, by name."""
-
-NO_REACH = "tokens that reach over a hole"
-PARTS: dict[str, str] = {
-    "all of it": r"$^",
-    "the request's candidates": r"^(number|text|list|enum|truth|allowed)",
-    "the words shared with a tool": r"^first (match|shared|named|coverage)|^turn (match|named|rel)",
-    "calibration": r"$^",
-    NO_REACH: r"$^",
-    "examples": r"$^",
-    "style jsonl, with markdown-json": r"$^",
-    "style jsonl, with xml": r"$^",
-}
-"""The parts that a model is needed for; `switched` takes away those that are no features."""
 
 
 class Mute:
@@ -70,7 +70,8 @@ class Mute:
 
     model = "mute"
 
-    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        """Nothing, or two tokens alike."""
         if request.top_logprobs:
             equally = (TokenScore("\0", -3.0), TokenScore("\1", -3.0))
             yield Chunk("\0", "length", scores=(equally,))
@@ -78,104 +79,154 @@ class Mute:
             yield Chunk("", "stop")
 
 
-def without(pattern: str) -> Weights:
-    """The fitted weights less the features that match."""
-    weights = fitted_weights()
-    off = re.compile(pattern)
-    kept = {name: value for name, value in weights.features.items() if not off.search(name)}
-    return replace(weights, features=kept)
-
-
 @contextlib.contextmanager
-def switched(part: str) -> Iterator[str]:
-    """Without a part of `PARTS`; gives the style to be asked in."""
-    kept = guided.liking, choice._goes_on, opening.build_examples
-
-    async def no_liking(asker: Asker, before: str, texts: Sequence[str]) -> list[float]:
-        return [0.0] * len(texts)
-
-    if part == "calibration":
-        guided.liking = no_liking
-    if part == NO_REACH:
-        choice._goes_on = lambda rest, token: bool(token) and rest.startswith(token)
-    if part == "examples":
-        opening.build_examples = lambda words, tools, style: ()
-    try:
-        yield part.rpartition(" with ")[2] if part.startswith("style") else "jsonl"
-    finally:
-        guided.liking, choice._goes_on, opening.build_examples = kept
+def switched(row: Row) -> Iterator[None]:
+    """With the row's examples, or none."""
+    with contextlib.ExitStack() as stack:
+        if not row.examples:
+            stack.enter_context(mock.patch.object(opening, "build_examples", lambda *_: ()))
+        yield
 
 
-def guidance_by(weights: Weights) -> Callable[..., RequestEvidence]:
-    """What stands in for `mlx_tools.decoding.guidance`."""
+class Switched:
+    """A `Proposer` that asks as a row has it."""
 
-    def guidance(request: str, answered: Any, tools: Any, weight: float) -> RequestEvidence:
-        return RequestEvidence(request, replace(weights, request=weight), answered, tools)
+    def __init__(self, row: Row, backend: Backend, settings: RunSettings, limits: Limits) -> None:
+        given = {"strategy": "auto", "style": "jsonl", "verdict": FoundVerdict(), **row.settings}
+        self.settings = replace(settings, **given)
+        self._row = row
+        self._propose = Proposer(backend, settings=self.settings, limits=limits)
 
-    return guidance
+    async def __call__(self, question: str, tools: Mapping[str, ToolSpec], **more: Any) -> Any:
+        """What the model would write."""
+        with switched(self._row):
+            return await self._propose(question, tools, **more)
 
 
-async def measure(backend: Backend, options: argparse.Namespace, wheel: Path) -> dict[str, Any]:
-    """For each variant and category: how many are right, of how many."""
-    settings = RunSettings(
-        strategy="guided",
-        chat_format=NAMED_FORMATS["chatml"],
-        request_weight=options.request_weight,
+# --- a switch that switches ---------------------------------------------------------------------
+
+QUESTION = "How warm is it in Oslo?"
+TOOL = ToolSpec(
+    "weather",
+    "The weather of a city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+
+
+async def fingerprint(row: Row) -> tuple[str, ...]:
+    """What a row asks of models that write a known call in another form, half right, or with bytes
+    changed: all their prompts, and what they were let write. Strategies differ in what they make of
+    that."""
+    call = ToolCall("weather", {"city": "Oslo"})
+    chatml = RunSettings(chat_format=NAMED_FORMATS["chatml"])
+    asked: list[str] = []
+    for model in (
+        StrongModel(Wish((call,)), dialect="hermes"),
+        StrongModel(Wish((ToolCall("weather", {"city": 5, "country": "Norway"}),))),
+        Mangled(StrongModel(Wish((call,))), every=12),
+    ):
+        await Switched(row, model, chatml, Limits(max_tokens=200))(QUESTION, {"weather": TOOL})
+        asked += [text for one in model.asked for text in (one.prompt, one.text)]
+    return tuple(asked)
+
+
+async def check(rows: Sequence[str], known: Mapping[str, Row] = ROWS) -> None:
+    """Raise where the switch of a row changes nothing."""
+    first = await fingerprint(known["auto"])
+    for name in rows:
+        if name != "auto" and await fingerprint(known[name]) == first:
+            raise SystemExit(f"{name}: this switch changes nothing of what a model is asked")
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+async def model_of(options: argparse.Namespace) -> tuple[Backend, RunSettings]:
+    """The model that is asked, and how it is spoken to."""
+    if not options.url:
+        return Mute(), RunSettings(chat_format=NAMED_FORMATS["chatml"])
+    chosen = await look_at(CompletionsBackend(options.url, options.model))
+    found = await find_served_format(
+        chosen.backend, options.chat_format, files=chosen.files, model=chosen.model
     )
-    found: dict[str, Any] = {}
-    for variant, pattern in (PARTS if options.parts else OFF).items():
-        completer.guidance = guidance_by(without(pattern))
-        row = {}
-        with switched(variant) as style:
-            limits = Limits(max_tokens=options.max_tokens)
-            chosen = replace(settings, style=style)
-            propose = Proposer(backend, settings=chosen, limits=limits)
-            for category in options.category.split(","):
-                items = sample(
-                    load_items(category, wheel),
-                    limit=options.limit,
-                    seed=options.seed,
-                    half="report",
-                )
-                right = [(await ask_bfcl(item, propose))["correct"] for item in items]
-                row[category] = [sum(right), len(right)]
-        found[variant] = row
-        cells = " ".join(share(*counts) for counts in row.values())
-        print(
-            f"{variant if variant == 'all of it' else 'without ' + variant:42} {cells}", flush=True
-        )
-    return found
+    if found.doubt:
+        print(found.doubt, file=sys.stderr)
+    return chosen.backend, RunSettings(chat_format=found.chat_format)
 
 
-def share(right: int, count: int) -> str:
-    low, high = wilson(right, count)
-    return f"{right / count:6.1%} ({low * 100:.0f}-{high * 100:.0f})"
+async def measure(options: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
+    """The results of all questions by all rows."""
+    await check(options.rows)
+    backend, settings = await model_of(options)
+    limits = Limits(
+        max_tokens=options.max_tokens,
+        completion_timeout=600,
+        idle_timeout=600,
+        total_timeout=1200,
+    )
+    items = [item for category in options.category for item in drawn(category, options)]
+    proposers = {name: Switched(ROWS[name], backend, settings, limits) for name in options.rows}
+    more = {"model": options.model, "url": bool(options.url), "half": options.half}
+    about = described(settings, limits, seed=options.seed, **more)
+    with Results(options.out, "ablation", about) as results:
+        return await run_bfcl(items, proposers, results)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def drawn(category: str, options: argparse.Namespace) -> list[BfclItem]:
+    """The questions of a category."""
+    half: Half = options.half
+    wheel = options.wheel or have_wheel()
+    return questions(category, wheel, limit=options.limit, seed=options.seed, half=half)
+
+
+# --- telling ------------------------------------------------------------------------------------
+
+
+def table(results: Sequence[Mapping[str, Any]], rows: Sequence[str]) -> str:
+    """Shares with their 95 % intervals, and of each row on how many questions only it was right, or
+    only the first."""
+    right: dict[tuple[str, str], dict[str, bool]] = {}
+    for one in results:
+        right.setdefault((one["strategy"], one["category"]), {})[one["id"]] = one["correct"]
+    lines = [f"{'':28} {'':12} {'correct':24} only this, only {rows[0]}"]
+    for category in dict.fromkeys(one["category"] for one in results):
+        for row in rows:
+            found, first = right[row, category], right[rows[0], category]
+            share = Share(sum(found.values()), len(found))
+            low, high = (100 * end for end in share.interval)
+            only = sum(found[one] and not first[one] for one in found)
+            less = sum(first[one] and not found[one] for one in found)
+            pair = "" if row == rows[0] else f"{only}, {less} (p {mcnemar(only, less):.2g})"
+            cell = f"{share.hits} of {share.total} ({low:.0f}-{high:.0f} %)"
+            lines.append(f"{category:28} {row:12} {cell:24} {pair}".rstrip())
+    return "\n".join(lines)
+
+
+def _rows(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in ROWS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(ROWS)}")
+    return names
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", help="a server with a model; none: a mute one")
-    parser.add_argument("--limit", type=int, help="so many of each category; none: the whole half")
+    parser.add_argument("--model", help="its model, where it must be named")
+    parser.add_argument("--chat-format", default="auto", help="its model's chat format")
+    parser.add_argument("--rows", type=_rows, default=list(ROWS), help=", ".join(ROWS))
+    parser.add_argument("--category", type=categories_of, default=categories_of(CATEGORIES))
+    parser.add_argument("--limit", type=int, help="so many of each category; none: all")
     parser.add_argument("--seed", type=int, default=1, help="which sample")
-    parser.add_argument("--request-weight", type=float, default=1.0)
+    parser.add_argument("--half", default="report", choices=get_args(Half), help="of BFCL's")
+    parser.add_argument("--wheel", type=Path, help="BFCL's package; it is fetched by default")
     parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--category", default=",".join(CATEGORIES), help="some of BFCL's, by comma")
-    parser.add_argument("--parts", action="store_true", help="the parts that a model is needed for")
-    parser.add_argument("--out", type=Path, help="keep the figures here")
-    options = parser.parse_args()
-    wheel = wheel_path()
-    if not wheel.exists():
-        print(f"{wheel} is missing: run `mlx-tools eval bfcl --limit 1` first", file=sys.stderr)
-        return 1
-    backend: Any = CompletionsBackend(options.url) if options.url else Mute()
-    print(" " * 42, " ".join(f"{category:>15.15}" for category in options.category.split(",")))
-    found = anyio.run(measure, backend, options, wheel)
-    if options.out:
-        given = {"url": bool(options.url), "limit": options.limit, "seed": options.seed}
-        value = {"command": " ".join(["python", *sys.argv]), "half": "report", **given}
-        options.out.write_text(json.dumps(value | {"right of": found}, indent=1) + "\n")
-    return 0
+    parser.add_argument(
+        "--out", type=Path, help="keep the results; what is there is not asked again"
+    )
+    options = parser.parse_args(arguments)
+    print(table(anyio.run(measure, options), options.rows))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -31,7 +31,6 @@ from mlx_tools.router import find_chat_format
 from mlx_tools.spec import ToolSpec
 
 MAX_TOKENS = 200
-MAX_CHARS = 120
 
 
 def tool(name: str, description: str, required: Sequence[str], **properties: Any) -> ToolSpec:
@@ -39,7 +38,7 @@ def tool(name: str, description: str, required: Sequence[str], **properties: Any
     return ToolSpec(name, description, schema)
 
 
-TEXT = {"type": "string"}
+TEXT = {"type": "string", "maxLength": 120}
 TOOLS = {
     spec.name: spec
     for spec in (
@@ -131,7 +130,7 @@ async def completed(backend: LocalBackend, prompt: str, grammar: Grammar, most: 
 
 async def measure(folder: Path, rounds: int) -> dict[str, list[Row]]:
     """Each question's row, with fast-forward on and off."""
-    grammar = grammar_for(TOOLS, tool_choice="required", max_chars=MAX_CHARS)
+    grammar = grammar_for(TOOLS, tool_choice="required")
     asked = prompts(folder)
     found: dict[str, list[Row]] = {}
     for name, on in (("on", True), ("off", False)):

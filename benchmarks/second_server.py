@@ -2,7 +2,7 @@
 
     python benchmarks/second_server.py [--limit 40] [--seed 0] [--half report]
 
-BFCL's questions, one turn each, by the strategies guided and free, as `mlx-tools eval bfcl` asks
+BFCL's questions, one turn each, by the strategies auto and free, as `mlx-tools eval bfcl` asks
 and scores them. Servers: mlx-lm's, stock, with the embedded model; llama-cpp-python's with the file
 that this model was made from, 4 bits, without likelihoods and with (``--logits_all``). It is
 installed into an environment of its own first, where it is not there yet (a C++ compiler is needed,
@@ -55,6 +55,7 @@ from mlx_tools.paths import cache_dir, private_dir
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.proposal import Proposer
 from mlx_tools.router import find_chat_format, find_served_format
+from mlx_tools.verdicts import FoundVerdict
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "second_server.json"
@@ -184,11 +185,7 @@ async def measured(
         total_timeout=1200,
         max_tokens=options.max_tokens,
     )
-    settings = RunSettings(
-        style="jsonl",
-        chat_format=running.chat_format,
-        request_weight=options.request_weight,
-    )
+    settings = RunSettings(style="jsonl", chat_format=running.chat_format, verdict=FoundVerdict())
     proposers = {
         name: Proposer(running.backend, settings=replace(settings, strategy=name), limits=limits)
         for name in strategies
@@ -209,7 +206,7 @@ async def measured(
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Everything, written down after each server."""
-    wheel = have_wheel()
+    wheel = options.wheel or have_wheel()
     items = [
         item
         for category in options.categories.split(",")
@@ -224,7 +221,6 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         "mlx_tools": __version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "sample": {"limit": options.limit, "seed": options.seed, "half": options.half},
-        "request_weight": options.request_weight,
         "max_tokens": options.max_tokens,
         "servers": {},
     }
@@ -303,7 +299,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--servers", default=",".join(SERVERS), help="some of these, or none")
     parser.add_argument("--url", action="append", default=[], help="NAME=URL: one that runs")
@@ -311,17 +307,17 @@ def main() -> None:
     parser.add_argument("--api-key", help="its key")
     parser.add_argument("--chat-format", default="auto", help="its model's chat format")
     parser.add_argument("--categories", default="simple_python,multiple")
-    parser.add_argument("--strategies", default="guided,free")
+    parser.add_argument("--strategies", default="auto,free")
     parser.add_argument("--limit", type=int, default=40, help="questions of each category")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
     parser.add_argument("--half", default="report", choices=("all", "tune", "report"))
     parser.add_argument("--max-tokens", type=int, default=128, help="of one turn")
-    parser.add_argument("--request-weight", type=float, default=5.0, help="see mlx-tools eval")
+    parser.add_argument("--wheel", type=Path, help="BFCL's package; it is fetched by default")
     parser.add_argument("--venv", type=Path, help="an environment with llama-cpp-python's server")
     parser.add_argument("--gguf", type=Path, help="the embedded model's file")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only tell what FILE holds")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     unknown = set(options.servers.split(",")) - {*SERVERS, "none"}
     if unknown:
         parser.error(f"no such server: {', '.join(sorted(unknown))}")

@@ -4,7 +4,7 @@
     python benchmarks/tasks_table.py --check        exit 1 where the page is out of date
 
 There are two sets of tasks: those of ``mlx_tools/evaluate/tasks.toml``, and twenty that were
-written when guided decoding stood (``benchmarks/call_quality/blind_tasks.toml``). What is kept of
+written later (``benchmarks/call_quality/blind_tasks.toml``). What is kept of
 each stands beside the latter: a JSON line for each task and strategy, the last result of each;
 without FILE the tables are written from that alone. Only tasks that the sets have are shown, all of
 them.
@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ FOLDER = ROOT / "benchmarks" / "call_quality"
 PAGE = ROOT / "docs" / "evaluation.md"
 BEGIN = "<!-- table of {}: written by benchmarks/tasks_table.py -->"
 END = "<!-- end of the table of {} -->"
-STRATEGIES = ("guided", "free")
+STRATEGIES = ("auto", "guided", "free")
 KEPT = (
     "category id strategy correct valid fault error answer calls repeated turns broken requests"
     " prompt_tokens cached_tokens seconds"
@@ -67,19 +68,22 @@ def results(files: Iterable[Path]) -> Found:
     return found
 
 
+def asked(found: Found) -> list[str]:
+    """The strategies that there are results of."""
+    return [name for name in STRATEGIES if any(strategy == name for _, strategy in found)]
+
+
 def table(found: Found, tasks: Sequence[Task]) -> str:
     """The table, with a line on what it comes to."""
-    lines = [
-        "| task | question | guided | free |",
-        "| --- | --- | --- | --- |",
-    ]
+    names = asked(found)
+    lines = [f"| task | question | {' | '.join(names)} |", "| --- " * (2 + len(names)) + "|"]
     category = ""
     for task in tasks:
         if task.category != category:
             category = task.category
             lines.append(f"| **{category}** | | {share(found, tasks, category)} |")
         said = task.question.replace("|", "\\|")
-        verdicts = " | ".join(verdict(found.get((task.id, name))) for name in STRATEGIES)
+        verdicts = " | ".join(verdict(found.get((task.id, name))) for name in names)
         lines.append(f"| `{task.id}` | {said} | {verdicts} |")
     lines.append(f"| **all** | {len(tasks)} tasks | {share(found, tasks)} |")
     return "\n".join(lines)
@@ -95,7 +99,7 @@ def verdict(row: Row | None) -> str:
 def share(found: Found, tasks: Sequence[Task], category: str | None = None) -> str:
     """How many of the tasks were right by each strategy; of all of them, with the interval."""
     cells = []
-    for name in STRATEGIES:
+    for name in asked(found):
         rows = [
             found[task.id, name]
             for task in tasks
@@ -111,14 +115,17 @@ def share(found: Found, tasks: Sequence[Task], category: str | None = None) -> s
 
 
 def pairs(found: Found, tasks: Sequence[Task]) -> str:
-    """On how many tasks only one of the strategies was right, and how likely that is by chance."""
-    both = [task.id for task in tasks if all((task.id, name) in found for name in STRATEGIES)]
-    right = [[found[id_, name]["correct"] for name in STRATEGIES] for id_ in both]
-    only, other = right.count([True, False]), right.count([False, True])
-    return (
-        f"Of {len(both)} tasks that both were asked, only guided was right on {only}, only free on "
-        f"{other} (p {mcnemar(only, other):.2g})."
-    )
+    """On how many tasks only one of two strategies was right, and how likely that is by chance."""
+    lines = []
+    for one, other in combinations(asked(found), 2):
+        both = [task.id for task in tasks if {(task.id, one), (task.id, other)} <= found.keys()]
+        right = [(found[id_, one]["correct"], found[id_, other]["correct"]) for id_ in both]
+        only, less = right.count((True, False)), right.count((False, True))
+        lines.append(
+            f"Of {len(both)} tasks that both were asked, only {one} was right on {only}, only "
+            f"{other} on {less} (p {mcnemar(only, less):.2g})."
+        )
+    return "\n".join(lines)
 
 
 def page(text: str, found: Found, one: Set) -> str:

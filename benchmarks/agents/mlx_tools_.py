@@ -60,7 +60,7 @@ class Subject(Agent):
         self.controller = Controller(
             self.backend,
             self.tools,
-            Policy(allow=["add"]),
+            Policy(allow=["add"], ask_effects=()),
             limits=Limits(max_iterations=steps + 1),
             store=self.store,
         )

@@ -6,7 +6,8 @@ For every question of the categories both checkers judge the right calls, severa
 allowed values, and calls in which one thing or two were changed: a type, a value, a name, a
 parameter more or less, another item of an enumeration, case and punctuation, what is nested, the
 number and order of calls. With ``--results`` the official one also judges what a file of
-`mlx-tools eval bfcl` holds, against the verdicts in it. ``--every N`` takes each N-th question.
+`mlx-tools eval bfcl` holds, or one of the benchmarks', against the verdicts in it. ``--every N``
+takes each N-th question.
 
 The official package is installed into a folder of its own beside this file, without the clients of
 every provider that it depends on: its checker needs none of them.
@@ -160,6 +161,8 @@ def compare_results(path: Path, wheel: Path, official: Official) -> dict[str, Ta
         if record.get("type") != "item" or record.get("error") in UNSCORED:
             continue
         category = record["category"]
+        if category not in CATEGORIES:
+            continue  # no question of BFCL's
         if category not in items:
             items[category] = {item.id: item for item in load_items(category, wheel)}
         item = items[category][record["id"]]

@@ -78,7 +78,7 @@ def test_a_server_that_runs_already_is_measured(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     results = found["servers"]["mine"]["results"]
-    assert [one["strategy"] for one in results] == ["guided"] * 2 + ["free"] * 2
+    assert [one["strategy"] for one in results] == ["auto"] * 2 + ["free"] * 2
     assert all(one["requests"] >= 1 for one in results)
     assert [one["valid"] for one in results][2:] == [False, False]
     assert "| mine | multiple | free | 0 of 2" in done.stdout

@@ -8,6 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mlx_tools.evaluate.bfcl_data import wheel_path
+from tests.conftest import ENVIRON
+
 AREA = {
     "name": "shapes.area",
     "description": "The area of a rectangle.",
@@ -131,3 +136,14 @@ def make_wheel(path: Path) -> Path:
                 name = f"bfcl_eval/data/possible_answer/BFCL_v4_{category}.json"
                 archive.writestr(name, "\n".join(answers) + "\n")
     return path
+
+
+def fetched_wheel() -> Path:
+    """BFCL's own package, where it is on this machine: in the cache, where `mlx-tools eval bfcl`
+    puts it, or in the folder ``MLX_TOOLS_SUITES``."""
+    cached = wheel_path(ENVIRON)
+    suites = Path(ENVIRON["MLX_TOOLS_SUITES"]) if "MLX_TOOLS_SUITES" in ENVIRON else None
+    for path in (cached, *(suites.rglob(cached.name) if suites is not None else ())):
+        if path.is_file():
+            return path
+    pytest.skip("BFCL's package is neither in the cache nor in MLX_TOOLS_SUITES")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.evaluate.statistics import Share, mcnemar, weighted_mean, wilson
+from mlx_tools.evaluate.statistics import Share, difference, mcnemar, weighted_mean, wilson
 
 shares = st.integers(1, 5000).flatmap(
     lambda total: st.tuples(st.integers(0, total), st.just(total))
@@ -119,3 +119,26 @@ def test_a_mean_with_an_empty_part_is_none_and_weights_must_be_weights() -> None
     for weights in ((0, 0), (-1, 2), ()):
         with pytest.raises(ValueError, match="weights"):
             weighted_mean([(weight, Share(1, 2)) for weight in weights])
+
+
+# --- of two shares on the same items ------------------------------------------------------------
+
+COUNTS = st.tuples(*[st.integers(0, 60)] * 4).filter(any)
+
+
+def test_a_difference_of_shares_is_as_published() -> None:
+    value, (low, high) = difference(36, 12, 2, 0)  # Newcombe 1998, table II
+    assert value == pytest.approx(0.2)
+    assert (low, high) == (pytest.approx(0.0569, abs=5e-5), pytest.approx(0.3404, abs=5e-5))
+
+
+@given(COUNTS)
+def test_a_difference_lies_in_its_interval_and_turns_round_with_the_two(
+    counts: tuple[int, int, int, int],
+) -> None:
+    both, one, other, neither = counts
+    value, (low, high) = difference(both, one, other, neither)
+    assert -1 - 1e-9 <= low <= value + 1e-9 and value - 1e-9 <= high <= 1 + 1e-9
+    turned, (least, most) = difference(both, other, one, neither)
+    assert turned == pytest.approx(-value)
+    assert (least, most) == (pytest.approx(-high), pytest.approx(-low))

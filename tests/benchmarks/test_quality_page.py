@@ -1,0 +1,118 @@
+"""The page on call quality is what the kept runs say, and keeps what was measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluate.questions import make_wheel
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("quality_page")
+
+
+def result(
+    number: int, strategy: str, *, correct: bool, category: str = "multiple"
+) -> dict[str, Any]:
+    call = {"name": "play", "arguments": {"songs": [f"{number}"]}, "repairs": []}
+    return {
+        "type": "item",
+        "category": category,
+        "strategy": strategy,
+        "id": f"{category}_{number}",
+        "correct": correct,
+        "valid": True,
+        "calls": [call],
+        "requests": 2,
+        "seconds": None,
+        "completion": "left out",
+    }
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in [{"type": "settings"}, *rows]))
+    return path
+
+
+def test_the_committed_page_is_up_to_date(page: Any) -> None:
+    assert page.main(["--check"]) == 0
+
+
+def test_what_is_kept_is_each_questions_last_result_with_its_calls(
+    page: Any, tmp_path: Path
+) -> None:
+    copy = tmp_path / "page.md"
+    copy.write_text(page.PAGE.read_text())
+    old = write(
+        tmp_path / "old", [result(1, "free", correct=False), result(2, "free", correct=True)]
+    )
+    new = write(tmp_path / "new", [result(1, "free", correct=True)])
+    where = ["--folder", str(tmp_path), "--page", str(copy)]
+    for file in (old, new):
+        assert page.main(["--keep", "embedded", *where, str(file)]) == 0
+    kept = [json.loads(line) for line in (tmp_path / "embedded.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["correct"]) for one in kept] == [
+        ("multiple_1", True),
+        ("multiple_2", True),
+    ]
+    assert kept[0]["calls"] == result(1, "free", correct=True)["calls"]
+    assert "completion" not in kept[0]
+    assert "| `multiple` | free | 2 of 2, 100 % (34–100) |" in copy.read_text()
+    assert page.main(["--check", *where]) == 0
+    copy.write_text(copy.read_text().replace("2 of 2", "1 of 2"))
+    assert page.main(["--check", *where]) == 1
+
+
+def test_strategies_are_compared_in_pairs_and_fresh_questions_by_language(
+    page: Any, tmp_path: Path
+) -> None:
+    rows = [result(n, "free", correct=n < 2) for n in range(20)]
+    rows += [result(n, "auto", correct=n != 0) for n in range(20)]
+    rows += [
+        result(n, way, correct=way == "auto", category=f"fresh_{kind}_{language}")
+        for n in range(2)
+        for way in ("free", "auto")
+        for kind, language in (("multiple", "de"), ("irrelevance", "es"))
+    ]
+    write(tmp_path / "embedded.jsonl", rows)
+    shown = page.embedded(tmp_path)
+    assert re.search(
+        r"\| auto \| 19 of 20, 95 % .*\+85 points \(\+49 to \+95\); only this right on 18, "
+        r"only the first on 1 ",
+        shown,
+    )
+    assert "fresh" not in shown
+    fresh = page.fresh(tmp_path)
+    assert "| German | free | 0 of 2" in fresh and "| Spanish | auto | 2 of 2" in fresh
+    assert "| no call due | auto | 2 of 2" in fresh and "| all | auto | 4 of 4" in fresh
+
+
+def test_figures_of_the_strong_model_become_its_table(page: Any, tmp_path: Path) -> None:
+    strong = importlib.import_module("strong")
+    wheel = make_wheel(tmp_path / "bfcl.whl")
+    given = ["--wheel", str(wheel), "--category", "multiple", "--limit", "4", "--mistaken", "0"]
+    given += ["--style", "jsonl", "--rows", "base,hermes", "--strategy", "free,guided"]
+    strong.main([*given, "--out", str(tmp_path / "strong.json")])
+    strong.main([*given, "--model", "mangled", "--out", str(tmp_path / "mangled.json")])
+    table = page.strong(tmp_path).splitlines()
+    assert table[2] == "|  |  | *wish right* | 4 of 4 |  |  |"
+    assert table[3] == "| free | jsonl | base | 4 | 4 of 4, 100 % (51–100) | 1.00, at most 1 |"
+    assert len(table) == 2 + 1 + 3
+    (row,) = [line for line in page.nothing(tmp_path).splitlines() if "| free |" in line]
+    assert row.startswith("| the right call, one byte in twenty changed | free | jsonl | 4 | ")
+    assert page.latency(tmp_path) == ""
+
+
+def test_a_page_without_a_place_for_a_table_is_an_error(page: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no place for the table of a strong model"):
+        page.written("# Nothing", tmp_path)

@@ -1,0 +1,233 @@
+"""The scripted strong model says what it wants, whatever its turn begins with and whoever began."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from strong_model import (
+    Asked,
+    Mangled,
+    RandomBytes,
+    RandomTokens,
+    Served,
+    Serving,
+    StrongModel,
+    StrongServer,
+    Wish,
+    spelled,
+    token_id,
+    tokens_of,
+)
+from strong_text import DIALECTS, in_order, shuffled
+
+from mlx_tools import CompletionsBackend
+from mlx_tools.backends.base import Chunk, CompletionRequest
+from mlx_tools.messages import ToolCall
+
+CALLS = (
+    ToolCall(
+        "weather.get", {"city": "Los Angeles, CA", "days": 3, "x": {"a": [1, 2.5], "b": True}}
+    ),
+    ToolCall("note", {"text": 'Zürich "q"\\n\n🐝', "deep": [{"k": "v"}, {"k": None}]}),
+)
+ASSISTANT = "<|im_start|>assistant\n"
+PROMPT = f"weather.get(city: string)\n<|im_start|>user\nIn Los Angeles?<|im_end|>\n{ASSISTANT}"
+
+
+def complete(model: Any, prompt: str = PROMPT, **more: Any) -> list[Chunk]:
+    async def main() -> list[Chunk]:
+        return [chunk async for chunk in model.complete(CompletionRequest(prompt=prompt, **more))]
+
+    return anyio.run(main)
+
+
+def text_of(chunks: list[Chunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("spacing", ["compact", "blank", "pretty"])
+def test_it_goes_on_with_its_own_text_from_every_place_in_it(dialect: str, spacing: Any) -> None:
+    for calls in (CALLS, CALLS[:1], ()):
+        for escapes in (False, True):
+            wish = Wish(calls, "It is fine,\nreally.")
+            model = StrongModel(wish, dialect=dialect, spacing=spacing, escapes=escapes)
+            own = model.rest(PROMPT)
+            for place in range(len(own) + 1):
+                assert model.rest(PROMPT + own[:place]) == own[place:]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    "begun",
+    [
+        '{"type":"',
+        '{"type":"tool_call","name":"',
+        '```json\n{"type":"',
+        '<tool_call>{"name":"',
+        '{"type": "tool_call", "name":"note","arguments":{"text":"another","de',
+    ],
+)
+def test_it_goes_on_with_what_the_host_began_and_then_in_its_own_form(
+    dialect: str, begun: str
+) -> None:
+    model = StrongModel(Wish(CALLS), dialect=dialect, spacing="blank")
+    turn = begun + model.rest(PROMPT + begun)
+    for place in range(len(begun), len(turn) + 1):
+        assert turn[:place] + model.rest(PROMPT + turn[:place]) == turn
+    begins = turn.index("{")
+    first, end = json.JSONDecoder().raw_decode(turn[begins:])
+    wanted = [call.arguments for call in CALLS]
+    wanted.append(CALLS[1].arguments | {"text": "another"})
+    assert first["arguments"] in wanted
+    # the other call follows in the form that it would write it in
+    other = CALLS[1 if first["name"] == CALLS[0].name else 0]
+    alone = StrongModel(Wish((other,)), dialect=dialect, spacing="blank").rest(PROMPT)
+    assert turn[begins + end :].endswith(f"\n{alone}")
+
+
+def test_where_nothing_fits_it_begins_its_text_on_a_new_line() -> None:
+    model = StrongModel(Wish(CALLS[:1]))
+    own = model.rest(PROMPT)
+    for junk in ("no call", '{"city": 1', "```python", '"', "<tool_call>\n<function="):
+        assert model.rest(PROMPT + junk) == f"\n{own}"
+        assert model.rest(f"{PROMPT}{junk}\n{own[:30]}") == own[30:]
+
+
+def test_a_stubborn_one_begins_its_own_form_anew_whatever_the_host_began() -> None:
+    model = StrongModel(Wish(CALLS), dialect="hermes", stubborn=True)
+    own = model.rest(PROMPT)
+    for begun in ('{"type":"', '{"type":"tool_call","name":"note"'):
+        for place in range(len(own)):
+            assert model.rest(f"{PROMPT}{begun}\n{own[:place]}") == own[place:]
+        assert model.rest(PROMPT + begun) == f"\n{own}"
+
+
+def test_made_to_answer_it_answers_and_once_observed_too() -> None:
+    model = StrongModel(Wish(CALLS, "Sunny."))
+    forced = '{"type":"final_answer","content":"'
+    assert model.rest(PROMPT + forced) == 'Sunny."}'
+    call = model.rest(PROMPT)
+    observed = f'{PROMPT}{call}<|im_end|>\n{{"type":"tool_observation"}}\n{ASSISTANT}'
+    assert model.rest(observed) == '{"type":"final_answer","content":"Sunny."}'
+    called = '{"type":"tool_call","name":"'
+    assert StrongModel(Wish()).rest(PROMPT + called) == 'weather.get","arguments":{}}'
+
+
+def test_a_thought_comes_first_and_only_once() -> None:
+    model = StrongModel(Wish(CALLS[:1]), thought="Los Angeles it is.")
+    plain = StrongModel(Wish(CALLS[:1])).rest(PROMPT)
+    whole = f"<think>\nLos Angeles it is.\n</think>\n\n{plain}"
+    for place in range(len(whole) + 1):
+        assert model.rest(PROMPT + whole[:place]) == whole[place:]
+    assert model.rest(f"{PROMPT}<think>\n\n</think>\n\n") == plain
+
+
+def test_tokens_are_its_text_and_likelihoods_are_what_was_asked_for() -> None:
+    model = StrongModel(Wish(CALLS), dialect="hermes", probability=0.9)
+    own = model.rest(PROMPT)
+    assert b"".join(tokens_of(own)) == own.encode()
+    assert b"<tool_call>" in tokens_of(own) and "🐝".encode()[:2] in tokens_of(own)
+    assert text_of(complete(model)) == own
+    (whole,) = complete(model, top_logprobs=5, max_tokens=2)
+    assert (whole.text, whole.finish_reason) == ("<tool_call>\n", "length")
+    assert [len(row) for row in whole.scores] == [5, 5]
+    assert whole.scores[0][0].text == "<tool_call>"
+    assert math.exp(whole.scores[0][0].logprob) == pytest.approx(0.9)
+    assert sum(math.exp(score.logprob) for score in whole.scores[0]) < 1
+    assert (
+        complete(StrongModel(Wish(), serving=Serving(likelihoods=False)), top_logprobs=5)[0].scores
+        == ()
+    )
+    assert spelled(b" a\xff") == "ĠaÿX"[:3]
+
+
+def test_temperature_strays_by_seed_and_it_finds_back() -> None:
+    model = StrongModel(Wish(CALLS), probability=0.8)
+    texts = [text_of(complete(model, temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0] != model.rest(PROMPT)
+    assert text_of(complete(model, temperature=0.0, seed=9)) == model.rest(PROMPT)
+
+
+def test_a_server_that_cuts_native_calls_out_says_tool_calls_and_its_marker_can_be_forbidden() -> (
+    None
+):
+    model = StrongModel(Wish(CALLS[:1]), dialect="hermes", serving=Serving(cuts=True))
+    chunks = complete(model)
+    assert text_of(chunks) == "" and chunks[-1].finish_reason == "tool_calls" and chunks[-1].edited
+    forbidden = {token_id(b"<tool_call>"): -100.0}
+    assert text_of(complete(model, logit_bias=forbidden)) == model.rest(PROMPT)
+    with StrongServer(model) as server:
+        plain = CompletionsBackend(server.url)
+        assert complete(plain)[-1].edited
+        ids = [token_id(b"<tool_call>"), token_id(b"</tool_call>")]
+        assert text_of(
+            complete(CompletionsBackend(server.url, forbidden_tokens=ids))
+        ) == model.rest(PROMPT)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_over_http_it_is_the_same_model(whole: bool) -> None:
+    calls = Wish(CALLS)
+    waited: list[float] = []
+    served = StrongModel(calls, dialect="xml", serving=Serving(whole=whole, latency=0.3))
+    with StrongServer(served, sleep=waited.append) as server:
+        backend = CompletionsBackend(server.url)
+        chunks = complete(backend)
+        scored = complete(backend, top_logprobs=11, max_tokens=3, seed=0)
+        asking = {"prompt": PROMPT, "stream": True}
+        events = httpx.post(f"{server.url}/v1/completions", json=asking).text.count("data: {")
+        assert anyio.run(backend.models) == ("strong",)
+        assert anyio.run(backend.health).status == "ok"
+    assert text_of(chunks) == served.rest(PROMPT)
+    assert events == 2 if whole else events > 20
+    assert chunks[-1].usage == served.serving.usage(served.asked[0])
+    here = complete(StrongModel(calls, dialect="xml"), top_logprobs=11, max_tokens=3, seed=0)
+    assert scored[0].scores == here[0].scores and len(scored[0].scores[0]) == 11
+    assert waited == [0.3, 0.3, 0.3]
+
+
+def test_a_prompt_that_would_kill_a_stock_server_is_marked() -> None:
+    model = StrongModel(Wish(CALLS))
+    first = text_of(complete(model, max_tokens=3))
+    complete(model, PROMPT + first)
+    complete(model, PROMPT + first + " ")
+    assert [asked.deadly for asked in model.asked] == [False, True, False]
+    assert model.asked[1].cached == len(PROMPT + first)
+
+
+@pytest.mark.parametrize(
+    "model", [RandomBytes(), RandomTokens(), Mangled(StrongModel(Wish(CALLS)))]
+)
+def test_models_that_know_nothing_write_the_same_for_the_same_request(model: Served) -> None:
+    one, two = complete(model), complete(model)
+    assert text_of(one) == text_of(two) != text_of(complete(model, PROMPT + " "))
+    assert one[-1].finish_reason in ("stop", "length")
+    assert complete(model, top_logprobs=4, max_tokens=2)[0].finish_reason is not None
+
+
+def test_every_twentieth_byte_is_another() -> None:
+    wish = Wish((ToolCall("note", {"text": "word " * 400}),))
+    strong = StrongModel(wish)
+    tokens = Mangled(strong).tokens(Asked(PROMPT, 9999))
+    mangled = b"".join(token.data for token in tokens)
+    right = strong.rest(PROMPT).encode()
+    assert len(mangled) == len(right)
+    changed = sum(one != other for one, other in zip(mangled, right, strict=True))
+    assert 0.03 < changed / len(right) < 0.07
+
+
+def test_keys_come_in_the_schemas_order_or_another_at_every_depth() -> None:
+    schema = {"properties": {"b": {}, "a": {"items": {"properties": {"y": {}, "x": {}}}}}}
+    value = {"a": [{"x": 1, "y": 2}], "b": 0}
+    assert json.dumps(in_order(value, schema)) == '{"b": 0, "a": [{"y": 2, "x": 1}]}'
+    many = {"o": {str(n): n for n in range(9)}}
+    other = shuffled(many, random.Random(1))
+    assert other == many and list(other["o"]) != list(many["o"])

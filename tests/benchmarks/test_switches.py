@@ -1,0 +1,318 @@
+"""Every switch of the benchmarks that ask a model changes what it says it changes.
+
+A switch that nothing reads makes all rows alike, and tables of them say what is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.evaluate.bfcl_score import score
+from mlx_tools.messages import ToolCall
+from mlx_tools.prompt import opening
+from mlx_tools.prompt.words import WRITTEN_STYLES
+from tests.evaluate.questions import make_wheel
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def script(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def strong(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What `strong` keeps of a few questions: figures, and a line for each."""
+    out, lines = tmp_path / "out.json", tmp_path / "lines.jsonl"
+    always = ["--wheel", str(make_wheel(tmp_path / "bfcl.whl")), "--mistaken", "0"]
+    always += ["--category", "multiple,irrelevance", "--limit", "2"]
+    always += ["--strategy", "free", "--style", "jsonl", "--rows", "base"]
+    script("strong").main([*always, *options, "--out", str(out), "--lines", str(lines)])
+    return json.loads(out.read_text()), [
+        json.loads(line) for line in lines.read_text().splitlines()
+    ]
+
+
+def completions(lines: Sequence[dict[str, Any]]) -> list[str]:
+    return [line["completion"] for line in lines]
+
+
+# --- strong -------------------------------------------------------------------------------------
+
+
+def test_figures_are_of_what_was_asked_and_keep_what_was_wished(tmp_path: Path) -> None:
+    found, lines = strong(tmp_path)
+    assert [(line["category"], line["as_wished"]) for line in lines] == [
+        ("multiple", True),
+        ("multiple", True),
+        ("irrelevance", True),
+    ]
+    (row,) = found["rows"]
+    assert row["of"]["multiple"]["as_wished"] == row["of"]["multiple"]["requests"] == 2
+    (first, _) = found["wishes"]["multiple"].values()
+    assert first == {"right": True, "calls": lines[0]["calls"]} and lines[0]["correct"]
+    assert found["options"]["limit"] == 2
+
+
+def habits() -> list[str]:
+    return [
+        "hermes",
+        "blanks",
+        "indented",
+        "escapes",
+        "no likelihoods",
+        "whole",
+        "shuffled",
+        "stubborn",
+    ]
+
+
+def test_all_habits_are_tested_here() -> None:
+    assert habits() == list(script("strong").HABITS)
+
+
+@pytest.mark.parametrize("name", habits())
+def test_each_habit_changes_what_a_model_writes_or_how_it_is_served(name: str) -> None:
+    strong, strong_model = script("strong"), script("strong_model")
+    items = script("questions").fresh_questions()
+    known = "es-6" if name == "escapes" else "en-2"  # a name that is not ASCII; four arguments
+    item = next(one for one in items if one.id == known)
+    case = strong.Case(item, script("questions").wanted(item, mistaken=0))
+    options = argparse.Namespace(model="strong", latency=0.0, probability=0.97, seed=0)
+
+    def seen(row: Any) -> tuple[Any, ...]:
+        model = strong.model_for(case, row, options)
+        written = []
+        for begun in ("", '{"type":"'):
+            asked = strong_model.Asked(f"<|im_start|>assistant\n{begun}", likely=3)
+            written += [token.data for token in model.tokens(asked)]
+        return *written, model.serving.whole, model.serving.likelihoods
+
+    base = strong.Row()
+    assert seen(replace(base, **strong.HABITS[name])) != seen(base)
+    assert replace(base, **strong.HABITS[name]).habits.endswith(name)
+    several = replace(base, **strong.ALL)
+    assert set(several.habits.split(", ")) > {"hermes", "shuffled"}
+
+
+def test_a_strategy_and_a_style_change_what_is_asked(tmp_path: Path) -> None:
+    _, free = strong(tmp_path, "--rows", "hermes")
+    _, guided = strong(tmp_path, "--rows", "hermes", "--strategy", "guided")
+    _, xml = strong(tmp_path, "--style", "xml")
+    assert completions(free)[0].startswith("<tool_call>\n{")
+    assert completions(guided)[0].startswith('{"type":"')
+    assert completions(xml)[0].startswith("<tool_call>{")
+    assert free[0]["strategy"] != guided[0]["strategy"] and xml[0]["row"]["style"] == "xml"
+
+
+def test_other_questions_by_limit_and_seed_and_wrong_wishes_by_how_many(tmp_path: Path) -> None:
+    by = [
+        strong(tmp_path, "--category", "simple_python", *more)[1]
+        for more in ((), ("--seed", "5"), ("--limit", "5"), ("--mistaken", "1"))
+    ]
+    ids = [[line["id"] for line in lines] for lines in by]
+    assert ids[0] != ids[1] and ids[2][:2] == ids[0] == ids[3] and len(ids[2]) == 5
+    assert [line["wish_right"] for line in by[3]] == [False, False]
+    assert [(line["as_wished"], line["correct"]) for line in by[3]] == [(True, False)] * 2
+
+
+def test_over_http_with_latency_it_takes_longer_and_comes_to_the_same(tmp_path: Path) -> None:
+    _, here = strong(tmp_path)
+    _, there = strong(tmp_path, "--http", "--latency", "0.05")
+    assert completions(here) == completions(there)
+    assert all(line["seconds"] >= 0.05 for line in there)
+
+
+@pytest.mark.parametrize("model", ["bytes", "tokens", "mangled"])
+def test_models_that_know_nothing_are_held_to_validity(tmp_path: Path, model: str) -> None:
+    found, lines = strong(tmp_path, "--model", model, "--limit", "4", "--rows", "base")
+    _, known = strong(tmp_path, "--limit", "4")
+    assert completions(lines) != completions(known)
+    assert found["options"]["model"] == model
+    assert sum(line["unfit"] for line in lines) == 0
+
+
+def test_a_probability_is_that_of_each_token(tmp_path: Path) -> None:
+    strong = script("strong")
+    item = script("questions").fresh_questions()[0]
+    case = strong.Case(item, script("questions").wanted(item))
+    asked = script("strong_model").Asked("x", likely=1)
+    logarithms = []
+    for probability in (0.97, 0.99999):
+        options = argparse.Namespace(model="strong", latency=0, probability=probability, seed=0)
+        token = next(iter(strong.model_for(case, strong.Row(), options).tokens(asked)))
+        logarithms.append(token.likely[0][1])
+    assert logarithms[0] < logarithms[1] < 0
+
+
+def test_values_that_nobody_wrote_are_told() -> None:
+    strong, model = script("strong"), script("strong_model")
+    served = model.StrongModel(model.Wish())
+    served.serving.asked += [
+        model.Asked("p", written='{"city":"Los An', offered=["gel"]),
+        model.Asked("q", written='es, CA","days":3}'),
+    ]
+    specs = script("questions").fresh_questions()[0].tools
+    name = next(iter(specs))
+    proposal = strong.Proposal(tools=specs, requests=2)
+
+    def invented(**arguments: Any) -> list[str]:
+        return list(strong.invented(ToolCall(name, arguments), proposal, served))
+
+    assert invented(city="Los Angeles, CA", days=3, kind="glass") == []
+    assert invented(city="Oslo", days=31) == ["Oslo", "31"]
+
+
+# --- the fresh questions ------------------------------------------------------------------------
+
+
+def test_the_fresh_questions_are_sixty_in_four_languages_and_can_be_answered() -> None:
+    questions = script("questions")
+    items = questions.fresh_questions()
+    assert len(items) == len({item.id for item in items}) == len({i.question for i in items}) == 60
+    assert {name: len([i for i in items if i.category == name]) for name in questions.FRESH} == {
+        f"fresh_{kind}_{language}": count
+        for language in ("en", "de", "fr", "es")
+        for kind, count in (("multiple", 9), ("parallel", 2), ("irrelevance", 4))
+    }
+    for item in items:
+        wish = questions.wanted(item, mistaken=0)
+        assert wish.right and score(item.category, item.functions, wish.calls, item.answers).correct
+        assert bool(wish.calls) == ("irrelevance" not in item.category)
+        wrong = questions.wanted(item, mistaken=1)
+        assert not wrong.right and not questions.same_calls(wrong.calls, wish.calls)
+
+
+def test_calls_are_the_same_where_their_values_are() -> None:
+    same = script("questions").same_calls
+
+    def call(**arguments: Any) -> list[ToolCall]:
+        return [ToolCall("f", arguments)]
+
+    assert same(call(a=1, b=[{"c": 2.0}]), call(b=[{"c": 2}], a=1.0))
+    for other in (call(a=True), call(a="1"), call(a=[1]), call(), [*call(a=1), *call(a=1)]):
+        assert not same(call(a=1), other)
+
+
+# --- ablation -----------------------------------------------------------------------------------
+
+
+ROWS = ["free", "guided", *(f"style {style}" for style in WRITTEN_STYLES[1:]), "no examples"]
+
+
+def test_all_rows_are_tested_here() -> None:
+    assert ["auto", *ROWS] == list(script("ablation").ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_row_of_the_ablation_asks_for_something_else(name: str) -> None:
+    ablation = script("ablation")
+
+    async def prints() -> list[Any]:
+        return [await ablation.fingerprint(ablation.ROWS[one]) for one in ("auto", name)]
+
+    try:
+        first, other = anyio.run(prints)
+    finally:
+        assert opening.build_examples.__name__ == "build_examples"
+    assert first != other
+
+
+def test_a_switch_that_changes_nothing_is_not_measured() -> None:
+    ablation = script("ablation")
+    rows = {"auto": ablation.Row(), "idle": ablation.Row({"tool_choice": "auto"})}
+    with pytest.raises(SystemExit, match="idle: this switch changes nothing"):
+        anyio.run(ablation.check, ["auto", "idle"], rows)
+    anyio.run(ablation.check, ["style xml", "no examples"])
+
+
+def test_a_mute_model_gets_nothing_but_the_questions_without_calls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel, out = make_wheel(tmp_path / "bfcl.whl"), tmp_path / "out.jsonl"
+    options = ["--wheel", str(wheel), "--half", "all", "--limit", "2", "--out", str(out)]
+    options += ["--category", "multiple,fresh_irrelevance_de", "--rows", "auto,style xml"]
+    script("ablation").main(options)
+    said = capsys.readouterr().out
+    assert "0 of 2 (0-66 %)" in said and "style xml" in said
+    header, *lines = map(json.loads, out.read_text().splitlines())
+    assert [(line["category"], line["strategy"]) for line in lines] == [
+        (category, row)
+        for row in ("auto", "style xml")
+        for category in ("multiple",) * 2 + ("fresh_irrelevance_de",) * 2
+    ]
+    assert all(line["calls"] == [] for line in lines)
+    script("ablation").main(options)  # nothing is asked again
+    assert len(out.read_text().splitlines()) == 9
+    assert capsys.readouterr().out == said and header["benchmark"] == "ablation"
+
+
+# --- second_server ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("switch", "differs"),
+    [
+        (("--chat-format", "llama3"), "prompt"),
+        (("--max-tokens", "33"), "max_tokens"),
+        (("--strategies", "guided"), "prompt"),
+        (("--categories", "simple_python"), "prompt"),
+        (("--seed", "3"), "prompt"),
+    ],
+)
+def test_the_second_servers_switches_reach_the_server(
+    tmp_path: Path, switch: tuple[str, str], differs: str
+) -> None:
+    second, model = script("second_server"), script("strong_model")
+    wheel = str(make_wheel(tmp_path / "bfcl.whl"))
+
+    def asked(*more: str) -> list[Any]:
+        command = ["--wheel", wheel, "--servers", "none", "--half", "all", "--limit", "1"]
+        with model.StrongServer(model.StrongModel(model.Wish())) as server:
+            command += ["--url", server.url, "--categories", "multiple", "--strategies", "free"]
+            command += ["--chat-format", "chatml", "--out", str(tmp_path / "out"), *more]
+            second.main(command)
+            return [body[differs] for body in server.bodies]
+
+    assert asked(*switch) != asked()
+
+
+# --- all scripts --------------------------------------------------------------------------------
+
+
+SCRIPTS = [*sorted(BENCHMARKS.glob("*.py")), *sorted(BENCHMARKS.glob("bfcl_official/*.py"))]
+
+
+def options_of(tree: ast.Module) -> set[str]:
+    """The names under which a script's options are parsed."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            if node.func.attr == "add_argument" and texts:
+                named = {one.arg: one.value for one in node.keywords}.get("dest")
+                name = named.value if isinstance(named, ast.Constant) else str(texts[-1])
+                found.add(str(name).lstrip("-").replace("-", "_"))
+    return found
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_option_of_a_script_is_read(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    read |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert options_of(tree) <= read
