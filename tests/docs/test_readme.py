@@ -60,7 +60,6 @@ NO_SERVER = "127.0.0.1:9"
 VERDICT = json.loads((ROOT / "config" / "verdicts" / "smollm2-135m.json").read_text("utf-8"))
 MODEL_SETTINGS = {
     "MLX_TOOLS_MODEL_STRATEGY": VERDICT["strategy"],
-    "MLX_TOOLS_MODEL_REQUEST_WEIGHT": str(VERDICT["request_weight"]),
     "MLX_TOOLS_LIMITS_COMPLETION_TIMEOUT_MS": "250000",
 }
 """A server at an address does not say which model it runs. And the machine of the tests may have
@@ -178,19 +177,17 @@ class Runner:
 
     folder: Path
     address: str
-    bin: Path | None = None
-
-    @property
-    def python(self) -> str:
-        return sys.executable if self.bin is None else str(self.bin / "python")
+    bin: Path
+    python: str = sys.executable
 
     def environment(self) -> dict[str, str]:
         home = self.folder.parent / "home"
         home.mkdir(exist_ok=True)
-        places = [*([self.bin] if self.bin else []), Path(sys.executable).parent]
+        places = [self.bin, Path(sys.executable).parent]
         return {
             "HOME": str(home),
             "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT),
             "MLX_TOOLS_BACKEND_URL": f"http://{self.address}",
             "COLUMNS": "100",
             "LANG": "C.UTF-8",
@@ -253,6 +250,13 @@ SCRIPTS = {
 }
 
 
+def write_script(folder: Path, name: str, python: str) -> None:
+    """The program ``name``, of the tree that is tested, whatever is installed."""
+    script = folder / name
+    script.write_text(f"#!{python}\nimport sys\n\n{SCRIPTS[name]}\n")
+    script.chmod(0o755)
+
+
 @pytest.fixture
 def own_environment(tmp_path: Path) -> Path:
     """The programs of an environment into which a page may install something: it finds all that the
@@ -260,14 +264,12 @@ def own_environment(tmp_path: Path) -> Path:
     folder = tmp_path / "venv"
     venv.create(folder, symlinks=True)
     paths = sysconfig.get_paths("venv", {"base": str(folder), "platbase": str(folder)})
-    outer = f"import site, sys; sys.path.insert(0, {str(ROOT)!r}); "
-    outer += f"site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
+    outer = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     Path(paths["purelib"], "outer.pth").write_text(outer, encoding="utf-8")
-    for name, text in SCRIPTS.items():
-        script = Path(paths["scripts"], name)
-        script.write_text(f"#!{paths['scripts']}/python\nimport sys\n\n{text}\n")
-        script.chmod(0o755)
-    return Path(paths["scripts"])
+    scripts = Path(paths["scripts"])
+    for name in SCRIPTS:
+        write_script(scripts, name, str(scripts / "python"))
+    return scripts
 
 
 @pytest.fixture
@@ -279,8 +281,13 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Section]
         if section.needs_model:
             url = str(request.getfixturevalue("real_server"))
             address = url.removeprefix("http://").rstrip("/")
-        own = request.getfixturevalue("own_environment") if section.installs else None
-        return Runner(folder, address, own)
+        if section.installs:
+            own = request.getfixturevalue("own_environment")
+            return Runner(folder, address, own, str(own / "python"))
+        scripts = tmp_path / "bin"
+        scripts.mkdir()
+        write_script(scripts, "mlx-tools", sys.executable)
+        return Runner(folder, address, scripts)
 
     return make
 
