@@ -156,7 +156,8 @@ def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) ->
     registry = Registry.builtin(notes=tmp_path / "notes")
     for text in strings:
         title = text if has_a_title(text) else "Nothing to see"
-        made = call(registry, "notes_create", {"title": title, "content": text}, preset="notes")
+        arguments = {"title": title, "content": text}
+        made = call(registry, "notes_create", arguments, preset="notes", ask_effects=())
         assert made.status == "ok", (text, made.error)
     files = tree(tmp_path)
     assert all(name.startswith("notes/") and name.count("/") == 1 for name in files)
