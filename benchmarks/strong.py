@@ -335,7 +335,8 @@ def _leaves(value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         yield value
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield f"{value:g}" if math.isfinite(value) else str(value)
+        is_whole = math.isfinite(value) and value == int(value)
+        yield str(int(value)) if is_whole else repr(value)
 
 
 def _made_of(value: str, texts: Sequence[str], pieces: int) -> bool:

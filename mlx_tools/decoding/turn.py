@@ -26,6 +26,8 @@ from mlx_tools.protocol import (
     Reader,
     Reading,
     ReadingRules,
+    call_mark_begins,
+    find_call_mark,
     forcing_prefix,
     judge,
     opening,
@@ -66,8 +68,6 @@ _BEGUN: Final = re.compile(
 )
 """What may go on to be the beginning of a message, at the end of a text."""
 
-_ANY_MARK: Final = "|".join({re.escape(dialect.open) for dialect in DIALECTS if not dialect.line})
-_MARK: Final = re.compile(rf"(?:[ \t\r\n]++|</tool_call>|```[a-z]*+)*+({_ANY_MARK})")
 _CLOSE_MARKS: Final = "|".join({re.escape(d.close) for d in _JSON_DIALECTS.values() if d.close})
 _BETWEEN: Final = re.compile(rf"(?:[ \t\r\n,;\]]++|{_CLOSE_MARKS})*+")
 _NEXT_IN_ARRAY: Final = re.compile(r"[ \t\r\n,;]*+(?={)")
@@ -330,12 +330,14 @@ class HeldTurn:
         if self._free:
             self._read_on(len(text), deltas)
             return False
-        anew = self._guided and self._messages and opening(self._rules.style)
-        if anew and (mark := _MARK.match(text, self._after)):
-            self._read_on(mark.start(1), deltas)
-            if not self.closing:
-                deltas += self._begin_call_anew(mark.start(1))
-            return False
+        if self._guided and self._messages and opening(self._rules.style):
+            if (own := find_call_mark(text, self._after, self._known)) is not None:
+                self._read_on(own, deltas)
+                if not self.closing:
+                    deltas += self._begin_call_anew(own)
+                return False
+            if call_mark_begins(text, self._after):
+                return False
         more = _NEXT_IN_ARRAY.match(text, self._after) if self._dialect is not None else None
         if more is not None and more.end() >= self._searched:
             return self._begins(more.end() + 1, self._dialect, deltas)
@@ -421,15 +423,14 @@ class HeldTurn:
     # --- mending --------------------------------------------------------------------------------
 
     def _misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
-        if self._guided and _MARK.match(self._whole[boundary:].lstrip('"')):
+        rest = self._whole[boundary:].lstrip('"')
+        if self._guided and find_call_mark(rest, 0, self._known) is not None:
             # The model begins a call in a form of its own: so it is read.
             return self._as_written(self._whole[boundary:].lstrip('" \t\r\n'))
         if kind == "name":
             is_data = self._dialect is not None and self._dialect is self._bare
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
-            if (
-                self._renamed or is_data
-            ):  # it is the model's word: validation tells it that there is no such
+            if self._renamed or is_data:  # the model's word: validation tells it there is no such
                 self._object, self._free = None, True
                 return self._go_on()
             self._renamed = True

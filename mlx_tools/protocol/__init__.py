@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from mlx_tools.protocol.canonical import canonical
 from mlx_tools.protocol.coerce import COERCIONS
-from mlx_tools.protocol.dialects import DIALECT_MARKS, DIALECTS, Dialect
+from mlx_tools.protocol.dialects import (
+    DIALECT_MARKS,
+    DIALECTS,
+    Dialect,
+    call_mark_begins,
+    find_call_mark,
+)
 from mlx_tools.protocol.echo import calls_in
 from mlx_tools.protocol.read import read
 from mlx_tools.protocol.repair import REPAIRS
@@ -51,9 +57,11 @@ __all__ = [
     "Reading",
     "ReadingRules",
     "Style",
+    "call_mark_begins",
     "calls_in",
     "canonical",
     "check_parameters",
+    "find_call_mark",
     "fits_within",
     "forcing_prefix",
     "judge",

@@ -41,6 +41,14 @@ _M3: Final = "]<]minimax[>["
 _TAG_OPENS: Final = frozenset(("<function=", "<function name="))
 """Marks that are the beginning of a call's own tag."""
 
+_ONE_A_LINE: Final = frozenset(("react", "call", "harmony"))
+"""Families whose every call has a line or a message, and the mark, of its own."""
+
+_NEXT_MESSAGE: Final = re.compile(
+    r"(?:(?!<\|message)[^\n{])*?\bto=([\w.$-]+)(?:(?!<\|message)[^\n{])*<\|message"
+)
+_MOST_HEADER: Final = 200
+
 _OPENING: Final = literals(
     *(
         dialect.open
@@ -161,8 +169,11 @@ class Run:
             yield from self._line_form()
         else:
             yield from self._call()
+        again = self._call
+        if self._dialect.name in _ONE_A_LINE:
+            again = self._line_form if self._dialect.line else self._message
         while self.calls and self.cut is None and (yield from self._goes_on()):
-            yield from self._call()
+            yield from again()
 
     def _add(self, name: str, arguments: Any, *repairs: str, call_id: str | None = None) -> None:
         if not isinstance(arguments, Mapping):
@@ -223,6 +234,8 @@ class Run:
 
     def _another(self, char: str) -> Steps[bool]:
         """Whether a call stands here that has no opening mark of its own."""
+        if self._dialect.name in _ONE_A_LINE:
+            return (yield from self._is_marked_again())
         ahead = yield from self._source.ahead(len("<｜DSML｜invoke name="))
         if _CALL_TAG.match(ahead):
             return True
@@ -233,6 +246,25 @@ class Run:
         if self._dialect.body == "literal":
             return ahead.startswith("call:")
         return self._dialect.name in ("olmo3", "gemma3") and bool(_NAME.match(char))
+
+    def _is_marked_again(self) -> Steps[bool]:
+        """Past the mark of a line, or before the header, that calls another known tool."""
+        source = self._source
+        here = source.size
+        if self._dialect.name == "harmony":
+            begun = yield from source.mark(literals("<|start|>", "<|channel|>"))
+            source.put_back(here)
+            ahead = (yield from source.ahead(_MOST_HEADER)) if begun else ""
+            found = _NEXT_MESSAGE.match(ahead)
+            return found is not None and self.known(found[1].removeprefix("functions."))
+        if not (yield from source.mark(literals(self._dialect.open))):
+            return False
+        behind = source.size
+        yield from source.space(lines=False)
+        name = yield from source.match(_NAME, _MOST_NAME)
+        again = self.known(name)
+        source.put_back(behind if again else here)
+        return again
 
     def _ended(self) -> Steps[bool]:
         """After the last call: whether prose follows in its line, or another call after it."""
@@ -731,6 +763,7 @@ class Run:
     def _message(self) -> Steps[None]:
         """The header of a message, up to its text: a call where it is for a tool."""
         source = self._source
+        begin = source.size if self.calls else 0  # of the header, its mark with it
         try:
             _, end = yield from source.until(_HEADER_END)
         except CutOff:
@@ -738,7 +771,7 @@ class Run:
             raise
         if end == "\n":
             raise Fault("a message is due after its header")
-        head = "".join(source.taken)
+        head = "".join(source.taken)[begin:]
         to = re.search(r"\bto=([\w.$-]+)", head)
         channel = re.search(r"<\|channel\|>\s*(\w+)", head)
         self.end = source.size

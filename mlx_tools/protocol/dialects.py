@@ -6,6 +6,8 @@ marks is read by few readers, chosen by ``body``; see `mlx_tools.protocol.bodies
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -264,3 +266,28 @@ DIALECT_MARKS: Final[tuple[str, ...]] = tuple(
     )
 )
 """Every mark of every family that is no ordinary word: for prompts to break in foreign text."""
+
+
+_WRAPPING: Final = r"(?:[ \t\r\n]++|</tool_call>|```(?!tool_)[a-z]*+)*+"
+_LINE_MARKS: Final = "|".join(re.escape(one.open) for one in DIALECTS if one.line)
+_LINE_MARKS_BEGUN: Final = "|".join(
+    re.escape(one.open[:size]) for one in DIALECTS if one.line for size in range(len(one.open))
+)
+_MARKS: Final = "|".join({re.escape(one.open) for one in DIALECTS if not one.line})
+_NAMED: Final = rf"(?:{_LINE_MARKS})[ \t]*+(?P<name>[\w.$-]*+)"
+_CALL_MARK: Final = re.compile(rf"{_WRAPPING}(?P<call>{_MARKS}|{_NAMED}(?=[^\w.$-]))")
+_CALL_MARK_BEGUN: Final = re.compile(rf"{_WRAPPING}(?:{_LINE_MARKS_BEGUN}|{_NAMED})\Z")
+
+
+def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int | None:
+    """Where a family's opening mark stands at ``begin``, wrapping aside, None where none does; a
+    mark that may stand in prose counts before a name alone for which ``known`` gives something."""
+    found = _CALL_MARK.match(text, begin)
+    if found is None or (found["name"] is not None and not known(found["name"])):
+        return None
+    return found.start("call")
+
+
+def call_mark_begins(text: str, begin: int) -> bool:
+    """Whether the text from ``begin`` on may go on to be a mark that may stand in prose."""
+    return _CALL_MARK_BEGUN.match(text, begin) is not None

@@ -165,6 +165,7 @@ def test_values_that_nobody_wrote_are_told() -> None:
     served.serving.asked += [
         model.Asked("p", written='{"city":"Los An', offered=["gel"]),
         model.Asked("q", written='es, CA","days":3}'),
+        model.Asked("r", written='{"days":1267000000.0'),
     ]
     specs = script("questions").fresh_questions()[0].tools
     name = next(iter(specs))
@@ -174,7 +175,8 @@ def test_values_that_nobody_wrote_are_told() -> None:
         return list(strong.invented(ToolCall(name, arguments), proposal, served))
 
     assert invented(city="Los Angeles, CA", days=3, kind="glass") == []
-    assert invented(city="Oslo", days=31) == ["Oslo", "31"]
+    assert invented(days=1_267_000_000.0) == []
+    assert invented(city="Oslo", days=45) == ["Oslo", "45"]
 
 
 # --- the fresh questions ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strong_model import Mangled, RandomBytes, RandomTokens, Serving, StrongModel, Wish
+from strong_text import DIALECTS
 
 from mlx_tools import Limits, tool
 from mlx_tools.decoding import Draw, HeldTurn, Score
@@ -43,6 +44,7 @@ def halt() -> str:
 SPECS = {"weather": weather.spec, "halt": halt.spec}
 CALL = '{"type":"tool_call","name":"weather","arguments":'
 OSLO = CALL + '{"city":"Oslo"}}'
+ROME = {"city": "Rome", "days": 2}
 Tokens = Sequence[tuple[str, float]]
 
 
@@ -303,6 +305,23 @@ def propose(
     return anyio.run(
         lambda: Proposer(backend, settings=chosen, limits=Limits(max_tokens=4000))("Hm?", specs)
     )
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize(
+    ("strategy", "style"), [("auto", "jsonl"), ("guided", "jsonl"), ("guided", "markdown-json")]
+)
+def test_several_calls_come_out_as_wished_in_any_dialect(
+    strategy: Strategy, style: Style, dialect: str, streamed: bool
+) -> None:
+    if (strategy, dialect) == ("guided", "bare"):
+        pytest.skip("objects without a mark are calls alone where nothing else stands")
+    wished = ToolCall("weather", {"city": "Oslo"}), ToolCall("halt", {}), ToolCall("weather", ROME)
+    model = StrongModel(Wish(wished), dialect=dialect, serving=Serving(whole=not streamed))
+    found = propose(model, SPECS, strategy, style)
+    assert [(c.name, c.arguments) for c in found.calls] == [(c.name, c.arguments) for c in wished]
+    assert found.requests <= (1 if strategy == "auto" else 4)
 
 
 @settings(max_examples=60)

@@ -73,16 +73,17 @@ def _named(dialect: Dialect, calls: list[Call]) -> str:
             each = (f"{begin}functions.{n}:{i}{part}{b}{end}" for i, (n, b) in numbered)
             return dialect.open + "".join(each) + dialect.close
         case "harmony":
-            name, body = written[0]
-            to = f"commentary to=functions.{name} <|constrain|>json<|message|>"
-            return f"{dialect.open}{to}{body}{dialect.close}"
+            to = "commentary to=functions.{} <|constrain|>json<|message|>"
+            each = (f"{dialect.open}{to.format(n)}{b}{dialect.close}" for n, b in written)
+            return "<|start|>assistant".join(each)
         case "llama3_function":
             return "".join(f"<function={name}>{body}</function>" for name, body in written)
         case "functionary":
             return ">>>".join(f"{name}\n{body}" for name, body in written)
         case "react":
-            return f"Action: {written[0][0]}\nAction Input: {written[0][1]}\nObservation: so"
-    return f"call: {written[0][0]}({written[0][1]})"
+            each = (f"Action: {name}\nAction Input: {body}\n" for name, body in written)
+            return "".join(each) + "Observation: so"
+    return "\n".join(f"call: {name}({body})" for name, body in written)
 
 
 def _python(dialect: Dialect, calls: list[Call]) -> str:
@@ -192,7 +193,7 @@ WRITERS: Mapping[str, Callable[[Dialect, list[Call]], str]] = {
     "pairs": _pairs,
     "literal": _literal,
 }
-SINGLE = frozenset(("harmony", "react", "call", "llama3_builtin"))
+SINGLE = frozenset(("llama3_builtin",))
 """Families that write one call a turn."""
 
 
