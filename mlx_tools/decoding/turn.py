@@ -42,7 +42,7 @@ from mlx_tools.tools.grammar import compilable
 MAX_MENDS: Final = 8
 """So often may one turn be mended."""
 
-MAX_QUOTES: Final = 64
+MAX_QUOTES: Final = 200
 """So many quotes of an answer are escaped for the model."""
 
 LONGEST_TOKEN: Final = 32
