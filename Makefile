@@ -29,7 +29,7 @@ test: $(READY) ## The default tests: everything but the slow ones
 test-slow: $(READY) ## The slow tests alone
 	$(BIN)/pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
 
-check: $(READY) ## Lint, format, types, import floors, repository hygiene
+check: $(READY) ## Lint, format, types, import order, repository hygiene
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -43,6 +43,7 @@ docs: $(READY) ## Write what is generated in docs/
 	$(BIN)/python scripts/import_diagram.py
 	$(BIN)/python scripts/settings_table.py
 	$(BIN)/python scripts/commands_table.py
+	$(BIN)/python scripts/counts.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \

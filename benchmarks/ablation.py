@@ -30,20 +30,19 @@ from questions import categories_of, questions
 from strong_model import Mangled, StrongModel, Wish
 
 from mlx_tools import Limits, RunSettings
+from mlx_tools.app.proposal import Proposer
+from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.backends import CompletionsBackend
-from mlx_tools.backends.base import Backend, Chunk, CompletionRequest, TokenScore
 from mlx_tools.backends.choose import look_at
+from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest, TokenScore
+from mlx_tools.backends.router import find_served_format
+from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel
-from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.runner import described, run_bfcl
-from mlx_tools.evaluate.statistics import Share, mcnemar
-from mlx_tools.messages import ToolCall
+from mlx_tools.evaluate.results_file import Results
+from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.prompt import NAMED_FORMATS, opening
 from mlx_tools.prompt.words import WRITTEN_STYLES
-from mlx_tools.proposal import Proposer
-from mlx_tools.router import find_served_format
-from mlx_tools.spec import ToolSpec
-from mlx_tools.verdicts import FoundVerdict
 
 CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh"
 

@@ -20,15 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_tools import data
 from mlx_tools.backends import CompletionRequest, LocalBackend
-from mlx_tools.decoding.grammar import Grammar, grammar_for
-from mlx_tools.models import DEFAULT, model_path, read_model_files
+from mlx_tools.backends.models import DEFAULT, model_path, read_model_files
+from mlx_tools.backends.router import find_chat_format
+from mlx_tools.decoding.constraints import Grammar, grammar_for
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Neutraliser, Prompt, build_examples, build_system
 from mlx_tools.protocol import ReadingRules, judge, read
-from mlx_tools.records import UserRecord
-from mlx_tools.router import find_chat_format
-from mlx_tools.spec import ToolSpec
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.transcript.records import UserRecord
 
 MAX_TOKENS = 200
 
@@ -90,7 +90,7 @@ class Row:
 
 def prompts(folder: Path) -> list[str]:
     """The questions as a session would ask them."""
-    words = data.load_words()
+    words = load_words()
     files = read_model_files(folder, folder.name)
     chat_format = find_chat_format(files=files, model=folder.name).chat_format
     neutraliser = Neutraliser(chat_format.control_tokens)

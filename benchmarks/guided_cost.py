@@ -36,10 +36,10 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.models import DEFAULT, model_path, read_model_files
-from mlx_tools.records import CompletionRecord, Record, UserRecord
-from mlx_tools.router import find_chat_format
-from mlx_tools.transcript import load
+from mlx_tools.backends.models import DEFAULT, model_path, read_model_files
+from mlx_tools.backends.router import find_chat_format
+from mlx_tools.store.transcript import load
+from mlx_tools.transcript.records import CompletionRecord, Record, UserRecord
 
 HERE = Path(__file__).resolve().parent
 

@@ -24,12 +24,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from mlx_tools.toolbox.web.body import Body
+from mlx_tools.toolbox.web.fetch import FetchedPage
+from mlx_tools.toolbox.web.media import Media
+from mlx_tools.toolbox.web.page import CPU_SECONDS, MAX_TEXT, MEMORY_MB, told_of
+from mlx_tools.toolbox.web.urls import read_url
 from mlx_tools.tools import ToolError
-from mlx_tools.tools.web.body import Body
-from mlx_tools.tools.web.fetch import Page
-from mlx_tools.tools.web.media import Media
-from mlx_tools.tools.web.page import CPU_SECONDS, MAX_TEXT, MEMORY_MB, told_of
-from mlx_tools.tools.web.urls import read_url
 
 MOST_BYTES = 1_000_000
 SECONDS = 60.0
@@ -130,7 +130,7 @@ KINDS: dict[str, Kind] = {
 async def read(html: str) -> tuple[str, float, int]:
     """How reading a page ended, the seconds it took, and how many characters came of it."""
     media = Media("text/html", "html", "utf-8")
-    page = Page(read_url("https://example.org/"), media, Body(html.encode(), cut=False))
+    page = FetchedPage(read_url("https://example.org/"), media, Body(html.encode(), cut=False))
     started = perf_counter()
     try:
         told = await told_of(page, SECONDS)

@@ -91,18 +91,18 @@ def fetched(package: str, folder: Path) -> Path:
 
 def documents(corpus: Path) -> Iterator[tuple[str, str, str]]:
     """Path, title and text of every file, as the knowledge base reads them."""
-    from mlx_tools.kb.documents import Unreadable, read_document
+    from mlx_tools.toolbox.kb.documents import UnreadableFile, read_document
 
     for path in sorted(p for p in corpus.rglob("*") if p.is_file()):
         try:
             document = read_document(path.name, path.read_bytes())
-        except Unreadable:
+        except UnreadableFile:
             continue
         yield str(path.relative_to(corpus)), document.title, document.text
 
 
 def knowledge_base(corpus: Path, folder: Path) -> Ask:
-    from mlx_tools.kb import KnowledgeBase
+    from mlx_tools.toolbox.kb import KnowledgeBase
 
     base = KnowledgeBase(folder / "kb.sqlite3")
     base.add([corpus])
@@ -159,7 +159,7 @@ def bm25s_index(corpus: Path, folder: Path) -> Ask:
 
 
 def plain_grep(corpus: Path, folder: Path) -> Ask:
-    from mlx_tools.lexical import is_common
+    from mlx_tools.prompt.lexical import is_common
 
     known: dict[str, dict[str, int]] = {}
 
@@ -239,7 +239,7 @@ def again(corpus: Path, folder: Path) -> dict[str, Any]:
     """A second add after a few changes: what was touched, and how long that took."""
     import sqlite3
 
-    from mlx_tools.kb import KnowledgeBase
+    from mlx_tools.toolbox.kb import KnowledgeBase
 
     base = KnowledgeBase(folder / "again.sqlite3")
 

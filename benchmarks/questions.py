@@ -20,7 +20,7 @@ from typing import Any, Final
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, load_items, sample
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import ToolCall
-from mlx_tools.prompt.sample import fits, sample_arguments
+from mlx_tools.schema.sample import fits, sample_arguments
 
 FRESH_FILE: Final = Path(__file__).resolve().parent / "call_quality" / "fresh_questions.toml"
 LANGUAGES: Final = ("en", "de", "fr", "es")

@@ -39,23 +39,23 @@ from pathlib import Path
 from typing import Any
 
 from mlx_tools import Limits, RunSettings, __version__
+from mlx_tools.app.proposal import Proposer
+from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.backends import CompletionsBackend, ServerBackend
-from mlx_tools.backends.base import CompletionRequest
 from mlx_tools.backends.choose import look_at
-from mlx_tools.backends.process import free_port
+from mlx_tools.backends.interface import CompletionRequest
+from mlx_tools.backends.models import DEFAULT, pull_model, read_model_files
+from mlx_tools.backends.models.download import fetch, file_sha256
+from mlx_tools.backends.models.embedded import SMOLLM2
+from mlx_tools.backends.router import find_chat_format, find_served_format
+from mlx_tools.backends.server_process import free_port
+from mlx_tools.backends.verdicts import FoundVerdict
 from mlx_tools.backends.whole import ask_whole
+from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, sample
-from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.runner import described, run_bfcl
-from mlx_tools.evaluate.statistics import Share, mcnemar
-from mlx_tools.models import DEFAULT, pull_model, read_model_files
-from mlx_tools.models.embedded import SMOLLM2
-from mlx_tools.models.fetch import fetch, file_sha256
+from mlx_tools.evaluate.results_file import Results
 from mlx_tools.paths import cache_dir, private_dir
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.proposal import Proposer
-from mlx_tools.router import find_chat_format, find_served_format
-from mlx_tools.verdicts import FoundVerdict
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "second_server.json"

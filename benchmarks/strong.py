@@ -54,15 +54,15 @@ from strong_model import (
 from strong_text import in_order, shuffled
 
 from mlx_tools import CompletionsBackend, Limits, RunSettings
-from mlx_tools.backends.base import Backend
+from mlx_tools.app.proposal import Proposal, Proposer
+from mlx_tools.backends.interface import Backend
+from mlx_tools.backends.verdicts import FoundVerdict
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import Style, ToolCall
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_from_template
-from mlx_tools.proposal import Proposal, Proposer
 from mlx_tools.protocol import judge
-from mlx_tools.verdicts import FoundVerdict
 
 CATEGORIES = (
     "simple_python",
@@ -361,8 +361,9 @@ def _made_of(value: str, texts: Sequence[str], pieces: int) -> bool:
 # --- telling ------------------------------------------------------------------------------------
 
 
-def add(tally: Tally, result: Mapping[str, Any]) -> None:
-    """Count a result in."""
+def add(tally: Tally, result: Mapping[str, Any], *, knows: bool = True) -> None:
+    """Count a result in. Of a model that ``knows`` nothing what it wrote is kept where it is a
+    fault."""
     tally.asked += 1
     tally.as_wished += result["as_wished"]
     tally.correct += result["correct"]
@@ -375,7 +376,8 @@ def add(tally: Tally, result: Mapping[str, Any]) -> None:
     tally.unfit += result["unfit"]
     tally.invented += len(result["invented"])
     tally.seconds = round(tally.seconds + result["seconds"], 4)
-    if not result["as_wished"]:
+    faulty = result["crashed"] or result["unfit"] or result["invented"]
+    if faulty or (knows and not result["as_wished"]):
         kept = ("calls", "error", "completion", "requests", "invented")
         tally.otherwise[result["id"]] = {key: result[key] for key in kept}
 
@@ -411,7 +413,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 tallies[category] = Tally()
                 for case in some:
                     result = await ask(case, row, options)
-                    add(tallies[category], result)
+                    add(tallies[category], result, knows=options.model == "strong")
                     if lines:
                         lines.write(json.dumps(result, ensure_ascii=False) + "\n")
             print(told(row, tallies), flush=True)

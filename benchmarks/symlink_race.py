@@ -27,9 +27,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlx_tools.tools.builtin.changing import put, remove
-from mlx_tools.tools.builtin.places import place_of
-from mlx_tools.tools.builtin.rooted import Absent, Refused, Root, RootName, Unfit
+from mlx_tools.store.changes import put, remove
+from mlx_tools.store.places import place_of
+from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
 
 SECRET = b"outside"
 INSIDE = b"inside"

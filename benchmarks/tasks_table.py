@@ -21,7 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.evaluate.statistics import mcnemar, wilson
+from mlx_tools.app.statistics import mcnemar, wilson
 from mlx_tools.evaluate.task_file import Task, load_tasks
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,11 +27,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from mlx_tools import lexical
+from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
-from mlx_tools.evaluate.statistics import Share, mcnemar
-from mlx_tools.prompt import Finder
-from mlx_tools.spec import ToolSpec
+from mlx_tools.messages import ToolSpec
+from mlx_tools.prompt import Finder, lexical
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_retrieval import candidates, pool, right, told

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlx_tools import builtin_tools
+from mlx_tools.app.statistics import Share
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
-from mlx_tools.evaluate.statistics import Share
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, Finder, build_catalog
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
 
 PLACES = (1, 5, 10)
 
@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     others = pool(items)
     if options.tools > len(others):
         sys.exit(f"--tools: there are {len(others)}")
-    search = Registry.builtin().specs()[SEARCH]
+    search = builtin_tools().specs()[SEARCH]
     for category in items:
         if "relevance" in category:
             continue  # no answer says which functions are right

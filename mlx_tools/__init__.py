@@ -21,67 +21,69 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.approval import AlwaysApprove as AlwaysApprove
-    from mlx_tools.approval import ApprovalAnswer as ApprovalAnswer
-    from mlx_tools.approval import ApprovalRequest as ApprovalRequest
-    from mlx_tools.approval import Approver as Approver
     from mlx_tools.backends import Chunk as Chunk
     from mlx_tools.backends import CompletionRequest as CompletionRequest
     from mlx_tools.backends import CompletionsBackend as CompletionsBackend
     from mlx_tools.backends import LocalBackend as LocalBackend
     from mlx_tools.backends import ServerBackend as ServerBackend
-    from mlx_tools.controller import Controller as Controller
-    from mlx_tools.conversation import Conversation as Conversation
+    from mlx_tools.controller.approver import AlwaysApprove as AlwaysApprove
+    from mlx_tools.controller.approver import ApprovalAnswer as ApprovalAnswer
+    from mlx_tools.controller.approver import ApprovalRequest as ApprovalRequest
+    from mlx_tools.controller.approver import Approver as Approver
+    from mlx_tools.controller.controller import Controller as Controller
+    from mlx_tools.controller.conversation import Conversation as Conversation
+    from mlx_tools.controller.run_settings import RunSettings as RunSettings
     from mlx_tools.errors import BackendError as BackendError
     from mlx_tools.errors import MlxToolsError as MlxToolsError
     from mlx_tools.errors import UsageError as UsageError
-    from mlx_tools.outcome import Answered as Answered
-    from mlx_tools.outcome import Outcome as Outcome
-    from mlx_tools.outcome import Paused as Paused
-    from mlx_tools.outcome import Stopped as Stopped
+    from mlx_tools.messages import ToolSpec as ToolSpec
     from mlx_tools.policy import Limits as Limits
     from mlx_tools.policy import Policy as Policy
     from mlx_tools.prompt import ChatFormat as ChatFormat
-    from mlx_tools.run_settings import RunSettings as RunSettings
-    from mlx_tools.sources import Source as Source
-    from mlx_tools.sources import Sources as Sources
-    from mlx_tools.spec import ToolSpec as ToolSpec
-    from mlx_tools.store import TranscriptStore as TranscriptStore
+    from mlx_tools.store.session_store import TranscriptStore as TranscriptStore
+    from mlx_tools.toolbox import builtin_tools as builtin_tools
     from mlx_tools.tools import Registry as Registry
     from mlx_tools.tools import Tool as Tool
     from mlx_tools.tools.tool import tool as tool
+    from mlx_tools.transcript.outcome import Answered as Answered
+    from mlx_tools.transcript.outcome import Outcome as Outcome
+    from mlx_tools.transcript.outcome import Paused as Paused
+    from mlx_tools.transcript.outcome import Stopped as Stopped
+    from mlx_tools.transcript.sources import Source as Source
+    from mlx_tools.transcript.sources import Sources as Sources
 
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "AlwaysApprove": "approval",
-    "Answered": "outcome",
-    "ApprovalAnswer": "approval",
-    "ApprovalRequest": "approval",
-    "Approver": "approval",
+    "AlwaysApprove": "controller.approver",
+    "Answered": "transcript.outcome",
+    "ApprovalAnswer": "controller.approver",
+    "ApprovalRequest": "controller.approver",
+    "Approver": "controller.approver",
     "BackendError": "errors",
     "ChatFormat": "prompt",
     "Chunk": "backends",
     "CompletionRequest": "backends",
     "CompletionsBackend": "backends",
-    "Controller": "controller",
-    "Conversation": "conversation",
+    "Controller": "controller.controller",
+    "Conversation": "controller.conversation",
     "Limits": "policy",
     "LocalBackend": "backends",
     "MlxToolsError": "errors",
-    "Outcome": "outcome",
-    "Paused": "outcome",
+    "Outcome": "transcript.outcome",
+    "Paused": "transcript.outcome",
     "Policy": "policy",
     "Registry": "tools",
-    "RunSettings": "run_settings",
+    "RunSettings": "controller.run_settings",
     "ServerBackend": "backends",
-    "Source": "sources",
-    "Sources": "sources",
-    "Stopped": "outcome",
+    "Source": "transcript.sources",
+    "Sources": "transcript.sources",
+    "Stopped": "transcript.outcome",
     "Tool": "tools",
-    "ToolSpec": "spec",
-    "TranscriptStore": "store",
+    "ToolSpec": "messages",
+    "TranscriptStore": "store.session_store",
     "UsageError": "errors",
+    "builtin_tools": "toolbox",
     "tool": "tools",
 }
 
@@ -115,6 +117,7 @@ __all__ = [
     "TranscriptStore",
     "UsageError",
     "__version__",
+    "builtin_tools",
     "tool",
 ]
 

@@ -24,7 +24,8 @@ configuration, the backend or the disk is at fault, and its message says what to
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeVar
 
 ErrorCode = Literal[
     "invalid_json",
@@ -144,3 +145,54 @@ class ScheduleError(MlxToolsError):
     without anybody's doing: another process holds it, or a disk is full."""
 
     passing: bool = False
+
+
+# --- what a caller gave, checked where it comes in ---
+
+T = TypeVar("T")
+
+_SHOWN = 80
+
+
+def wrong_argument(name: str, value: object, hint: str) -> UsageError:
+    """The error for a ``value`` that cannot be what the caller calls ``name``; ``hint`` says what
+    can."""
+    try:
+        shown = repr(value)
+    except Exception:  # a foreign object's own: it must not hide what is wrong
+        shown = f"a {type(value).__name__}"
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}…"
+    return UsageError(f"{name} cannot be {shown}", hint=hint)
+
+
+def require_instance(name: str, value: object, kind: type[T], hint: str) -> T:
+    """``value``, which must be of this kind. Raises `UsageError`."""
+    if not isinstance(value, kind):
+        raise wrong_argument(name, value, hint)
+    return value
+
+
+def require_method(name: str, value: T, method: str, hint: str) -> T:
+    """``value``, which must be an object (no class) with this method. Raises `UsageError`."""
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
+        raise wrong_argument(name, value, hint)
+    return value
+
+
+def require_items(name: str, value: Iterable[T] | None, hint: str) -> list[T]:
+    """The items of ``value``, none where it is None. Raises `UsageError` for what is no collection,
+    a text and a mapping among it."""
+    if value is None:
+        return []
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise wrong_argument(name, value, hint)
+    return list(value)
+
+
+def require_texts(name: str, value: Any, hint: str) -> tuple[str, ...]:
+    """A collection of texts, as a tuple. Raises `UsageError`."""
+    found = require_items(name, value, hint)
+    if value is None or not all(isinstance(one, str) for one in found):
+        raise wrong_argument(name, value, hint)
+    return tuple(found)

@@ -1,15 +1,21 @@
-"""Protocol messages, plain, frozen values: what the model wrote, or the host answers on the wire.
+"""Messages and tool specs, plain, frozen values.
 
-Nothing here knows how they are read, shown or stored.
+What the model wrote, or the host answers on the wire; and what a tool is to everything that does
+not run it: name, words, schema, effects. Nothing here knows how they are read, shown or stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+import hashlib
+import json
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal
 
-from mlx_tools.errors import ErrorCode
+from mlx_tools.errors import ErrorCode, ToolDefinitionError
 
 Style = Literal["jsonl", "markdown-json", "xml", "native"]
 """How messages are written: as `mlx_tools.protocol.styles` has it, or (native) as the model's own
@@ -91,3 +97,154 @@ def total_usage(usages: Sequence[Usage]) -> Usage:
         cached_tokens=total([u.cached_tokens for u in usages]),
         completion_tokens=total([u.completion_tokens for u in usages]),
     )
+
+
+Effect = Literal["read", "write", "execute", "network"]
+Effects = frozenset[Effect]
+
+ALL_EFFECTS: Final[Effects] = frozenset(("read", "write", "execute", "network"))
+"""What a tool is taken to do when it declares nothing."""
+
+MUTATING: Final[Effects] = frozenset(("write", "execute"))
+
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+"""Names are ASCII: a look-alike in another script is another name, and is refused."""
+
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {"queryKnowledgeBase": "query_knowledge_base", "scheduleAgentTask": "schedule_task"}
+)
+"""Other names that are accepted wherever a tool is named, each with the tool's own."""
+
+
+def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
+    """The tool's own name where ``name`` is another one of it, else ``name``."""
+    return aliases.get(name, name)
+
+
+def tool_named(name: str, known: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
+    """Which of the ``known`` names is meant; ``name`` as it is where none is. A tool that bears the
+    very name comes first."""
+    own = own_name(name, aliases)
+    return own if name not in known and own in known else name
+
+
+def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
+    """All names of the tool that bears this one: its own first."""
+    own = own_name(name, aliases)
+    return (own, *(alias for alias, tool in aliases.items() if tool == own))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model, the validator and the policy see it.
+
+    ``parameters`` is a JSON Schema (2020-12) of type object. ``effects`` may be a function of the
+    call's arguments, of which it gets a copy; it must be pure, and where it raises, or names what
+    is no effect, the call is taken to have all effects.
+    ``timeout`` is in seconds; None means the run's own limit. ``retry`` is ``read_only`` or
+    ``never``; a call that can change things is never retried, whatever stands here.
+    ``plugin`` names where the tool comes from, for policy and listings. ``private``: what it
+    answers may be what only the user should see, such as their files (`Policy.network_after_read`).
+    ``cache`` False says that the same call may be answered otherwise a moment later, though nothing
+    has changed here: what it answered is never used again.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+    effects: Effects | Callable[[Mapping[str, Any]], Effects] = ALL_EFFECTS
+    timeout: float | None = None
+    retry: Literal["never", "read_only"] = "never"
+    needs_approval: bool = False
+    plugin: str = ""
+    private: bool = False
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if not TOOL_NAME.fullmatch(self.name):
+            raise ToolDefinitionError(
+                f"{self.name!r} cannot name a tool",
+                hint="use 1 to 64 of A-Z a-z 0-9 _ . -",
+            )
+
+    def effects_of(self, arguments: Mapping[str, Any]) -> Effects:
+        """What a call with these arguments may do."""
+        if not callable(self.effects):
+            return self.effects
+        try:
+            effects = frozenset(self.effects(deepcopy(dict(arguments))))
+        except Exception:  # a tool author's function: fail closed
+            return ALL_EFFECTS
+        return effects if effects <= ALL_EFFECTS else ALL_EFFECTS
+
+    def mutates(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments can write or execute (reading rule 9)."""
+        return not MUTATING.isdisjoint(self.effects_of(arguments))
+
+    @property
+    def possible_effects(self) -> Effects:
+        """What a call may do at most: where the effects depend on the arguments, what their
+        function names in its attribute ``possible``, or all effects where it has none."""
+        if not callable(self.effects):
+            return self.effects
+        possible: Effects = getattr(self.effects, "possible", ALL_EFFECTS)
+        return possible
+
+    def to_json(self) -> dict[str, Any]:
+        """The tool as a header keeps it: all that it declares, what is at its default left out; of
+        effects that depend on the arguments (``by_arguments``) what they may be at most."""
+        out = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+            "effects": sorted(self.possible_effects),
+            "plugin": self.plugin,
+        }
+        declared = {
+            "by_arguments": callable(self.effects),
+            "timeout": self.timeout,
+            "retry": self.retry if self.retry != "never" else None,
+            "needs_approval": self.needs_approval,
+            "private": self.private,
+            "uncached": not self.cache,
+        }
+        return out | {key: value for key, value in declared.items() if value}
+
+    @classmethod
+    def from_json(
+        cls,
+        value: Mapping[str, Any],
+        effects: Callable[[Mapping[str, Any]], Effects] | None = None,
+    ) -> ToolSpec:
+        """The tool that `to_json` gave. ``effects`` is the function of its effects, where they
+        depend on the arguments; without it a call may do all that is possible. Raises
+        `ToolDefinitionError` for what is no tool."""
+        try:
+            possible = frozenset(value["effects"])
+            texts = value["name"], value["description"], value["plugin"]
+            sound = possible <= ALL_EFFECTS and isinstance(value["parameters"], Mapping)
+            if not sound or not all(isinstance(text, str) for text in texts):
+                raise ToolDefinitionError("this is no tool's description")
+            return cls(
+                name=value["name"],
+                description=value["description"],
+                parameters=value["parameters"],
+                effects=effects if effects is not None else possible,
+                timeout=value.get("timeout"),
+                retry=value.get("retry", "never"),
+                needs_approval=value.get("needs_approval", False),
+                plugin=value["plugin"],
+                private=value.get("private", False),
+                cache=not value.get("uncached", False),
+            )
+        except (KeyError, TypeError) as error:
+            raise ToolDefinitionError(f"this is no tool's description: {error}") from None
+
+    def digest(self) -> str:
+        """SHA-256 of the spec, 64 hexadecimal digits: the tool's version. Changes with anything
+        that the tool declares; of effects that depend on the arguments, with what they may be at
+        most."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()

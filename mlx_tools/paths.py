@@ -3,7 +3,8 @@
 Configuration, data, state and cache stand where the platform keeps them (XDG variables on Linux).
 ``MLX_TOOLS_CONFIG_DIR``, ``MLX_TOOLS_DATA_DIR``, ``MLX_TOOLS_STATE_DIR`` and
 ``MLX_TOOLS_CACHE_DIR`` name another folder. Nothing is created before it is used, and what is
-created is readable by its owner alone.
+created is readable by its owner alone. The files of ``prompts/`` and ``config/`` come along: a
+wheel carries them in the package, under ``_data``; a checkout has them at its root.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import ConfigError, UsageError
 
 Kind = Literal["config", "data", "state", "cache"]
 
@@ -82,3 +83,29 @@ def _folder(kind: Kind, environ: Mapping[str, str]) -> Path:
         "cache": platformdirs.user_cache_dir,
     }[kind]
     return Path(find(APP, appauthor=False))
+
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_PLACES: Final = (_PACKAGE / "_data", _PACKAGE.parent)
+
+
+def read_data(name: str) -> str:
+    """The text of a file such as ``prompts/persona.txt``. Raises `ConfigError` where there is none.
+
+    ``name`` is relative, and begins with ``prompts/`` or ``config/``.
+    """
+    for place in _PLACES:
+        path = place / name
+        if path.is_file():
+            return read_text(path)
+    raise ConfigError(f"{name} is missing", hint="install mlx-tools again")
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file's text. Raises `ConfigError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

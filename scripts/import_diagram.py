@@ -1,8 +1,8 @@
 """Draws what imports what into docs/architecture.md; `tests/test_architecture.py` holds it to this.
 
-`FLOORS` is the one place that says who may import whom. A *room* is a module or a package right
-under ``mlx_tools``; it may import rooms on lower floors, and what `BESIDE` names on its own.
-The imports are read from the source, those inside functions and under ``TYPE_CHECKING`` too.
+`ROOMS` is the one place that says who may import whom. A *room* is a module or a package right
+under ``mlx_tools``; it may import the rooms that stand before it in the list. The imports
+are read from the source, those inside functions and under ``TYPE_CHECKING`` too.
 
     python scripts/import_diagram.py            write the diagram
     python scripts/import_diagram.py --check    exit 1 where it is out of date
@@ -22,43 +22,35 @@ PACKAGE: Final = "mlx_tools"
 FACE: Final = "__init__"
 """The room of the public names: the package itself."""
 
-FLOORS: Final[tuple[tuple[str, ...], ...]] = (
-    ("errors", "lazy"),
-    ("given", "messages", "plain", "sources", "spec", "states"),
-    ("lexical", "records"),
-    ("counters", "policy", "prompt", "protocol"),
-    ("due", "outcome", "past", "transcript"),
-    ("turn",),
-    ("events", "session", "written"),
-    ("access_file", "approval", "at_once", "data", "foreign", "observation", "paths"),
-    ("kb",),
-    ("schedule",),
-    ("artifacts", "models", "tools"),
-    ("backends", "sessions", "store", "tally", "verdicts"),
-    ("undo",),
-    ("decoding", "router", "run_settings", "testing"),
-    ("asking", "completer", "outputs", "telemetry", "telling"),
-    ("nested", "summarising"),
-    ("window",),
-    ("driver",),
-    ("conversation",),
-    ("controller",),
-    ("config", "doctor", "proposal"),
-    ("evaluate",),
-    ("golden",),
-    (FACE,),
-    ("cli",),
-    ("__main__",),
+ROOMS: Final = (
+    "lazy",
+    "errors",
+    "messages",
+    "paths",
+    "schema",
+    "protocol",
+    "policy",
+    "transcript",
+    "prompt",
+    "process",
+    "store",
+    "backends",
+    "tools",
+    "decoding",
+    "controller",
+    "toolbox",
+    "app",
+    "golden",
+    "evaluate",
+    "testing",
+    FACE,
+    "cli",
+    "__main__",
 )
+"""The order of the house: a room imports only rooms that stand before it."""
 
-BESIDE: Final = frozenset({("prompt", "protocol"), ("policy", "data")})
-"""(importer, imported): the pairs that may all the same: the styles of the protocol, on one floor,
-and the table of secrets, which redaction reads once."""
-
-
-def floor_of(room: str) -> int | None:
-    """The number of a room's floor, 0 the lowest; None where the table does not know it."""
-    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), None)
+APPLICATIONS: Final = frozenset({"golden", "evaluate"})
+"""They stand on ``app``, and import neither each other nor the command line, which starts them."""
 
 
 def modules() -> dict[str, Path]:
@@ -140,20 +132,19 @@ def room_imports() -> dict[str, dict[str, str]]:
 
 
 def violations() -> list[str]:
-    """What breaks the table, one line each: an unknown room, or an import that goes up."""
+    """What breaks the order, one line each: an unknown room, or an import that goes up."""
     edges = room_imports()
     faults = [
-        f"{room}: not in FLOORS of scripts/import_diagram.py"
+        f"{room}: not in ROOMS of scripts/import_diagram.py"
         for room in sorted(edges)
-        if floor_of(room) is None
+        if room not in ROOMS
     ]
     for here, imported in sorted(edges.items()):
         for there, place in sorted(imported.items()):
-            low, high = floor_of(there), floor_of(here)
-            if low is None or high is None or (here, there) in BESIDE:
+            if here not in ROOMS or there not in ROOMS:
                 continue
-            if low >= high:
-                faults.append(f"{place}: {here} (floor {high}) imports {there} (floor {low})")
+            if ROOMS.index(there) > ROOMS.index(here) or {here, there} <= APPLICATIONS:
+                faults.append(f"{place}: {here} imports {there}")
     return faults
 
 
@@ -174,16 +165,11 @@ def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def diagram() -> str:
-    """The mermaid block: floors from high to low, an arrow for each import that says something."""
+    """The mermaid block: an arrow for each import that says something."""
     graph = {room: set(imported) for room, imported in room_imports().items()}
     arrows = reduced(graph)
     lines = ["```mermaid", "flowchart TD"]
-    for number in reversed(range(len(FLOORS))):
-        present = [room for room in FLOORS[number] if room in graph]
-        if present:
-            lines.append(f'  subgraph floor{number}[" "]')
-            lines += [f'    {node(room)}["{label(room)}"]' for room in present]
-            lines.append("  end")
+    lines += [f'  {node(room)}["{label(room)}"]' for room in reversed(ROOMS) if room in graph]
     lines += [
         f"  {node(here)} --> {node(there)}"
         for here in sorted(arrows)

@@ -52,7 +52,7 @@ def replayed(names, kind):
     assert Path(mlx_tools.__file__).is_relative_to(copy), mlx_tools.__file__
     from mlx_tools import Registry
     from mlx_tools.golden.batch import replay_files
-    tools = (lambda: Registry.builtin([folder / "files"])) if kind == "tools" else None
+    tools = (lambda: builtin_tools([folder / "files"])) if kind == "tools" else None
     paths, found = [folder / name for name in names], {}
     for name, check in zip(names, replay_files(paths, registry=tools, jobs=1)):
         errors = [sample.error for sample in check.samples if sample.error]

@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.models.embedded import DEFAULT
+from mlx_tools.backends.models.embedded import DEFAULT
+from mlx_tools.backends.verdicts import Verdict
 from mlx_tools.paths import cache_dir
-from mlx_tools.verdicts import Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "config" / "verdicts" / f"{DEFAULT}.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mlx_tools import config
+from mlx_tools.app import config
 from scripts.stretch import Stretch
 
 PROJECT: Final = {

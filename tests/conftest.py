@@ -37,7 +37,7 @@ def real_model() -> Path:
 
     ``MLX_TOOLS_CACHE_DIR`` names a cache to share between runs.
     """
-    from mlx_tools.models import DEFAULT, pull_model
+    from mlx_tools.backends.models import DEFAULT, pull_model
 
     return pull_model(DEFAULT, environ=ENVIRON).path
 

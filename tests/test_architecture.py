@@ -1,4 +1,4 @@
-"""The house holds: floors, rooms without I/O, light imports, files of a size to read."""
+"""The house holds: an order of rooms, rooms without I/O, light imports, short functions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from scripts.stretch import ROOT
 PURE = (
     "errors",
     "messages",
-    "spec",
+    "schema",
     "protocol",
-    "prompt",
     "policy",
-    "past",
-    "sources",
-    "states",
-    "turn",
-    "session",
+    "transcript",
+    "prompt",
+    "decoding",
+    "controller.session",
+    "controller.step",
+    "controller.turn",
 )
+"""Rooms and modules that do no I/O."""
 
 NO_IO_MODULES = {
     *("aiofiles", "anyio", "asyncio", "ctypes", "fcntl", "fileinput", "ftplib", "glob", "http"),
@@ -56,7 +57,7 @@ def tree_of(name: str) -> ast.Module:
 
 
 def pure_modules() -> list[str]:
-    return [name for name in MODULES if name.partition(".")[0] in PURE]
+    return [name for name in MODULES if f"{name}.".startswith(tuple(f"{one}." for one in PURE))]
 
 
 def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -65,7 +66,7 @@ def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
-def test_no_room_imports_a_higher_floor() -> None:
+def test_no_room_imports_one_that_stands_after_it() -> None:
     assert house.violations() == []
 
 
@@ -81,13 +82,13 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "from . import registry\n"
         "from ..cli import main\n"
         "def f():\n"
-        "    import mlx_tools.controller\n"
+        "    import mlx_tools.controller.controller\n"
         "    from importlib import import_module\n"
-        "    import_module('mlx_tools.config')\n"
+        "    import_module('mlx_tools.app.config')\n"
         "if TYPE_CHECKING:\n"
         "    from mlx_tools import doctor\n"
     )
-    rooms = frozenset({"cli", "config", "controller", "doctor", "tools"})
+    rooms = frozenset({"app", "cli", "controller", "doctor", "tools"})
     found = {house.room_of(dotted, rooms) for _, dotted in house.imports_of("tools.late", source)}
     assert found - {None, house.FACE} == rooms
 
@@ -97,7 +98,7 @@ def test_a_pure_room_does_no_io() -> None:
         f"{name}, line {line}: imports {dotted}"
         for name in pure_modules()
         for line, dotted in house.imports_of(name, MODULES[name])
-        if dotted.partition(".")[0] in NO_IO_MODULES
+        if dotted.partition(".")[0] in NO_IO_MODULES and not dotted.startswith("urllib.parse")
     ]
     for name in pure_modules():
         for node in ast.walk(tree_of(name)):
@@ -153,11 +154,8 @@ def test_every_foreign_import_is_a_declared_dependency() -> None:
     assert missing == set()
 
 
-def test_a_file_stays_under_800_lines_and_a_function_under_70() -> None:
+def test_a_function_stays_under_70_lines() -> None:
     long = [
-        name for name, path in MODULES.items() if path.read_text(encoding="utf-8").count("\n") > 800
-    ]
-    long += [
         f"{name}, {function.name}: {length} lines"
         for name in MODULES
         for function in functions(name)

@@ -44,6 +44,7 @@ PUBLIC = [
     "TranscriptStore",
     "UsageError",
     "__version__",
+    "builtin_tools",
     "tool",
 ]
 

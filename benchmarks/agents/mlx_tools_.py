@@ -14,15 +14,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from agents import ANSWER, QUESTION, Agent, Script
-from mlx_tools import (
-    Chunk,
-    CompletionRequest,
-    Controller,
-    Limits,
-    Policy,
-    TranscriptStore,
-    tool,
-)
+from mlx_tools import Chunk, CompletionRequest, Controller, Limits, Policy, TranscriptStore, tool
 
 
 class Scripted:

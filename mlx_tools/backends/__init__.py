@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.backends.base import Backend as Backend
-    from mlx_tools.backends.base import Chunk as Chunk
-    from mlx_tools.backends.base import CompletionRequest as CompletionRequest
-    from mlx_tools.backends.base import GrammarText as GrammarText
-    from mlx_tools.backends.base import TokenScore as TokenScore
     from mlx_tools.backends.choose import Chosen as Chosen
     from mlx_tools.backends.choose import choose_backend as choose_backend
     from mlx_tools.backends.choose import look_at as look_at
@@ -22,21 +17,26 @@ if TYPE_CHECKING:
     from mlx_tools.backends.function import FunctionBackend as FunctionBackend
     from mlx_tools.backends.function import as_backend as as_backend
     from mlx_tools.backends.health import Health as Health
+    from mlx_tools.backends.interface import Backend as Backend
+    from mlx_tools.backends.interface import Chunk as Chunk
+    from mlx_tools.backends.interface import CompletionRequest as CompletionRequest
+    from mlx_tools.backends.interface import GrammarText as GrammarText
+    from mlx_tools.backends.interface import TokenScore as TokenScore
     from mlx_tools.backends.local import LocalBackend as LocalBackend
     from mlx_tools.backends.server import ServerBackend as ServerBackend
 
 _HOMES: Final = {
-    "Backend": "base",
+    "Backend": "interface",
     "Chosen": "choose",
-    "Chunk": "base",
-    "CompletionRequest": "base",
+    "Chunk": "interface",
+    "CompletionRequest": "interface",
     "CompletionsBackend": "completions",
     "FunctionBackend": "function",
-    "GrammarText": "base",
+    "GrammarText": "interface",
     "Health": "health",
     "LocalBackend": "local",
     "ServerBackend": "server",
-    "TokenScore": "base",
+    "TokenScore": "interface",
     "as_backend": "function",
     "choose_backend": "choose",
     "look_at": "choose",

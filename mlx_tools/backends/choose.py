@@ -11,14 +11,14 @@ from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.edge import START_HINT
 from mlx_tools.backends.health import Health, refuses_as_completions_server
 from mlx_tools.backends.local import LocalBackend
-from mlx_tools.backends.markers import Native, opener_ids
+from mlx_tools.backends.models.embedded import DEFAULT, EMBEDDED
+from mlx_tools.backends.models.files import ModelFiles, read_model_files
+from mlx_tools.backends.models.listing import find_model, model_path
+from mlx_tools.backends.models.memory import memory_bytes, suggest_model
+from mlx_tools.backends.native_tokens import Native, opener_ids
 from mlx_tools.backends.served import Names, find_served
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import BackendUnreachable, UsageError
-from mlx_tools.models.embedded import DEFAULT, EMBEDDED
-from mlx_tools.models.files import ModelFiles, read_model_files
-from mlx_tools.models.listing import find_model, model_path
-from mlx_tools.models.memory import memory_bytes, suggest_model
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
 

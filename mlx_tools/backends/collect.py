@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mlx_tools.backends.base import Chunk
+from mlx_tools.backends.interface import Chunk
 from mlx_tools.backends.sse import EventReader, NotEvents
 from mlx_tools.backends.wire import Piece, read_event, without_surrogates
 from mlx_tools.errors import BackendBroken, BackendError

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.backends.address import Address, parse_address
-from mlx_tools.backends.base import Chunk, CompletionRequest
 from mlx_tools.backends.collect import Collector
+from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.edge import Dropped, ServerFailed, some
 from mlx_tools.backends.exchange import Begun, Exchange, NothingCame, Retry
 from mlx_tools.backends.grammar_wire import GrammarOption, find_grammar_option
 from mlx_tools.backends.health import Health, find_context, find_health, find_models
-from mlx_tools.backends.limits import Limits
+from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.scored import Scored
 from mlx_tools.backends.whole import read_answer
 from mlx_tools.backends.wire import check_request, completion_body
@@ -121,7 +121,7 @@ class CompletionsBackend:
 
     @asynccontextmanager
     async def begun(
-        self, request: CompletionRequest, limits: Limits, *, whole: bool = False, **options: Any
+        self, request: CompletionRequest, limits: Deadlines, *, whole: bool = False, **options: Any
     ) -> AsyncGenerator[Begun, None]:
         """The answer to a request, from its first byte on; ``options`` are added to the body.
 
@@ -141,7 +141,12 @@ class CompletionsBackend:
             await begun.aclose()
 
     async def _first(
-        self, request: CompletionRequest, body: Mapping[str, Any], limits: Limits, *, silent: bool
+        self,
+        request: CompletionRequest,
+        body: Mapping[str, Any],
+        limits: Deadlines,
+        *,
+        silent: bool,
     ) -> Begun:
         """The beginning of an answer; asked for again where that may help."""
         tries = nudges = 0
@@ -191,9 +196,9 @@ class CompletionsBackend:
         again."""
         await self._exchange.aclose()
 
-    def limits(self, request: CompletionRequest) -> Limits:
+    def limits(self, request: CompletionRequest) -> Deadlines:
         """The deadlines of ``request``, from now on."""
-        return Limits(request, str(self.address), clock=self._retry.clock)
+        return Deadlines(request, str(self.address), clock=self._retry.clock)
 
     def body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
         """What is sent for ``request``."""
@@ -205,7 +210,7 @@ class CompletionsBackend:
             stream=stream,
         )
 
-    async def _push_out(self, request: CompletionRequest, limits: Limits, turn: int) -> None:
+    async def _push_out(self, request: CompletionRequest, limits: Deadlines, turn: int) -> None:
         """Have the server's cache drop the entry that is exactly the prompt.
 
         Its cache drops an entry when one that continues it comes in; for a model whose entries

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
 from mlx_tools.backends.address import Address
+from mlx_tools.backends.deadlines import Clock, Deadlines, now
 from mlx_tools.backends.edge import refused, translate
-from mlx_tools.backends.limits import Clock, Limits, now
 from mlx_tools.errors import BackendBroken, BackendTimeout, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Begun:
         response: httpx.Response,
         stream: AsyncIterator[bytes],
         first: bytes,
-        limits: Limits,
+        limits: Deadlines,
         *,
         silent: bool,
     ) -> None:
@@ -140,10 +140,10 @@ class Exchange:
         self.address = address
         self.headers = headers
         self._given = client
-        self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+        self._kept: dict[asyncio.AbstractEventLoop, _KeptClient] = {}
         self._ssl: Any = None
 
-    async def begin(self, body: Mapping[str, Any], limits: Limits, *, silent: bool) -> Begun:
+    async def begin(self, body: Mapping[str, Any], limits: Deadlines, *, silent: bool) -> Begun:
         """Send a request for a completion, and wait for the first byte of what is no error.
 
         ``silent``: no sign of life can be expected before the answer is there as a whole.
@@ -166,7 +166,7 @@ class Exchange:
                 await response.aclose()
                 raise
 
-    async def _begun(self, response: httpx.Response, limits: Limits, silent: bool) -> Begun:
+    async def _begun(self, response: httpx.Response, limits: Deadlines, silent: bool) -> Begun:
         coded = response.headers.get("content-encoding", "identity").strip().lower()
         if coded not in ("", "identity"):  # unpacking it could take any amount of memory
             raise BackendBroken(f"{self.address} sent compressed bytes that were not asked for")
@@ -219,7 +219,7 @@ class Exchange:
             await anext(keeper)
             let_go = finalize(self, _end, loop, keeper)
             let_go.atexit = False
-            kept = self._kept[loop] = _Kept(client, keeper, let_go)
+            kept = self._kept[loop] = _KeptClient(client, keeper, let_go)
         return kept.client
 
     async def aclose(self) -> None:
@@ -259,7 +259,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptClient:
     """The client of one event loop; ``let_go`` closes it once nobody holds the exchange."""
 
     client: httpx.AsyncClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mlx_tools.backends.base import GrammarText
+from mlx_tools.backends.interface import GrammarText
 from mlx_tools.errors import BackendUnreachable, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def find_grammar_option(backend: CompletionsBackend, timeout: float = 30.0
         UsageError: none does.
         BackendError: the server cannot be asked.
     """
-    from mlx_tools.backends.probe import obeys_grammar
+    from mlx_tools.backends.capabilities import obeys_grammar
 
     found = await obeys_grammar(backend, timeout)
     if found is not None:

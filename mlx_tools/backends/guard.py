@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from mlx_tools.backends.base import Backend, Chunk, CompletionRequest
+from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
 from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout, MlxToolsError
 
 

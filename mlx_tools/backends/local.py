@@ -10,15 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from mlx_tools.backends.base import Chunk, CompletionRequest
-from mlx_tools.backends.limits import Limits
-from mlx_tools.backends.process import find_openblas
+from mlx_tools.backends.deadlines import Deadlines
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.server_process import find_openblas
 from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import BackendTimeout, BackendUnreachable
 
 if TYPE_CHECKING:
     from mlx_tools.backends.local_engine import Engine
-    from mlx_tools.backends.local_worker import Job, Worker
+    from mlx_tools.backends.local_worker import Work, Worker
 
 NAME: Final = "the model in this process"
 HINT: Final = "ask again; the machine may be short of memory or busy"
@@ -55,7 +55,7 @@ class LocalBackend:
         self._openblas = openblas
         self._gate = threading.Lock()
         self._worker: Worker | None = None
-        self._jobs: set[Job] = set()
+        self._jobs: set[Work] = set()
         self._told = 0
         self._closed = False
 
@@ -91,12 +91,12 @@ class LocalBackend:
         """
         import anyio
 
-        from mlx_tools.backends.local_worker import Ended
+        from mlx_tools.backends.local_worker import WorkEnded
 
         if self._worker is not None and self._worker.engine is not None and not self._closed:
             return
         with anyio.move_on_after(self._load_timeout) as scope, self._submitted(None) as job:
-            while not isinstance(item := await job.next(), Ended):
+            while not isinstance(item := await job.next(), WorkEnded):
                 pass
             if item.error is not None:
                 raise item.error
@@ -120,11 +120,11 @@ class LocalBackend:
             MissingDependency: a grammar was given, and llguidance is not installed.
             BackendError: the class says which way it failed; the text so far never counts.
         """
-        from mlx_tools.backends.local_worker import Ended
+        from mlx_tools.backends.local_worker import WorkEnded
 
         check_request(request)
         await self.start()
-        limits = Limits(request, NAME, HINT)
+        limits = Deadlines(request, NAME, HINT)
         with self._submitted(request) as job:
             waiting = True
             while True:
@@ -133,7 +133,7 @@ class LocalBackend:
                 waiting = False
                 if isinstance(item, Chunk):
                     yield item
-                elif isinstance(item, Ended):
+                elif isinstance(item, WorkEnded):
                     if item.error is not None:
                         raise item.error
                     return
@@ -157,7 +157,7 @@ class LocalBackend:
                     await anyio.sleep(0.01)
 
     @contextmanager
-    def _submitted(self, request: CompletionRequest | None) -> Iterator[Job]:
+    def _submitted(self, request: CompletionRequest | None) -> Iterator[Work]:
         """A job that is cancelled at the end, where it has not ended."""
         from mlx_tools.backends.local_worker import Worker
 

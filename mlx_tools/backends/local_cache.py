@@ -26,7 +26,7 @@ class NobodyWaits(Exception):
     """The request was cancelled."""
 
 
-class Reading:
+class CachedPrefix:
     """One model's state after ``tokens``. ``passes`` counts forward passes.
 
     A cache that cannot be shortened (a sliding window, a state-space model) is copied at the end of

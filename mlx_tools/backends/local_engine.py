@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.backends.base import Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.local_cache import NobodyWaits, Reading, Watch
+from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
+from mlx_tools.backends.local_cache import CachedPrefix, NobodyWaits, Watch
 from mlx_tools.backends.local_grammar import GrammarRun, Grammars
 from mlx_tools.backends.local_load import arrays, load_model
 from mlx_tools.backends.local_text import TokenTexts
@@ -34,7 +34,7 @@ class Engine:
     def __init__(self, folder: Path, *, fast_forward: bool = True) -> None:
         model, self._tokenizer = load_model(folder)
         self._ends: frozenset[int] = frozenset(self._tokenizer.eos_token_ids)
-        self._reading = Reading(model)
+        self._reading = CachedPrefix(model)
         self._texts = TokenTexts(self._tokenizer)
         self._grammars: Grammars | None = None
         self._fast_forward = fast_forward

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.backends.process import NO_OPENBLAS
+from mlx_tools.backends.server_process import NO_OPENBLAS
 from mlx_tools.errors import MissingDependency, ModelError
-from mlx_tools.foreign.words import clean
+from mlx_tools.process.foreign_text import clean
 
 
 def arrays() -> Any:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.backends.base import Chunk, CompletionRequest
+from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.local_cache import NobodyWaits
 from mlx_tools.errors import BackendBroken, MlxToolsError
-from mlx_tools.foreign.words import clean
+from mlx_tools.process.foreign_text import clean
 
 if TYPE_CHECKING:
     from mlx_tools.backends.local_engine import Engine
@@ -28,17 +28,17 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkEnded:
     """Nothing more comes; ``error`` says why where it went wrong."""
 
     error: MlxToolsError | None = None
 
 
-Item = Chunk | Alive | Ended
+Item = Chunk | Alive | WorkEnded
 ALIVE: Final = Alive()
 
 
-class Job:
+class Work:
     """One completion, or without a request the loading of the model, and who waits for it."""
 
     def __init__(self, request: CompletionRequest | None) -> None:
@@ -72,11 +72,11 @@ class Worker(threading.Thread):
         super().__init__(name="mlx-tools-model", daemon=True)
         self.engine: Engine | None = None
         self._load = load
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Work | None] = SimpleQueue()
 
-    def submit(self, request: CompletionRequest | None) -> Job:
+    def submit(self, request: CompletionRequest | None) -> Work:
         """Put a job into the queue; to be called in an event loop."""
-        job = Job(request)
+        job = Work(request)
         self._jobs.put(job)
         return job
 
@@ -88,10 +88,10 @@ class Worker(threading.Thread):
         """The thread's life."""
         while (job := self._jobs.get()) is not None:
             if not job.cancelled:
-                job.put(Ended(self._done(job)))
+                job.put(WorkEnded(self._done(job)))
         self.engine = None
 
-    def _done(self, job: Job) -> MlxToolsError | None:
+    def _done(self, job: Work) -> MlxToolsError | None:
         try:
             self.engine = self.engine or self._load()
             job.put(ALIVE)
@@ -109,7 +109,7 @@ class Worker(threading.Thread):
             )
         return None
 
-    def _complete(self, engine: Engine, job: Job, request: CompletionRequest) -> None:
+    def _complete(self, engine: Engine, job: Work, request: CompletionRequest) -> None:
         with closing(engine.complete(request, job.watch)) as chunks:
             for chunk in chunks:
                 job.put(chunk)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mlx_tools.backends.base import Chunk, CompletionRequest
+from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.edge import ServerFailed
-from mlx_tools.backends.limits import Limits
-from mlx_tools.backends.scores import Dialect, ScoreReader, fields
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.scores import ScoreForm, ScoreReader, fields
 from mlx_tools.backends.whole import ask_whole
 from mlx_tools.errors import BackendRefused, UsageError
 
@@ -25,22 +25,22 @@ class Scored:
 
     def __init__(self, backend: CompletionsBackend) -> None:
         self._backend = backend
-        self._dialect: Dialect | None = None
+        self._dialect: ScoreForm | None = None
         self._reader = ScoreReader()
 
-    async def complete(self, request: CompletionRequest, limits: Limits) -> Chunk:
+    async def complete(self, request: CompletionRequest, limits: Deadlines) -> Chunk:
         """The completion as one chunk; without scores where the server gives none, and without text
         where it is known to give none.
 
         Raises:
             BackendError: as for `CompletionsBackend.complete`.
         """
-        if self._dialect is Dialect.NONE:
+        if self._dialect is ScoreForm.NONE:
             return Chunk("", "length")
         if self._dialect is not None:
             return (await self._asked(request, limits, self._dialect))[0]
         least: Chunk | None = None
-        for dialect in (Dialect.MLX, Dialect.COMPLETIONS):
+        for dialect in (ScoreForm.MLX, ScoreForm.COMPLETIONS):
             try:
                 chunk, told = await self._asked(request, limits, dialect)
             except ServerFailed:
@@ -49,7 +49,7 @@ class Scored:
                 continue
             if not told and least is None:
                 # without a token there is nothing to be likely
-                self._dialect = Dialect.NONE if chunk.text else None
+                self._dialect = ScoreForm.NONE if chunk.text else None
                 return chunk
             if chunk.scores and len(chunk.scores[0]) > 1:
                 self._dialect = dialect
@@ -57,15 +57,15 @@ class Scored:
             # A server that takes `true` for 1 gives one alternative: the other dialect gives more.
             least = least or (chunk if told else None)
         if least is not None:
-            self._dialect = Dialect.MLX if least.scores else None
+            self._dialect = ScoreForm.MLX if least.scores else None
             return least
         # Is it the likelihoods that are refused, or this request?
-        chunk, _ = await self._asked(request, limits, Dialect.NONE)
-        self._dialect = Dialect.NONE
+        chunk, _ = await self._asked(request, limits, ScoreForm.NONE)
+        self._dialect = ScoreForm.NONE
         return chunk
 
     async def _asked(
-        self, request: CompletionRequest, limits: Limits, dialect: Dialect
+        self, request: CompletionRequest, limits: Deadlines, dialect: ScoreForm
     ) -> tuple[Chunk, bool]:
         """The completion, and whether its server spoke of likelihoods at all."""
         wanted = fields(dialect, request.top_logprobs)

@@ -19,13 +19,13 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final
 
-from mlx_tools.backends.base import TokenScore
+from mlx_tools.backends.interface import TokenScore
 from mlx_tools.backends.wire import without_surrogates
 
 MOST: Final = 11
 
 
-class Dialect(Enum):
+class ScoreForm(Enum):
     """How a server is asked for the likelihoods of its tokens."""
 
     MLX = "mlx"
@@ -33,12 +33,12 @@ class Dialect(Enum):
     NONE = "none"
 
 
-def fields(dialect: Dialect, wanted: int) -> dict[str, Any]:
+def fields(dialect: ScoreForm, wanted: int) -> dict[str, Any]:
     """What to add to a request's body."""
     wanted = max(1, min(wanted, MOST))
-    if dialect is Dialect.MLX:
+    if dialect is ScoreForm.MLX:
         return {"logprobs": True, "top_logprobs": wanted}
-    return {"logprobs": wanted} if dialect is Dialect.COMPLETIONS else {}
+    return {"logprobs": wanted} if dialect is ScoreForm.COMPLETIONS else {}
 
 
 Rows = tuple[tuple[TokenScore, ...], ...]

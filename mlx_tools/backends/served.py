@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Final
 
-from mlx_tools.backends.base import CompletionRequest
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.edge import some
 from mlx_tools.backends.health import Health
+from mlx_tools.backends.interface import CompletionRequest
+from mlx_tools.backends.models.embedded import EMBEDDED
+from mlx_tools.backends.models.files import ModelFiles, read_model_files
+from mlx_tools.backends.models.hub import REPOSITORY
+from mlx_tools.backends.models.identity import known_model, last_part, model_identity
+from mlx_tools.backends.models.listing import find_model
 from mlx_tools.backends.scores import MOST
 from mlx_tools.backends.template_probe import hides_its_model
 from mlx_tools.errors import BackendError, ModelError, UsageError
-from mlx_tools.foreign.words import clean
-from mlx_tools.models.embedded import EMBEDDED
-from mlx_tools.models.files import ModelFiles, read_model_files
-from mlx_tools.models.hub import REPOSITORY
-from mlx_tools.models.identity import known_model, last_part, model_identity
-from mlx_tools.models.listing import find_model
+from mlx_tools.process.foreign_text import clean
 
 ALIKE: Final = 0.25
 """By how much a model's likelihoods may differ from machine to machine, as natural logarithms."""

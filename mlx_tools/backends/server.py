@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from mlx_tools.backends.base import Chunk, CompletionRequest
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.health import Health
-from mlx_tools.backends.process import (
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.server_process import (
     NO_OPENBLAS,
     ServerProcess,
     find_openblas,

@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mlx_tools.backends.base import CompletionRequest
 from mlx_tools.backends.completions import CompletionsBackend
+from mlx_tools.backends.interface import CompletionRequest
 from mlx_tools.backends.whole import ask_whole
 from mlx_tools.backends.wire import completion_body, read_usage
 from mlx_tools.errors import BackendError

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlx_tools.backends.base import Chunk, CompletionRequest
 from mlx_tools.backends.collect import Collector, cut_out, far_too_much, most_bytes
+from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.exchange import MAX_ANSWER, Begun
-from mlx_tools.backends.limits import Limits
+from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.wire import read_event, without_surrogates
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import FinishReason, Usage
@@ -42,7 +42,7 @@ class Answer:
 async def ask_whole(
     backend: CompletionsBackend,
     request: CompletionRequest,
-    limits: Limits | None = None,
+    limits: Deadlines | None = None,
     **options: Any,
 ) -> Answer:
     """One completion that is not streamed, with ``options`` added to its body.

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlx_tools.backends.base import CompletionRequest
 from mlx_tools.backends.edge import error_text
 from mlx_tools.backends.grammar_wire import GrammarOption, grammar_fields
+from mlx_tools.backends.interface import CompletionRequest
 from mlx_tools.errors import BackendBroken, BackendRefused, UsageError
-from mlx_tools.foreign.words import clean
 from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.process.foreign_text import clean
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",

@@ -12,17 +12,17 @@ from typing import Annotated
 import typer
 from anyio.from_thread import start_blocking_portal
 
+from mlx_tools.app.own_output import ours
+from mlx_tools.app.wiring import RunOptions, approver_of, opened, refuse_where_off
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
-from mlx_tools.cli.failures import Told
-from mlx_tools.cli.output import begin_line, complain, print_json
-from mlx_tools.cli.own_output import ours
+from mlx_tools.cli.background import Turns
+from mlx_tools.cli.failures import Interrupted
+from mlx_tools.cli.output import begin_line, complain, note, print_json
 from mlx_tools.cli.trace import FullTrace, cleaner
-from mlx_tools.cli.turns import Turns
-from mlx_tools.cli.view import View, tell
-from mlx_tools.cli.wiring import RunOptions, approver_of, opened, refuse_where_off
+from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.errors import UsageError
-from mlx_tools.events import Event, Finished
+from mlx_tools.transcript.events import Event, Finished
 
 app = typer.Typer(add_completion=False)
 
@@ -75,7 +75,7 @@ def ask(
     refuse_where_off(run)
     text, piped = _question(question)
     plain = not (as_json or as_events)
-    view = View(
+    view = LiveView(
         steps=sys.stderr if (sys.stderr.isatty() if steps is None else steps) else None,
         answer=ours() if plain and ours().isatty() else None,
     )
@@ -99,7 +99,7 @@ def ask(
 
 
 def _events(
-    run: RunOptions, question: str, piped: int, trace: FullTrace | None, view: View
+    run: RunOptions, question: str, piped: int, trace: FullTrace | None, view: LiveView
 ) -> Iterator[Event]:
     """What happens while the question is answered."""
     began = monotonic()
@@ -111,7 +111,7 @@ def _events(
                 opened(
                     run,
                     approver=approver_of(run.configuration, turns),
-                    note=lambda line: complain(line, kind="note"),
+                    note=note,
                     wrap=trace.traced if trace is not None else lambda backend: backend,
                 )
             )
@@ -125,7 +125,7 @@ def _events(
             view.end()
             begin_line()
             complain(f"the transcript is in {conversation.transcript}", kind="interrupted")
-            raise Told from None
+            raise Interrupted from None
         finally:
             view.end()
 

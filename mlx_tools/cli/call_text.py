@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
-from mlx_tools.approval import ApprovalRequest
 from mlx_tools.cli.columns import cell, cells
 from mlx_tools.cli.escape import as_code, as_name, exact, in_words, on_one_line
 from mlx_tools.cli.output import COLOURS, colourful
+from mlx_tools.controller.approver import ApprovalRequest
 
 MIN_COLUMNS: Final = 12
 MAX_HEADS: Final = 8
@@ -29,7 +29,7 @@ IN_DOUBT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ShownLine:
     """A line before it is wrapped. ``foreign``: the model or a file wrote it."""
 
     text: str
@@ -60,7 +60,7 @@ def whole(
     *,
     place: str = "",
     by_model: bool = True,
-) -> list[Line]:
+) -> list[ShownLine]:
     """All of a call: its name and why it is asked about, its arguments, what it would change.
 
     ``arguments`` are the request's own, or those that the person has put in their place.
@@ -70,21 +70,21 @@ def whole(
     edited = arguments is not request.arguments
     name, of_many = as_name(request.name), f" ({place})" if place else ""
     who = "The model asks" if by_model else "You ask"
-    lines = [Line(f"{who} to call {name}{of_many}: {in_words(request.reason)}.", "bold")]
+    lines = [ShownLine(f"{who} to call {name}{of_many}: {in_words(request.reason)}.", "bold")]
     if edited:
-        lines.append(Line("With your arguments:", "bold"))
-    lines += [Line(text, foreign=True) for text in exact(arguments).split("\n")]
+        lines.append(ShownLine("With your arguments:", "bold"))
+    lines += [ShownLine(text, foreign=True) for text in exact(arguments).split("\n")]
     if request.preview and edited:
         lines.append(
-            Line("What it would change has not been worked out for your arguments.", "dim")
+            ShownLine("What it would change has not been worked out for your arguments.", "dim")
         )
     elif request.preview:
-        lines.append(Line("What it would change:", "bold"))
+        lines.append(ShownLine("What it would change:", "bold"))
         lines += diff(request.preview)
     return lines
 
 
-def diff(text: str) -> Iterator[Line]:
+def diff(text: str) -> Iterator[ShownLine]:
     """The lines of a unified diff, with its colours."""
     header = True
     for line in text.removesuffix("\n").split("\n"):
@@ -95,12 +95,12 @@ def diff(text: str) -> Iterator[Line]:
             colour = "bold"
         elif line[:1] in "+-":
             colour = {"+": "green", "-": "red"}.get(line[:1], "")
-        yield Line(as_code(line), colour, foreign=True)
+        yield ShownLine(as_code(line), colour, foreign=True)
 
 
 def foot(
     request: ApprovalRequest, arguments: Mapping[str, Any], *, columns: int, heads: bool
-) -> list[Line]:
+) -> list[ShownLine]:
     """What stands right above the question, however long the call is: name, reason and digest.
 
     ``heads``: also the beginning of each argument, since the arguments themselves may be out of
@@ -108,24 +108,24 @@ def foot(
     """
     reason = in_words(request.reason)
     reason = reason if len(reason) <= _REASON_CHARS else f"{reason[: _REASON_CHARS - 1]}…"
-    lines = [Line(f"call {as_name(request.name)}: {reason}", "bold")]
+    lines = [ShownLine(f"call {as_name(request.name)}: {reason}", "bold")]
     if heads:
         lines += _heads(arguments, columns)
     edited = arguments is not request.arguments
     size = len(exact(arguments))
-    lines.append(Line(f"{size} characters of arguments{', edited by you' if edited else ''}"))
+    lines.append(ShownLine(f"{size} characters of arguments{', edited by you' if edited else ''}"))
     if not edited:
-        lines.append(Line(f"digest {in_words(request.digest)}"))
+        lines.append(ShownLine(f"digest {in_words(request.digest)}"))
     if request.expires_at:
-        lines.append(Line(f"an approval holds until {in_words(request.expires_at)}"))
+        lines.append(ShownLine(f"an approval holds until {in_words(request.expires_at)}"))
     if request.suspect:
-        lines.append(Line("The call was mended, or stands in what a tool said.", "yellow"))
+        lines.append(ShownLine("The call was mended, or stands in what a tool said.", "yellow"))
     if request.in_doubt:
-        lines.append(Line(IN_DOUBT, "yellow"))
+        lines.append(ShownLine(IN_DOUBT, "yellow"))
     return lines
 
 
-def _heads(arguments: Mapping[str, Any], columns: int) -> list[Line]:
+def _heads(arguments: Mapping[str, Any], columns: int) -> list[ShownLine]:
     """The first row of each argument."""
     lines = []
     for key, value in list(arguments.items())[:MAX_HEADS]:
@@ -133,29 +133,29 @@ def _heads(arguments: Mapping[str, Any], columns: int) -> list[Line]:
         room = max(30, columns - 24)
         if cells(text) > room:
             text = f"{next(_pieces(text, room))} … ({len(text)} characters)"
-        lines.append(Line(text, foreign=True))
+        lines.append(ShownLine(text, foreign=True))
     if len(arguments) > MAX_HEADS:
-        lines.append(Line(f"and {len(arguments) - MAX_HEADS} arguments more"))
+        lines.append(ShownLine(f"and {len(arguments) - MAX_HEADS} arguments more"))
     return lines
 
 
-def wrapped(lines: Sequence[Line], columns: int | None) -> list[Line]:
+def wrapped(lines: Sequence[ShownLine], columns: int | None) -> list[ShownLine]:
     """The lines as rows of at most ``columns`` columns, None for rows of any length."""
     rows = []
     for line in lines:
         first, others = ("| ", ": ") if line.foreign else ("", "  ")
         if columns is None:
-            rows.append(Line(first + line.text, line.colour))
+            rows.append(ShownLine(first + line.text, line.colour))
             continue
         room = max(MIN_COLUMNS, columns - 1) - len(others)
         parted = _pieces if line.foreign or columns < _WIDE else _words
         pieces = parted(line.text, room)
         for number, piece in enumerate(pieces):
-            rows.append(Line((others if number else first) + piece, line.colour))
+            rows.append(ShownLine((others if number else first) + piece, line.colour))
     return rows
 
 
-def show(rows: Sequence[Line], screen: TextIO) -> None:
+def show(rows: Sequence[ShownLine], screen: TextIO) -> None:
     """Print rows, in their colours where the screen has colours."""
     coloured = colourful(screen)
     for row in rows:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import typer
 from anyio.from_thread import start_blocking_portal
 
+from mlx_tools.app.wiring import RunOptions, refuse_where_off
 from mlx_tools.cli import inputs, options
+from mlx_tools.cli.dialogue import Leave, Talk
 from mlx_tools.cli.output import complain
 from mlx_tools.cli.prompt_line import PromptLine
-from mlx_tools.cli.talk import Leave, Talk
-from mlx_tools.cli.wiring import RunOptions, refuse_where_off
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
-from mlx_tools.outcome import Answered
+from mlx_tools.transcript.outcome import Answered
 
 app = typer.Typer(add_completion=False)
 

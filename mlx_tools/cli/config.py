@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mlx_tools import config
+from mlx_tools.app import config
+from mlx_tools.app.config import Configuration, SettingRow
 from mlx_tools.cli.output import print_json, print_text, to_json, warn_all
-from mlx_tools.config import Configuration, Row
 
 app = typer.Typer(help="Show and check the settings.")
 
@@ -59,7 +59,7 @@ def check(
         print_text(f"ok: {source}")
 
 
-def _described(row: Row, loaded: Configuration) -> dict[str, Any]:
+def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:
     value = loaded.values.get(row.key)
     secret = row.setting.secret and value is not None
     return {

@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
+from mlx_tools.app.checks import Check, check_all, check_native_tools, check_verdict
+from mlx_tools.app.wiring import RunOptions, choose, identity_of
 from mlx_tools.backends import Chosen
-from mlx_tools.cli import options, probe
+from mlx_tools.backends.router import find_served_format
+from mlx_tools.backends.verdicts import FoundVerdict, find_verdict
+from mlx_tools.cli import measure, options
 from mlx_tools.cli.output import complain, print_json, print_prose, print_text
-from mlx_tools.cli.wiring import RunOptions, choose, identity_of
-from mlx_tools.doctor import Check, check_all, check_native_tools, check_verdict
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
 from mlx_tools.paths import state_dir
-from mlx_tools.router import find_served_format
-from mlx_tools.verdicts import FoundVerdict, find_verdict
 
 app = typer.Typer(add_completion=False)
 
@@ -30,7 +30,7 @@ _INDENT: Final = " " * 6
 class _Findings:
     checks: list[Check] = field(default_factory=list)
     verdict: FoundVerdict = field(default_factory=FoundVerdict)
-    probed: probe.Probed | None = None
+    probed: measure.Probed | None = None
 
     @property
     def failed(self) -> bool:
@@ -51,7 +51,7 @@ def doctor(
     within: Annotated[
         float,
         typer.Option("--within", metavar="SECONDS", min=1, help="How long the probe may take."),
-    ] = probe.WITHIN,
+    ] = measure.WITHIN,
     *,
     options_given: options.Options,
 ) -> int:
@@ -69,7 +69,7 @@ def doctor(
             if check.hint:
                 print_prose(f"{_INDENT}{check.hint}", _INDENT)
         if found.probed is not None:
-            print_text("\n" + probe.table(found.probed))
+            print_text("\n" + measure.table(found.probed))
     if found.failed:
         return EXIT_BACKEND
     return EXIT_STOPPED if found.probed is not None and found.probed.verdict is None else EXIT_OK
@@ -97,7 +97,7 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
         found = _Findings(await _checks(run, chosen))
         if within is not None and not found.failed:
             try:
-                found.probed = await probe.probe(run, chosen, within)
+                found.probed = await measure.probe(run, chosen, within)
                 found.checks.append(found.probed.check())
             except BackendTimeout as error:
                 found.checks.append(Check("probe", "fail", error.message, error.hint or ""))

@@ -10,13 +10,18 @@ from typing import Annotated, Any, Literal, cast, get_args
 import anyio
 import typer
 
-from mlx_tools import config
+from mlx_tools.app import config
+from mlx_tools.app.proposal import Proposer
+from mlx_tools.app.wiring import RunOptions, found, refuse_where_off
 from mlx_tools.backends import Backend
+from mlx_tools.backends.models.download import file_sha256
+from mlx_tools.backends.verdicts import StrategyChoice
 from mlx_tools.cli import options, version
-from mlx_tools.cli.output import complain, print_json, print_text
+from mlx_tools.cli.output import complain, note, print_json, print_text
 from mlx_tools.cli.progress import counting
-from mlx_tools.cli.wiring import RunOptions, found, refuse_where_off
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import UsageError
+from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,
     PACKAGE,
@@ -28,15 +33,10 @@ from mlx_tools.evaluate.bfcl_data import (
     sample,
     wheel_path,
 )
-from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.runner import described, run_bfcl
+from mlx_tools.evaluate.results_file import Results
 from mlx_tools.evaluate.summary import Result, summarise, table
 from mlx_tools.evaluate.task_file import FILE, TaskSet, load_tasks
 from mlx_tools.evaluate.tasks import How, run_tasks
-from mlx_tools.models.fetch import file_sha256
-from mlx_tools.proposal import Proposer
-from mlx_tools.run_settings import RunSettings
-from mlx_tools.verdicts import StrategyChoice
 
 app = typer.Typer(help="Measure how well a model calls tools.", add_completion=False)
 
@@ -124,7 +124,7 @@ def bfcl(
         for name in categories
         for item in sample(load_items(name, path), limit=limit, seed=seed, half=_half(half))
     ]
-    asked = _Asked("bfcl", run, strategies, out, {"data": data})
+    asked = _EvalOptions("bfcl", run, strategies, out, {"data": data})
     results = anyio.run(asked.bfcl, items)
     drawn = {"categories": list(categories), "limit": limit, "seed": seed, "half": half}
     _tell(asked, results, {"sample": drawn}, as_json=as_json)
@@ -170,7 +170,7 @@ def tasks(
     run = RunOptions(configuration=options.load(options_given))
     refuse_where_off(run)
     data = {"tasks": f"sha256:{file_sha256(tasks_file)}", "all_tools": all_tools}
-    asked = _Asked("tasks", run, _strategies(strategy, run), out, data)
+    asked = _EvalOptions("tasks", run, _strategies(strategy, run), out, data)
     results = anyio.run(asked.tasks, known, How(all_tools=all_tools, transcripts=transcripts))
     _tell(asked, results, {}, as_json=as_json)
 
@@ -183,7 +183,7 @@ def _data(wheel: Path | None) -> tuple[Path, str]:
         except OSError as error:
             raise UsageError(f"--wheel: {wheel}: {error.strerror}") from None
     if not wheel_path().is_file():
-        complain(f"fetching {PACKAGE} {VERSION} (2 MB)", kind="note")
+        note(f"fetching {PACKAGE} {VERSION} (2 MB)")
     return have_wheel(), f"{PACKAGE}=={VERSION}"
 
 
@@ -227,7 +227,7 @@ def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
     return cast(Sequence[StrategyChoice], names)
 
 
-class _Asked:
+class _EvalOptions:
     """What is asked: of which model, by which strategies, and where its results go."""
 
     def __init__(
@@ -289,7 +289,7 @@ class _Asked:
 
 
 def _tell(
-    asked: _Asked,
+    asked: _EvalOptions,
     results: Sequence[Result],
     more: Mapping[str, Any],
     *,

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mlx_tools.app.own_output import ours
 from mlx_tools.cli.output import complain
-from mlx_tools.cli.own_output import ours
 from mlx_tools.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED, EXIT_USAGE, MlxToolsError
 
 
-class Told(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C, after the command itself has said what became of it."""
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
     """Say that Ctrl-C ended the command, where it was not said yet; its exit code."""
-    if not isinstance(error, Told):
+    if not isinstance(error, Interrupted):
         if sys.stderr.isatty():
             print(file=sys.stderr)  # behind ^C, or a question
         complain("by Ctrl-C", kind="interrupted")

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from mlx_tools.cli import options
-from mlx_tools.cli.golden_check import Wanted, check, chosen
+from mlx_tools.cli.golden_check import CheckOptions, check, chosen
 from mlx_tools.cli.output import complain
 from mlx_tools.errors import EXIT_OK, UsageError
 from mlx_tools.golden.batch import replay_files
@@ -98,9 +98,9 @@ def record(
     options_given: options.Options,
 ) -> int:
     """Record a golden transcript."""
-    from mlx_tools.cli.golden_record import Kept, keep
+    from mlx_tools.cli.golden_record import RecordOptions, keep
 
-    kept = Kept(
+    kept = RecordOptions(
         name=name,
         into=into,
         about=about,
@@ -156,7 +156,7 @@ def run(
     options_given: options.Options,
 ) -> int:
     """Check transcripts, and return 1 where one failed."""
-    wanted = Wanted(
+    wanted = CheckOptions(
         live=live,
         tools=tools,
         samples=samples,

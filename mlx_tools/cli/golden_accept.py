@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_tools.cli.golden_text import differences, show
-from mlx_tools.cli.output import complain, print_json
+from mlx_tools.cli.output import complain, note, print_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import (
     CannotSettle,
@@ -18,7 +18,7 @@ from mlx_tools.golden import (
     settled,
     write_golden,
 )
-from mlx_tools.transcript import FORMAT_VERSION
+from mlx_tools.store.transcript import FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ def accept(paths: Sequence[Path], *, yes: bool, dry_run: bool, as_json: bool) ->
             _show(change, as_json=as_json)
     code = EXIT_STOPPED if refused else EXIT_OK
     if not found:
-        complain("nothing to accept", kind="note")
+        note("nothing to accept")
     elif dry_run:
         complain(f"{len(found)} would be written", kind="dry run")
     elif not yes and not _agreed(len(found)):
-        complain("nothing was written", kind="note")
+        note("nothing was written")
     else:
         for change in found:
             write_golden(change.now, change.path)
@@ -80,8 +80,8 @@ def _show(change: _Change, *, as_json: bool) -> None:
 
 def _agreed(count: int) -> bool:
     """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
-    from mlx_tools.cli.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.yes_or_no import said_yes
+    from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
+    from mlx_tools.cli.confirm import said_yes
 
     if not at_terminal():
         raise UsageError(

@@ -18,11 +18,11 @@ from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import find_golden, read_golden
 from mlx_tools.golden.baseline import Baseline
 from mlx_tools.golden.batch import replay_files
-from mlx_tools.golden.results import Check, write_results
+from mlx_tools.golden.results import GoldenCheck, write_results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CheckOptions:
     """What ``golden run`` was told. Raises `UsageError` for what contradicts itself."""
 
     live: bool
@@ -47,11 +47,11 @@ class Wanted:
             raise UsageError("a replay asks no model", hint="--live does")
 
 
-def check(paths: Sequence[Path], wanted: Wanted, options_given: options.Options) -> int:
+def check(paths: Sequence[Path], wanted: CheckOptions, options_given: options.Options) -> int:
     """Checks transcripts, and returns the exit code."""
     known = Baseline.read(wanted.baseline) if wanted.baseline is not None else None
 
-    def tell(check: Check) -> None:
+    def tell(check: GoldenCheck) -> None:
         if wanted.as_json:
             print_json(check.to_json())
         elif wanted.verbose or not check.passed:
@@ -74,15 +74,15 @@ def chosen(paths: Sequence[Path], only: str | None) -> list[Path]:
 
 def _replayed(
     files: Sequence[Path],
-    wanted: Wanted,
+    wanted: CheckOptions,
     options_given: options.Options,
-    tell: Callable[[Check], None],
-) -> list[Check]:
+    tell: Callable[[GoldenCheck], None],
+) -> list[GoldenCheck]:
     registry = None
     if wanted.tools == "run":
         from functools import partial
 
-        from mlx_tools.cli.wiring import registry_of
+        from mlx_tools.app.wiring import registry_of
 
         registry = partial(registry_of, options.load(options_given))
     checks = []
@@ -98,13 +98,13 @@ def _replayed(
 
 def _live(
     files: Sequence[Path],
-    wanted: Wanted,
+    wanted: CheckOptions,
     options_given: options.Options,
-    tell: Callable[[Check], None],
-) -> list[Check]:
+    tell: Callable[[GoldenCheck], None],
+) -> list[GoldenCheck]:
+    from mlx_tools.app.wiring import RunOptions, refuse_where_off
+    from mlx_tools.backends.verdicts import STRATEGIES, STYLES
     from mlx_tools.cli.golden_live import Matrix, check_all
-    from mlx_tools.cli.wiring import RunOptions, refuse_where_off
-    from mlx_tools.verdicts import STRATEGIES, STYLES
 
     run = RunOptions(configuration=options.load(options_given))
     refuse_where_off(run)
@@ -117,11 +117,11 @@ def _live(
     run_tools = wanted.tools == "run"
     with counting("asking", len(goldens) * len(matrix)) as step:
 
-        def told(check: Check) -> None:
+        def told(check: GoldenCheck) -> None:
             tell(check)
             step()
 
-        async def work() -> list[Check]:
+        async def work() -> list[GoldenCheck]:
             return await check_all(
                 goldens, run, matrix, samples=wanted.samples, run_tools=run_tools, told=told
             )
@@ -136,7 +136,7 @@ def _listed(option: str, text: str | None, allowed: Sequence[str]) -> Sequence[s
     return tuple(dict.fromkeys(names)) or (None,)
 
 
-def _finish(checks: Sequence[Check], wanted: Wanted, known: Baseline | None) -> int:
+def _finish(checks: Sequence[GoldenCheck], wanted: CheckOptions, known: Baseline | None) -> int:
     """Keeps and reports what came of it, and returns the exit code."""
     fallen = known.regressions(checks) if known is not None else []
     failed = bool(fallen) if known is not None else not all(one.passed for one in checks)
@@ -159,7 +159,7 @@ def _finish(checks: Sequence[Check], wanted: Wanted, known: Baseline | None) -> 
     return EXIT_STOPPED if failed else EXIT_OK
 
 
-def _temperature(check: Check) -> float:
+def _temperature(check: GoldenCheck) -> float:
     """At what temperature a check's runs were drawn."""
     header: Any = next((r for s in check.samples for r in s.records), {})
     return float((header.get("sampling") or {}).get("temperature") or 0.0)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from mlx_tools.app.wiring import RunOptions, found, registry_of
+from mlx_tools.backends.verdicts import StrategyChoice, StyleChoice
 from mlx_tools.cli.output import complain
-from mlx_tools.cli.wiring import RunOptions, found, registry_of
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.golden import Golden
 from mlx_tools.golden.live import check_live
-from mlx_tools.golden.results import Check
-from mlx_tools.run_settings import RunSettings
-from mlx_tools.verdicts import StrategyChoice, StyleChoice
+from mlx_tools.golden.results import GoldenCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ async def check_all(
     *,
     samples: int,
     run_tools: bool,
-    told: Callable[[Check], None],
-) -> list[Check]:
+    told: Callable[[GoldenCheck], None],
+) -> list[GoldenCheck]:
     """Asks all, cell by cell; ``told`` gets each check as it is there. ``run_tools``: tools are run
     instead of giving what was recorded."""
-    checks: list[Check] = []
+    checks: list[GoldenCheck] = []
     registry = registry_of(run.configuration) if run_tools else None
     for model in matrix.models:
         named = run if model is None else replace(run, model=model)

@@ -12,13 +12,7 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 
-from mlx_tools.cli import golden_text, inputs, options
-from mlx_tools.cli.approve import asker
-from mlx_tools.cli.output import complain, print_json
-from mlx_tools.cli.sessions import session_folder
-from mlx_tools.cli.turns import Turns
-from mlx_tools.cli.view import View
-from mlx_tools.cli.wiring import (
+from mlx_tools.app.wiring import (
     RunOptions,
     approver_of,
     opened,
@@ -26,17 +20,23 @@ from mlx_tools.cli.wiring import (
     registry_of,
     session_store,
 )
+from mlx_tools.backends.models.files import ModelFiles, read_model_files
+from mlx_tools.backends.models.listing import find_model
+from mlx_tools.cli import golden_text, inputs, options
+from mlx_tools.cli.approve import asker
+from mlx_tools.cli.background import Turns
+from mlx_tools.cli.output import complain, note, print_json
+from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.view import LiveView
 from mlx_tools.errors import EXIT_OK, UsageError
-from mlx_tools.events import Finished
 from mlx_tools.golden import CannotSettle, Golden, make_golden, read_session, write_golden
 from mlx_tools.golden.expect import expectations
-from mlx_tools.models.files import ModelFiles, read_model_files
-from mlx_tools.models.listing import find_model
-from mlx_tools.records import Header
+from mlx_tools.transcript.events import Finished
+from mlx_tools.transcript.records import Header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class RecordOptions:
     """How a run is kept. ``expect`` is what a live check wants, as it was typed."""
 
     name: str
@@ -79,7 +79,7 @@ class Kept:
 
 
 def keep(
-    kept: Kept,
+    kept: RecordOptions,
     questions: Sequence[str],
     session: str | None,
     options_given: options.Options,
@@ -111,14 +111,14 @@ def keep(
 
 def _asked(run: RunOptions, questions: Sequence[str]) -> Path:
     """Asks questions in one session, and returns the path of its transcript."""
-    view = View(steps=sys.stderr if sys.stderr.isatty() else None, answer=None)
+    view = LiveView(steps=sys.stderr if sys.stderr.isatty() else None, answer=None)
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
         turns = Turns(portal, asker(run.configuration.settings.policy.approve))
         context = opened(
             run,
             approver=approver_of(run.configuration, turns),
-            note=lambda line: complain(line, kind="note"),
+            note=note,
         )
         controller = stack.enter_context(portal.wrap_async_context_manager(context))
         conversation = stack.enter_context(closing(portal.call(controller.conversation)))
@@ -138,7 +138,7 @@ def _asked(run: RunOptions, questions: Sequence[str]) -> Path:
     return Path(path)
 
 
-def _golden(path: Path, run: RunOptions, kept: Kept, wanted: Sequence[Any]) -> Golden:
+def _golden(path: Path, run: RunOptions, kept: RecordOptions, wanted: Sequence[Any]) -> Golden:
     """The golden transcript of the session at ``path``."""
     session = read_session(path)
     return make_golden(

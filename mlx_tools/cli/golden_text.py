@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from mlx_tools.app.statistics import Share
 from mlx_tools.cli.output import print_text, shown
-from mlx_tools.evaluate.statistics import Share
 from mlx_tools.golden.baseline import Regression
 from mlx_tools.golden.difference import ROOMS, Difference
-from mlx_tools.golden.results import Check
+from mlx_tools.golden.results import GoldenCheck
 
 _MOST: Final = 5
 """Differences of one transcript that are shown; the rest is counted."""
@@ -19,7 +19,7 @@ _MOST: Final = 5
 Lines = Iterator[tuple[str, str]]
 
 
-def told(check: Check) -> Lines:
+def told(check: GoldenCheck) -> Lines:
     """A check that failed, with its differences; one that passed is a line."""
     share = check.share
     cell = f"  {check.cell.label}" if check.mode == "live" else ""
@@ -50,7 +50,7 @@ def differences(found: Sequence[Difference]) -> Lines:
         yield "dim", f"  and {len(found) - _MOST} more"
 
 
-def sums(checks: Iterable[Check]) -> Lines:
+def sums(checks: Iterable[GoldenCheck]) -> Lines:
     """How many passed, by cell where there are several, and what the others come from."""
     every = list(checks)
     cells = list(dict.fromkeys(check.cell for check in every))

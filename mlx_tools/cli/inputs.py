@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mlx_tools.cli.output import complain
+from mlx_tools.cli.output import note
 from mlx_tools.errors import UsageError
 from mlx_tools.protocol.strict import HOOKS, Unreadable
 
@@ -54,7 +54,7 @@ def stdin_bytes() -> bytes:
     with contextlib.suppress(OSError, ValueError):
         ready, _, _ = select.select([stream.fileno()], [], [], _PATIENCE)
         if not ready:
-            complain("reading standard input (end it, or redirect it from /dev/null)", kind="note")
+            note("reading standard input (end it, or redirect it from /dev/null)")
     return _bounded(stream, "standard input")
 
 

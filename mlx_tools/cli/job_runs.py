@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mlx_tools import config
-from mlx_tools.approval import NobodyThere
-from mlx_tools.cli import options
-from mlx_tools.cli.sessions import session_folder
-from mlx_tools.cli.wiring import (
+from mlx_tools.app import config
+from mlx_tools.app.wiring import (
     RunOptions,
     found,
     refuse_where_off,
     registry_of,
     session_store,
 )
-from mlx_tools.controller import Controller
+from mlx_tools.cli import options
+from mlx_tools.cli.sessions import session_folder
+from mlx_tools.controller.approver import NobodyThere
+from mlx_tools.controller.controller import Controller
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.records import ExecutionRecord
-from mlx_tools.schedule import Job, RunEnd, Seen
+from mlx_tools.toolbox.schedule import Job, RunEnd, Seen
+from mlx_tools.transcript.records import ExecutionRecord
 
 
 async def run_job(job: Job, began: Callable[[str], None], note: Callable[[str], None]) -> RunEnd:

@@ -13,23 +13,24 @@ from typing import Annotated
 import typer
 
 from mlx_tools.cli import inputs
-from mlx_tools.cli.failures import Told
+from mlx_tools.cli.failures import Interrupted
 from mlx_tools.cli.output import (
     LINES,
     PROSE,
     amount,
     complain,
     counted,
+    note,
     print_json,
     print_prose,
     print_row,
     print_text,
     shown,
 )
-from mlx_tools.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
-from mlx_tools.kb.adding import OnProgress
-from mlx_tools.kb.base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
-from mlx_tools.kb.encodings import BINARY
+from mlx_tools.toolbox.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
+from mlx_tools.toolbox.kb.adding import OnProgress
+from mlx_tools.toolbox.kb.encodings import BINARY
+from mlx_tools.toolbox.kb.knowledge_base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
 
 app = typer.Typer(
     help="Add files to the knowledge base, search it, list and remove what is in it.",
@@ -59,7 +60,7 @@ def add(
             done = KnowledgeBase().add(given, corpus, on_progress=report)
     except KeyboardInterrupt:
         complain("what was taken in is kept; adding again goes on", kind="interrupted")
-        raise Told from None
+        raise Interrupted from None
     named = {str(Path(one).resolve()) for one in given}
     told = _rare_first([one for one in done.skipped if one.reason != BINARY or one.path in named])
     binary = sum(1 for one in done.skipped if one.reason == BINARY)
@@ -108,7 +109,7 @@ def search(
     if not hits:
         empty = not base.corpora()
         why = "nothing was added yet: mlx-tools kb add PATH" if empty else "nothing matches"
-        complain(why, kind="note")
+        note(why)
 
 
 @app.command(name="list", help="List the corpora, the collections that files were added to.")
@@ -124,7 +125,7 @@ def list_all(
         else:
             print_row(_head(one), f" {one.changed}")
     if not corpora:
-        complain("nothing was added yet: mlx-tools kb add PATH", kind="note")
+        note("nothing was added yet: mlx-tools kb add PATH")
 
 
 @app.command(help="Remove a corpus; the files themselves stay where they are.")

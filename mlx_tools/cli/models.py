@@ -9,17 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.cli.output import amount, complain, print_json, print_row, print_text
-from mlx_tools.models import (
+from mlx_tools.backends.models import (
     ListedModel,
-    Progress,
+    PullProgress,
     list_models,
     memory_bytes,
     model_path,
     pull_model,
     suggest_model,
 )
-from mlx_tools.models.fetch import Report
+from mlx_tools.backends.models.download import Report
+from mlx_tools.cli.output import amount, complain, print_json, print_row, print_text
 
 app = typer.Typer(help="List, fetch and find models.", add_completion=False)
 
@@ -73,7 +73,7 @@ def _bar() -> Iterator[Report]:
     if not sys.stderr.isatty():
         seen: set[str] = set()
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: PullProgress) -> None:
             if progress.stage not in seen:
                 seen.add(progress.stage)
                 complain(_STAGES[progress.stage], kind="pull")
@@ -93,7 +93,7 @@ def _bar() -> Iterator[Report]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks = {}
 
-        def show(progress: Progress) -> None:
+        def show(progress: PullProgress) -> None:
             if progress.stage not in tasks:
                 tasks[progress.stage] = bar.add_task(_STAGES[progress.stage], amount="")
             bar.update(
@@ -117,7 +117,7 @@ def _as_json(model: ListedModel) -> dict[str, object]:
     }
 
 
-def _so_far(progress: Progress) -> str:
+def _so_far(progress: PullProgress) -> str:
     """How much of how much; a fetch counts bytes, the other stages steps that say nothing."""
     if progress.stage != "fetch":
         return ""

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mlx_tools import config
+from mlx_tools.app import config
+from mlx_tools.app.config import Configuration, SettingRow
 from mlx_tools.cli.output import warn_all
-from mlx_tools.config import Configuration, Row
 from mlx_tools.errors import UsageError
 from mlx_tools.policy.presets import PRESETS
 
@@ -117,7 +117,7 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
-def _parameter(row: Row) -> str:
+def _parameter(row: SettingRow) -> str:
     return (row.setting.flag or row.key).lstrip("-").replace("-", "_")
 
 
@@ -127,7 +127,7 @@ def _typed(key: str, value: Any) -> str | bool | Sequence[str]:
     return value  # type: ignore[no-any-return]
 
 
-def _option(name: str, row: Row) -> inspect.Parameter:
+def _option(name: str, row: SettingRow) -> inspect.Parameter:
     kind: Any = str | None
     if row.is_a(bool):
         kind = bool | None
@@ -146,7 +146,7 @@ def _option(name: str, row: Row) -> inspect.Parameter:
     )
 
 
-def _help(row: Row) -> str:
+def _help(row: SettingRow) -> str:
     default = config.defaults().values.get(row.key)
     notes = [row.allowed()] if row.choices else []
     if row.key == "policy.preset":

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from mlx_tools.app.own_output import ours
 from mlx_tools.cli.columns import beside, columns_of, folded
-from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.progress import bar_away
 
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -166,6 +166,11 @@ def complain(message: str, *, kind: str = "error") -> None:
         print(line, file=sys.stderr, flush=True)
     except OSError:  # nobody is there to read it
         return
+
+
+def note(message: str) -> None:
+    """What a person should know, and that is no error."""
+    complain(message, kind="note")
 
 
 def warn_all(messages: Iterable[str]) -> None:

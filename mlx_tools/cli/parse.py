@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from mlx_tools.backends.verdicts import DEFAULT_STYLE
 from mlx_tools.cli import options, reading
 from mlx_tools.cli.inputs import read_bytes, read_json
 from mlx_tools.cli.output import print_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.verdicts import DEFAULT_STYLE
 
 app = typer.Typer(add_completion=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlx_tools.cli.own_output import ours
+from mlx_tools.app.own_output import ours
 
 _shown: list[Any] = []
 """The bar that is on the screen, where one is."""

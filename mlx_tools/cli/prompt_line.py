@@ -8,7 +8,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Final, Self
 
-from mlx_tools.cli.own_output import given_back, ours
+from mlx_tools.app.own_output import given_back, ours
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir, state_dir
 

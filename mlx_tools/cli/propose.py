@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
+from mlx_tools.app.proposal import Proposal, Proposer
+from mlx_tools.app.wiring import RunOptions, found, refuse_where_off
 from mlx_tools.cli import inputs, options, reading
 from mlx_tools.cli.output import complain, print_json
 from mlx_tools.cli.progress import counting
 from mlx_tools.cli.toolfile import read_tools, tools_of
-from mlx_tools.cli.wiring import RunOptions, found, refuse_where_off
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -26,10 +27,8 @@ from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
 )
-from mlx_tools.messages import Usage
-from mlx_tools.proposal import Proposal, Proposer
+from mlx_tools.messages import ToolSpec, Usage
 from mlx_tools.protocol import Reading
-from mlx_tools.spec import ToolSpec
 
 app = typer.Typer(add_completion=False)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TextIO
 
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
-from mlx_tools.cli.call_text import Line, Size, foot, show, whole, wrapped
+from mlx_tools.cli.call_text import ShownLine, Size, foot, show, whole, wrapped
 from mlx_tools.cli.edit import EditFailed, as_arguments, edited
 from mlx_tools.cli.escape import as_name, exact, in_words
 from mlx_tools.cli.keys import read_key, read_line
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
 
 APPROVED: Final = "approved at the terminal"
@@ -140,7 +140,7 @@ class Questions:
 
     def _help(self, number: int, keys: str) -> None:
         said = {**_HELP, **(_AGAIN if self._requests[number].in_doubt else {})}
-        self._show([Line(f"{key}  {said[key]}") for key in keys])
+        self._show([ShownLine(f"{key}  {said[key]}") for key in keys])
 
     def _reason(self) -> str | None:
         """Why not: a line, empty where none is given; None where the user thought better of it."""
@@ -175,7 +175,7 @@ class Questions:
         self._say("")
         self._show(self._whole(number, arguments))
 
-    def _whole(self, number: int, arguments: Mapping[str, Any]) -> list[Line]:
+    def _whole(self, number: int, arguments: Mapping[str, Any]) -> list[ShownLine]:
         many = len(self._requests)
         place = f"{number + 1} of {many}" if many > 1 else ""
         request = self._requests[number]
@@ -192,7 +192,7 @@ class Questions:
             heads=long or len(self._requests) > 1,
         )
         if long:
-            lines.append(Line(f"{rows} rows; d shows them a screen at a time", "dim"))
+            lines.append(ShownLine(f"{rows} rows; d shows them a screen at a time", "dim"))
         self._show(lines)
 
     def _page(self, number: int, arguments: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ class Questions:
         text = f"-- {left} rows more, q ends -- "
         print(text, end="", file=self._screen, flush=True)
 
-    def _show(self, lines: Sequence[Line]) -> None:
+    def _show(self, lines: Sequence[ShownLine]) -> None:
         show(wrapped(lines, Size.of(self._screen).columns), self._screen)
 
     def _say(self, text: str) -> None:

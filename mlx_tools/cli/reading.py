@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from mlx_tools.cli.toolfile import read_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.messages import ErrorInfo, FinishReason, ToolCall
+from mlx_tools.messages import ErrorInfo, FinishReason, ToolCall, ToolSpec, tool_named
 from mlx_tools.protocol import DIALECTS, JudgedCall, Reading, ReadingRules, Style, judge, read
-from mlx_tools.spec import ToolSpec, tool_named
 
 Tools = Mapping[str, ToolSpec]
 

@@ -16,20 +16,9 @@ from pathlib import Path
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlx_tools.approval import ApprovalAnswer, Approvals, Approver
-from mlx_tools.asking import check_begun_here
-from mlx_tools.backends import LocalBackend
-from mlx_tools.cli import options
-from mlx_tools.cli.approve import asker
-from mlx_tools.cli.failures import Told
-from mlx_tools.cli.job_settings import jobs_of
-from mlx_tools.cli.output import begin_line, complain
-from mlx_tools.cli.own_output import ours
-from mlx_tools.cli.sessions import session_folder
-from mlx_tools.cli.tools import NO_MODEL
-from mlx_tools.cli.turns import Turns
-from mlx_tools.cli.view import View, tell
-from mlx_tools.cli.wiring import (
+from mlx_tools.app.jobs import jobs_of
+from mlx_tools.app.own_output import ours
+from mlx_tools.app.wiring import (
     RunOptions,
     approver_of,
     choose,
@@ -37,12 +26,23 @@ from mlx_tools.cli.wiring import (
     registry_of,
     session_store,
 )
-from mlx_tools.controller import Controller
+from mlx_tools.backends import LocalBackend
+from mlx_tools.backends.router import native_markers
+from mlx_tools.cli import options
+from mlx_tools.cli.approve import asker
+from mlx_tools.cli.background import Turns
+from mlx_tools.cli.failures import Interrupted
+from mlx_tools.cli.output import begin_line, complain, note
+from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.tools import NO_MODEL
+from mlx_tools.cli.view import LiveView, tell
+from mlx_tools.controller.approvals import check_begun_here
+from mlx_tools.controller.approver import ApprovalAnswer, Approvals, Approver
+from mlx_tools.controller.controller import Controller
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.events import Event, Finished
-from mlx_tools.records import Header, Record
-from mlx_tools.router import native_markers
-from mlx_tools.transcript import load
+from mlx_tools.store.transcript import load
+from mlx_tools.transcript.events import Event, Finished
+from mlx_tools.transcript.records import Header, Record
 
 
 def approvals_of(
@@ -92,7 +92,9 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     Shows what happens and returns the exit code of how it ended.
     """
     live = ours().isatty() and not as_json
-    view = View(steps=sys.stderr if sys.stderr.isatty() else None, answer=ours() if live else None)
+    view = LiveView(
+        steps=sys.stderr if sys.stderr.isatty() else None, answer=ours() if live else None
+    )
     outcome = None
     for event in _events(_path_of(given), approvals, view):
         view.show(event)
@@ -111,7 +113,7 @@ def _path_of(given: str) -> Path:
     return folder.path(folder.find(given))
 
 
-def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
+def _events(path: Path, approvals: Approvals, view: LiveView) -> Iterator[Event]:
     records, header = _read(path)
     if header.backend.get("kind") == NO_MODEL:
         raise UsageError(
@@ -130,7 +132,7 @@ def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
                     run,
                     header,
                     approver=approver_of(run.configuration, turns),
-                    note=lambda line: complain(line, kind="note"),
+                    note=note,
                 )
             )
         )
@@ -141,7 +143,7 @@ def _events(path: Path, approvals: Approvals, view: View) -> Iterator[Event]:
             view.end()
             begin_line()
             complain(f"the transcript is in {path}", kind="interrupted")
-            raise Told from None
+            raise Interrupted from None
         finally:
             view.end()
 

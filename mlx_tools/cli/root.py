@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, failures, output, own_output, version
+from mlx_tools.app import own_output
+from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, failures, output, version
 from mlx_tools.errors import UsageError
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}

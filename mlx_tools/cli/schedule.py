@@ -13,10 +13,10 @@ from typing import Annotated, Final
 import anyio
 import typer
 
+from mlx_tools.app.jobs import job_store, lasting, roots_of
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.failures import Told, internal_error
-from mlx_tools.cli.job_settings import job_store, lasting, roots_of
-from mlx_tools.cli.output import complain, print_json, print_prose, print_row, print_text
+from mlx_tools.cli.failures import Interrupted, internal_error
+from mlx_tools.cli.output import complain, note, print_json, print_prose, print_row, print_text
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -25,7 +25,7 @@ from mlx_tools.errors import (
     EXIT_USAGE,
     ScheduleError,
 )
-from mlx_tools.schedule import (
+from mlx_tools.toolbox.schedule import (
     Ended,
     Job,
     JobRun,
@@ -36,9 +36,9 @@ from mlx_tools.schedule import (
     parse_when,
     settle,
 )
-from mlx_tools.schedule.job import MISSED, OPEN
-from mlx_tools.schedule.store import utc_now
-from mlx_tools.schedule.zones import zone_of
+from mlx_tools.toolbox.schedule.job import MISSED, OPEN
+from mlx_tools.toolbox.schedule.job_store import utc_now
+from mlx_tools.toolbox.schedule.zones import zone_of
 
 app = typer.Typer(
     help="List, add and remove tasks for later, and run those that are due.", add_completion=False
@@ -80,7 +80,7 @@ def list_jobs(
         else:
             _print(listed)
     if not listing:
-        complain("there are no jobs: mlx-tools schedule add TASK --when WHEN", kind="note")
+        note("there are no jobs: mlx-tools schedule add TASK --when WHEN")
 
 
 @app.command(help="Add a task that the model is given at a time, or again and again.")
@@ -113,7 +113,7 @@ def add(
     options_given: options.Options,
 ) -> None:
     """Keep a job, and print its id and when it is due first."""
-    from mlx_tools.cli.wiring import registry_of
+    from mlx_tools.app.wiring import registry_of
 
     configuration = options.load(options_given)
     registry_of(configuration)  # a name that no tool has must not wait until the job runs
@@ -151,9 +151,9 @@ def remove(job: JobId) -> None:
     complain(f"removed {listed.id}", kind="done")
     for run in listed.runs:
         if run.status == "running":
-            complain("its run is not broken off", kind="note")
+            note("its run is not broken off")
         elif run.status in OPEN:
-            complain(f"its run still waits: mlx-tools sessions resume {run.session}", kind="note")
+            note(f"its run still waits: mlx-tools sessions resume {run.session}")
 
 
 @app.command(help="Run the jobs that are due now, and exit.")
@@ -172,7 +172,7 @@ def run(
     from mlx_tools.cli.job_runs import look, run_job  # it brings all that a run needs
 
     def note(line: str) -> None:
-        complain(line, kind="note")
+        note(line)
 
     def tell(ended: Ended) -> None:
         _tell(ended, as_lines=as_lines)
@@ -190,7 +190,7 @@ def run(
             if sys.stderr.isatty():
                 print(file=sys.stderr)  # behind ^C
             complain("mlx-tools schedule list says what came of it", kind="interrupted")
-            raise Told from None
+            raise Interrupted from None
     return max((one.exit_code for one in ended), key=_rank, default=EXIT_OK)
 
 
@@ -201,7 +201,7 @@ def _trouble(error: ScheduleError) -> None:
 def _note(line: str) -> None:
     """A note that a person at a terminal may need, and the log of a cron job does not."""
     if sys.stderr.isatty():
-        complain(line, kind="note")
+        note(line)
 
 
 def _rank(code: int) -> int:

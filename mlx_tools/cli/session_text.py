@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from mlx_tools.cli.columns import beside
 from mlx_tools.cli.escape import as_name, in_words, on_one_line
-from mlx_tools.outcome import PREVIEW_CHARS
-from mlx_tools.records import (
+from mlx_tools.store.session_list import ListedSession, Standing
+from mlx_tools.transcript.outcome import PREVIEW_CHARS
+from mlx_tools.transcript.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -34,7 +35,6 @@ from mlx_tools.records import (
     UserRecord,
     dropped,
 )
-from mlx_tools.sessions import ListedSession, Standing
 
 QUESTION_CHARS: Final = 60
 _PREVIEW_LINES: Final = 8

@@ -9,14 +9,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mlx_tools.app.own_output import ours
 from mlx_tools.cli.columns import columns_of
-from mlx_tools.cli.output import amount, complain, counted, print_json, print_prose, print_text
-from mlx_tools.cli.own_output import ours
+from mlx_tools.cli.output import (
+    amount,
+    complain,
+    counted,
+    note,
+    print_json,
+    print_prose,
+    print_text,
+)
 from mlx_tools.cli.session_text import as_json, conversation, gist, row, title, waiting
 from mlx_tools.errors import EXIT_OK, TranscriptError, UsageError
 from mlx_tools.paths import state_dir
-from mlx_tools.sessions import LAST, ListedSession, SessionFolder
-from mlx_tools.transcript import to_json
+from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder
+from mlx_tools.store.transcript import to_json
 
 app = typer.Typer(
     help="List and show the sessions that are kept, go on with one, remove old ones.",
@@ -63,9 +71,9 @@ def list_sessions(
         else:
             print_text(row(listed, _columns(ours())))
     if not ids:
-        complain("there are no sessions yet", kind="note")
+        note("there are no sessions yet")
     if len(ids) > limit:
-        complain(f"{counted(len(ids) - limit, 'older session')} more (--limit)", kind="note")
+        note(f"{counted(len(ids) - limit, 'older session')} more (--limit)")
 
 
 @app.command(help="Show what happened in a session.")
@@ -160,7 +168,7 @@ def prune(
         _tell(chosen, "would remove")
         return EXIT_OK
     if chosen and not yes and not _agreed(chosen):
-        complain("nothing was removed", kind="note")
+        note("nothing was removed")
         return EXIT_OK
     folder.sweep()
     removed = []
@@ -168,7 +176,7 @@ def prune(
         if folder.remove(listed.session, whatever=paused):
             removed.append(listed)
         else:
-            complain(f"{listed.session} is in use, and stays", kind="note")
+            note(f"{listed.session} is in use, and stays")
     _tell(removed, "removed")
     return EXIT_OK
 
@@ -188,8 +196,8 @@ def _chosen(
 
 def _agreed(chosen: Sequence[ListedSession]) -> bool:
     """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
-    from mlx_tools.cli.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.yes_or_no import said_yes
+    from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
+    from mlx_tools.cli.confirm import said_yes
 
     if not at_terminal():
         raise UsageError(

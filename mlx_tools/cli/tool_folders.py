@@ -14,22 +14,22 @@ from typing import Annotated, Final
 
 import typer
 
+from mlx_tools.app.config import Configuration
+from mlx_tools.app.wiring import at_terminal, shelf_of, tools_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import Line, wrapped
+from mlx_tools.cli.call_text import ShownLine, wrapped
 from mlx_tools.cli.columns import columns_of, folded
+from mlx_tools.cli.confirm import said_yes
 from mlx_tools.cli.escape import as_name, exact, in_words
-from mlx_tools.cli.output import complain, print_text
-from mlx_tools.cli.wiring import at_terminal, shelf_of, tools_of
-from mlx_tools.cli.yes_or_no import said_yes
-from mlx_tools.config import Configuration
+from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import Policy, denial
 from mlx_tools.policy.presets import BUILTIN
-from mlx_tools.spec import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.tools import Registry
 from mlx_tools.tools.folder import PLUGIN
+from mlx_tools.tools.folder.collection import Shelf
 from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
-from mlx_tools.tools.folder.shelf import Shelf
 from mlx_tools.tools.folder.template import write_template
 from mlx_tools.tools.registry import NO_SUCH
 
@@ -76,7 +76,7 @@ def new(
     made = write_template(folder, name)
     print_text(str(made))
     near = quote(str(folder / name))
-    complain(f"try it: pytest {near}; then: mlx-tools tools add {near}", kind="note")
+    note(f"try it: pytest {near}; then: mlx-tools tools add {near}")
 
 
 def add(
@@ -190,7 +190,7 @@ def _tell(names: Sequence[str]) -> None:
         lacks = lacking(name, registry, policy)
         if lacks is not None:
             on = " is on;" if registry.named(name) in registry.specs() else ":"
-            complain(f"{name}{on} {lacks}", kind="note")
+            note(f"{name}{on} {lacks}")
         else:
             complain(f"{name} can be called", kind="done")
 
@@ -217,33 +217,35 @@ def _asked(question: str, yes: bool) -> bool:
         raise UsageError("nobody is there to be asked", hint="say so with --yes")
     if said_yes(question):
         return True
-    complain("nothing was changed", kind="note")
+    note("nothing was changed")
     return False
 
 
-def _declared(found: ToolFolder) -> Iterator[Line]:
+def _declared(found: ToolFolder) -> Iterator[ShownLine]:
     """What the tool says of itself, for a person who decides about it: nothing of it can look like
     a line of ours."""
     spec = found.spec
-    yield Line(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
+    yield ShownLine(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
     for line in spec.description.split("\n"):
-        yield Line(in_words(line), foreign=True)
+        yield ShownLine(in_words(line), foreign=True)
     for line in exact(spec.parameters).split("\n"):
-        yield Line(line, foreign=True)
+        yield ShownLine(line, foreign=True)
     everything = spec.effects == ALL_EFFECTS
     effects = ", ".join(sorted(spec.possible_effects)) or "none"
-    yield Line(f"effects: {effects}{' (all there are)' if everything else ''}")
-    yield Line(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
-    yield Line(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
+    yield ShownLine(f"effects: {effects}{' (all there are)' if everything else ''}")
+    yield ShownLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
+    yield ShownLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
     if found.missing:
-        yield Line(f"it imports what is not installed: {', '.join(map(in_words, found.missing))}")
-    yield Line(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
-    yield Line(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
+        yield ShownLine(
+            f"it imports what is not installed: {', '.join(map(in_words, found.missing))}"
+        )
+    yield ShownLine(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
+    yield ShownLine(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
     for name, file in sorted(found.contents.items())[:_SHOWN_FILES]:
-        yield Line(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
+        yield ShownLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
     if len(found.contents) > _SHOWN_FILES:
-        yield Line(f"and {len(found.contents) - _SHOWN_FILES} more")
-    yield Line(_NO_SANDBOX)
+        yield ShownLine(f"and {len(found.contents) - _SHOWN_FILES} more")
+    yield ShownLine(_NO_SANDBOX)
 
 
 def _origin(plugin: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from mlx_tools.cli.inputs import read_json
 from mlx_tools.errors import MlxToolsError, UsageError
-from mlx_tools.spec import ALL_EFFECTS, Effect, Effects, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, Effect, Effects, ToolSpec
 
 
 def read_tools(path: Path) -> dict[str, ToolSpec]:
@@ -56,7 +56,7 @@ def _tool(item: Any) -> ToolSpec:
 
 
 def _parameters(name: str, value: Any) -> Mapping[str, Any]:
-    from mlx_tools.tools.schema import check_parameters
+    from mlx_tools.schema.resolve import check_parameters
 
     if value is None:
         return {"type": "object", "properties": {}}

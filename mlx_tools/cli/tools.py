@@ -13,11 +13,13 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.app.config import Configuration
+from mlx_tools.app.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.output import (
     complain,
+    note,
     print_json,
     print_prose,
     print_row,
@@ -28,19 +30,18 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register
 from mlx_tools.cli.view import far, show_change
-from mlx_tools.cli.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
-from mlx_tools.config import Configuration
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.direct import DirectCall, call_tool
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
-from mlx_tools.outcome import PREVIEW_CHARS
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
-from mlx_tools.records import Header
-from mlx_tools.store import SessionFiles
+from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.tools import Progress, Registry
-from mlx_tools.tools.builtin.tool_search import DEFAULT_LIMIT, Found, find_tools
-from mlx_tools.tools.direct import DirectCall, call_tool
 from mlx_tools.tools.exports import FORMATS, export
 from mlx_tools.tools.registry import NO_SUCH
+from mlx_tools.tools.tool_search import DEFAULT_LIMIT, FoundTools, find_tools
+from mlx_tools.transcript.outcome import PREVIEW_CHARS
+from mlx_tools.transcript.records import Header
 
 _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
 
@@ -225,16 +226,16 @@ def _tell_progress(progress: Progress) -> None:
     complain(far(progress.message, progress.fraction), kind="progress")
 
 
-def _tell_hidden(found: Found) -> None:
+def _tell_hidden(found: FoundTools) -> None:
     """Notes on what a search did not show."""
     if not found.hits:
-        complain("no tool matches that may be called", kind="note")
+        note("no tool matches that may be called")
     if found.more:
-        complain(f"{found.more} more match (--limit)", kind="note")
+        note(f"{found.more} more match (--limit)")
     if found.denied:
-        complain(f"{found.denied} of the best matches may not be called (--all)", kind="note")
+        note(f"{found.denied} of the best matches may not be called (--all)")
     for name, reason in found.disabled:
-        complain(f"{name} matches, and is disabled: {reason}", kind="note")
+        note(f"{name} matches, and is disabled: {reason}")
 
 
 def _declared(known: dict[str, Any]) -> str:
@@ -337,7 +338,7 @@ def _tell(done: DirectCall, files: SessionFiles) -> int:
     if done.preview:
         show_change(done.name, done.preview, sys.stderr)
     if done.error is not None and done.status == "dry_run":
-        complain(done.error.message, kind="note")
+        note(done.error.message)
     elif done.error is not None:
         hint = f" ({ALLOW.format(name=done.name)})" if _allowable(done) else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")

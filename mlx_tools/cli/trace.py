@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from mlx_tools.app.config import Configuration
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli.output import to_json
-from mlx_tools.config import Configuration
 from mlx_tools.errors import UsageError
-from mlx_tools.events import Event, Finished
-from mlx_tools.tools.builtin.rooted import RootName
+from mlx_tools.store.roots import RootName
+from mlx_tools.transcript.events import Event, Finished
 
 MODE = 0o600
 

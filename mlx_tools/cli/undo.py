@@ -9,11 +9,11 @@ from typing import Annotated, Final
 import typer
 
 from mlx_tools.cli.escape import in_words
-from mlx_tools.cli.output import complain, counted, print_json, print_text
+from mlx_tools.cli.output import complain, counted, note, print_json, print_text
 from mlx_tools.cli.sessions import SessionId, session_folder
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.sessions import LAST
-from mlx_tools.undo import Step, Undo, outermost, undoable
+from mlx_tools.store.session_list import LAST
+from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
 
 app = typer.Typer(add_completion=False)
 
@@ -38,7 +38,7 @@ def undo(
         steps = undoing.steps()
         due = [step for step in steps if step.status == "due"]
         if due and not yes and not _agreed(steps, len(due)):
-            complain("nothing was undone", kind="note")
+            note("nothing was undone")
             return EXIT_OK
         ended = [undoing.undo(step) if step.status == "due" else step for step in steps]
     undone = sum(step.status == "undone" for step in ended)
@@ -50,16 +50,16 @@ def undo(
         for step in ended:
             print_text(_row(step))
         if not ended:
-            complain(_nothing(session), kind="note")
+            note(_nothing(session))
     if refused:
         complain(f"{counted(refused, 'change')} of {len(ended)} could not be undone")
     return EXIT_STOPPED if refused else EXIT_OK
 
 
-def _agreed(steps: Sequence[Step], due: int) -> bool:
+def _agreed(steps: Sequence[UndoStep], due: int) -> bool:
     """Lists the steps, and asks. Raises `UsageError` where nobody can be asked."""
-    from mlx_tools.cli.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.yes_or_no import said_yes
+    from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
+    from mlx_tools.cli.confirm import said_yes
 
     for step in steps:
         print(_row(step), file=sys.stderr)
@@ -71,7 +71,7 @@ def _agreed(steps: Sequence[Step], due: int) -> bool:
     return said_yes(f"Undo {counted(due, 'change')}?")
 
 
-def _row(step: Step) -> str:
+def _row(step: UndoStep) -> str:
     """A step on one line: what will become of the file, or what has."""
     will, did = _DO[step.action]
     path = in_words(step.change.path)

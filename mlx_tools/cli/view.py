@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
-from mlx_tools import events
-from mlx_tools.cli.call_text import Line, diff, show, wrapped
+from mlx_tools.app.own_output import ours
+from mlx_tools.cli.call_text import ShownLine, diff, show, wrapped
 from mlx_tools.cli.columns import columns_of, folded
 from mlx_tools.cli.escape import as_name
 from mlx_tools.cli.output import (
     PROSE,
     complain,
+    note,
     painted,
     print_json,
     print_text,
@@ -23,16 +24,16 @@ from mlx_tools.cli.output import (
     steerable,
     to_json,
 )
-from mlx_tools.cli.own_output import ours
 from mlx_tools.cli.session_text import compacted, mended
-from mlx_tools.outcome import Answered, Outcome, Paused, Stopped
-from mlx_tools.sources import GivenSource
+from mlx_tools.transcript import events
+from mlx_tools.transcript.outcome import Answered, Outcome, Paused, Stopped
+from mlx_tools.transcript.sources import GivenSource
 
 _WIDTH: Final = 160
 _FEW: Final = 40
 
 
-class View:
+class LiveView:
     """Shows events on two streams, each None where nothing is to be shown live."""
 
     def __init__(self, *, steps: TextIO | None, answer: TextIO | None) -> None:
@@ -63,7 +64,7 @@ class View:
                 said = (
                     f"{share} % of the model's context is used: {event.used} of {event.size} tokens"
                 )
-                complain(said, kind="note")
+                note(said)
             case events.Compacted():
                 said = compacted(event.turns, event.observations, event.before, event.after)
                 self._step("yellow", f"! {said}")
@@ -148,7 +149,7 @@ class View:
 
 def show_change(name: str, preview: str, screen: TextIO) -> None:
     """Show what a call would change, as an approval does."""
-    head = Line(f"{as_name(name)} would change:", "bold")
+    head = ShownLine(f"{as_name(name)} would change:", "bold")
     columns = columns_of(screen) if screen.isatty() else None
     show(wrapped([head, *diff(preview)], columns), screen)
 

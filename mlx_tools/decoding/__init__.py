@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mlx_tools.decoding.turn import Draw, HeldTurn, Score
+from mlx_tools.decoding.held_turn import Draw, HeldTurn, Score
 
 __all__ = ["Draw", "HeldTurn", "Score"]

@@ -34,13 +34,13 @@ def _compiled(schema: str) -> Any:
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenKeys:
     """The keys of an object, or the number of items of an array, as they were written, and those of
     the parts in it."""
 
     keys: list[str] = field(default_factory=list)
     items: int = 0
-    parts: dict[str | int, Written] = field(default_factory=dict)
+    parts: dict[str | int, WrittenKeys] = field(default_factory=dict)
 
     def ordered(self) -> Mapping[str, Any] | bool:
         """A schema that allows anything, with the properties in this order."""
@@ -58,7 +58,7 @@ class Written:
         return self.parts[place].ordered() if place in self.parts else True
 
 
-class Matcher:
+class JsonMatcher:
     """What has been matched of one JSON value, in its compact form, and what may come next."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -98,7 +98,7 @@ class Matcher:
         self._state.rollback(size)
         del self._taken[-size:]
 
-    def reorder(self, written: Written) -> bool:
+    def reorder(self, written: WrittenKeys) -> bool:
         """Match all again with the properties in the order in which they were ``written``; False
         where that is how they were matched, or cannot be."""
         ordered = written.ordered()
@@ -117,10 +117,10 @@ class Matcher:
         self._state, self._order = state, order
         return True
 
-    def narrowed(self, schema: Mapping[str, Any], written: Written) -> Matcher:
+    def narrowed(self, schema: Mapping[str, Any], written: WrittenKeys) -> JsonMatcher:
         """The same text matched by a narrower schema; this matcher where it does not fit that."""
         try:
-            other = Matcher(schema)
+            other = JsonMatcher(schema)
         except ValueError:
             return self
         other._taken = self._taken

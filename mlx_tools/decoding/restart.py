@@ -50,7 +50,7 @@ def begins_anew(text: str, heads: Sequence[str] = HEADS) -> bool | None:
     return None if any(head.startswith(bare) for head in heads) else False
 
 
-class Opening:
+class RestartWatch:
     """Holds back what a model writes first until it is clear whether it begins its line ``anew``.
 
     ``prefix`` is what the host wrote of the line; where that is nothing, nothing is held back.

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from mlx_tools.decoding.matcher import Matcher, Written, message_schema
+from mlx_tools.decoding.matcher import JsonMatcher, WrittenKeys, message_schema
 from mlx_tools.protocol.lexemes import CLOSED, FAULT, MORE
 from mlx_tools.protocol.scan import ObjectWalker
-from mlx_tools.records import MendKind
+from mlx_tools.transcript.records import MendKind
 
 MAX_BLANKS: Final = 64
 """So much white space may stand in a row."""
@@ -76,7 +76,7 @@ class _Level:
     ``before``: the last whole part before the key that is due or written."""
 
     is_object: bool
-    written: Written
+    written: WrittenKeys
     wrapped: bool = False
     before: int = 0
     key: str | None = None
@@ -106,7 +106,7 @@ class HeldObject:
         self._is_held = True
         self.name = ""
         self.form = form
-        self._matcher = Matcher(form.schema)
+        self._matcher = JsonMatcher(form.schema)
         self._levels: list[_Level] = []
         self.answer_end = -1
         self._is_free = False  # a string is open that may hold anything
@@ -258,7 +258,7 @@ class HeldObject:
             wrapped = bool(self._levels) and self._take(f"{text[:-1]}[{text[-1]}")
             if not wrapped:
                 return self._misfit_or_doubt(self._value_kind(), self._value_begin(begin))
-        written = Written()
+        written = WrittenKeys()
         if self._levels:
             self._levels[-1].written.parts[self._next_place()] = written
         self._levels.append(_Level(is_object, written, wrapped, before=begin + 1, start=begin))

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mlx_tools.backends.models.download import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_schema import tool_of
 from mlx_tools.evaluate.bfcl_score import language_of
-from mlx_tools.models.fetch import fetch_wheel, file_sha256
+from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import cache_dir, private_dir
-from mlx_tools.spec import ToolSpec
 
 PACKAGE: Final = "bfcl-eval"
 VERSION: Final = "2026.3.23"

@@ -15,9 +15,9 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from mlx_tools import data
+from mlx_tools.messages import ToolSpec
+from mlx_tools.paths import read_data
 from mlx_tools.prompt.words import fill
-from mlx_tools.spec import ToolSpec
 
 Language = Literal["python", "java", "javascript"]
 
@@ -107,7 +107,7 @@ def _of_type(values: list[Any], kind: str) -> list[Any]:
 
 @functools.cache
 def _words() -> Mapping[str, Mapping[str, str]]:
-    return tomllib.loads(data.read_data(_WORDS))
+    return tomllib.loads(read_data(_WORDS))
 
 
 def _written_in(words: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ _IGNORED: Final = str.maketrans("", "", " ,./-_*^")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CallScore:
     """Whether calls are right; if not, why, and of which parameter or function."""
 
     correct: bool
@@ -75,7 +75,7 @@ class Verdict:
     where: str = ""
 
 
-_RIGHT: Final = Verdict(True)
+_RIGHT: Final = CallScore(True)
 
 
 def score(
@@ -83,7 +83,7 @@ def score(
     functions: Sequence[Mapping[str, Any]],
     calls: Sequence[ToolCall],
     answers: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]],
-) -> Verdict:
+) -> CallScore:
     """Whether ``calls`` answer an item of ``category``.
 
     ``functions`` and ``answers`` are as BFCL writes them: each answer is
@@ -91,13 +91,13 @@ def score(
     and relevance is right with any.
     """
     if "irrelevance" in category:
-        return Verdict(False, "called", calls[0].name) if calls else _RIGHT
+        return CallScore(False, "called", calls[0].name) if calls else _RIGHT
     if "relevance" in category:
-        return _RIGHT if calls else Verdict(False, "not_called")
+        return _RIGHT if calls else CallScore(False, "not_called")
     if not calls:
-        return Verdict(False, "not_called")
+        return CallScore(False, "not_called")
     if len(calls) != len(answers):
-        return Verdict(False, "wrong_count", f"{len(calls)} of {len(answers)}")
+        return CallScore(False, "wrong_count", f"{len(calls)} of {len(answers)}")
     language = language_of(category)
     if "parallel" in category:
         return _any_order(functions, calls, answers, language)
@@ -128,7 +128,7 @@ def _any_order(
     calls: Sequence[ToolCall],
     answers: Sequence[Mapping[str, Any]],
     language: Language,
-) -> Verdict:
+) -> CallScore:
     left = list(calls)
     for answer in answers:
         function = _named(functions, _name(answer))
@@ -137,7 +137,7 @@ def _any_order(
                 del left[place]
                 break
         else:
-            return Verdict(False, "unmatched", _name(answer))
+            return CallScore(False, "unmatched", _name(answer))
     return _RIGHT
 
 
@@ -146,24 +146,24 @@ def _one(
     call: ToolCall,
     answer: Mapping[str, Mapping[str, Sequence[Any]]],
     language: Language,
-) -> Verdict:
+) -> CallScore:
     """One call against one expected call."""
     expected = next(iter(answer.values()))
     parameters = function["parameters"]["properties"]
     if call.name != function["name"]:
-        return Verdict(False, "wrong_name", call.name)
+        return CallScore(False, "wrong_name", call.name)
     for name in function["parameters"].get("required", ()):
         if name not in call.arguments:
-            return Verdict(False, "missing", name)
+            return CallScore(False, "missing", name)
     for name, value in call.arguments.items():
         if name not in parameters or name not in expected:
-            return Verdict(False, "unexpected", name)
+            return CallScore(False, "unexpected", name)
         fault = _fault(parameters[name], value, expected[name], language)
         if fault:
-            return Verdict(False, fault, name)
+            return CallScore(False, fault, name)
     for name, allowed in expected.items():
         if name not in call.arguments and "" not in allowed:
-            return Verdict(False, "missing", name)
+            return CallScore(False, "missing", name)
     return _RIGHT
 
 

@@ -13,7 +13,11 @@ from typing import Any, Final, get_args
 
 import anyio
 
-from mlx_tools.backends.base import Backend
+from mlx_tools.app.proposal import Proposal, Proposer
+from mlx_tools.app.statistics import Share
+from mlx_tools.backends.interface import Backend
+from mlx_tools.backends.verdicts import FoundVerdict, StrategyChoice
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import (
     BackendError,
     BackendRefused,
@@ -21,12 +25,8 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.evaluate.probe_questions import Question
-from mlx_tools.evaluate.statistics import Share
 from mlx_tools.messages import Style
 from mlx_tools.policy import Limits
-from mlx_tools.proposal import Proposal, Proposer
-from mlx_tools.run_settings import RunSettings
-from mlx_tools.verdicts import FoundVerdict, StrategyChoice
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mlx_tools import data
+from mlx_tools.app.proposal import Proposal
 from mlx_tools.errors import ConfigError, MlxToolsError
-from mlx_tools.messages import ToolCall
-from mlx_tools.proposal import Proposal
-from mlx_tools.spec import Effects, ToolSpec
-from mlx_tools.tools import Registry
+from mlx_tools.messages import Effects, ToolCall, ToolSpec
+from mlx_tools.paths import read_data
+from mlx_tools.toolbox import builtin_tools
 
 FILE: Final = "prompts/evaluate/probe.toml"
 _EFFECTS: Final[Effects] = frozenset(("read",))
@@ -69,7 +68,7 @@ def load_questions(text: str | None = None) -> ProbeQuestions:
 
     Raises `ConfigError` for a text that holds none.
     """
-    text = data.read_data(FILE) if text is None else text
+    text = read_data(FILE) if text is None else text
     try:
         questions = [
             one for catalog in tomllib.loads(text)["catalogs"] for one in _catalog(catalog)
@@ -94,7 +93,7 @@ def _catalog(catalog: Mapping[str, Any]) -> list[Question]:
 
 def _tools(catalog: Mapping[str, Any]) -> dict[str, ToolSpec]:
     if "builtin" in catalog:
-        builtin = Registry.builtin().all_specs()
+        builtin = builtin_tools().all_specs()
         return {name: builtin[name] for name in catalog["builtin"]}
     specs = [
         ToolSpec(one["name"], one["description"], json.loads(one["parameters"]), _EFFECTS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from mlx_tools.evaluate.statistics import Mean, Share, mcnemar, weighted_mean
+from mlx_tools.app.statistics import Mean, Share, mcnemar, weighted_mean
 
 Result = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ that a sample weighs the same.
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SummaryRow:
     """One category by one strategy. A number that the server did not report for all is None."""
 
     category: str
@@ -96,7 +96,7 @@ class Pair:
 class Summary:
     """Rows in the order of their results, averages as (name, strategy, mean), and pairs."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
     averages: tuple[tuple[str, str, Mean], ...]
     pairs: tuple[Pair, ...]
 
@@ -127,8 +127,8 @@ def summarise(results: Sequence[Result]) -> Summary:
     )
 
 
-def _row(category: str, strategy: str, group: Sequence[Result]) -> Row:
-    return Row(
+def _row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
+    return SummaryRow(
         category=category,
         strategy=strategy,
         correct=Share(sum(bool(one["correct"]) for one in group), len(group)),
@@ -158,7 +158,7 @@ def _uncached(one: Result) -> int | None:
 
 
 def _averages(
-    rows: Mapping[tuple[str, str], Row], strategies: Sequence[str]
+    rows: Mapping[tuple[str, str], SummaryRow], strategies: Sequence[str]
 ) -> Iterator[tuple[str, str, Mean]]:
     """The averages of which every category is there."""
     for name, weights in AVERAGES.items():
@@ -228,7 +228,7 @@ def table(summary: Summary) -> str:
     return "\n".join([*_aligned(lines), *map(_told, summary.pairs)])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: SummaryRow) -> list[str]:
     tokens = "" if row.generated_tokens is None else str(row.generated_tokens)
     share, valid = row.correct.value, row.valid.value
     return [

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from mlx_tools.evaluate.task_file import After, JobDue, Task
 from mlx_tools.evaluate.task_world import Left
-from mlx_tools.outcome import Answered, CallReport, Outcome
 from mlx_tools.protocol import canonical
+from mlx_tools.transcript.outcome import Answered, CallReport, Outcome
 
 if TYPE_CHECKING:
-    from mlx_tools.schedule import Job
+    from mlx_tools.toolbox.schedule import Job
 
 _NUMBER: Final = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?", re.ASCII)
 _WITH_COMMA: Final = re.compile(r"(-?\d+(?:\.\d{3})*),(\d{1,2})(?!\d)", re.ASCII)

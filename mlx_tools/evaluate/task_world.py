@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from mlx_tools.evaluate.task_file import Task, TaskSet
 from mlx_tools.policy import Policy
-from mlx_tools.store import TranscriptStore
+from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.tools import Registry
 
 if TYPE_CHECKING:
-    from mlx_tools.schedule import Job, JobStore
+    from mlx_tools.toolbox.schedule import Job, JobStore
 
 READING_ON: Final = "read_artifact"
 """Reads on in an output that was too long: every preset has it, so every task does."""
@@ -67,7 +67,7 @@ class World:
         if self._task.notes:
             _write(self._notes, self._task.notes)
         for corpus, documents in self._task.corpora.items():
-            from mlx_tools.kb import KnowledgeBase
+            from mlx_tools.toolbox.kb import KnowledgeBase
 
             place = self._documents / corpus
             _write(place, documents)
@@ -79,18 +79,18 @@ class World:
 
     def registry(self) -> Registry:
         """The built-in tools that need no network and start no program, all of them real."""
-        from mlx_tools.tools.builtin.calculator import calculator
-        from mlx_tools.tools.builtin.clock import clock
-        from mlx_tools.tools.builtin.create_file import create_file
-        from mlx_tools.tools.builtin.file_access import file_access
-        from mlx_tools.tools.builtin.format_xml import format_xml
-        from mlx_tools.tools.builtin.knowledge import Knowledge
-        from mlx_tools.tools.builtin.notes import Notes
-        from mlx_tools.tools.builtin.notes_create import notes_create
-        from mlx_tools.tools.builtin.notes_search import notes_search
-        from mlx_tools.tools.builtin.read_artifact import read_artifact
-        from mlx_tools.tools.builtin.rooted import Root, RootName
-        from mlx_tools.tools.builtin.schedule_task import Jobs, schedule_task
+        from mlx_tools.store.roots import Root, RootName
+        from mlx_tools.toolbox.calculator import calculator
+        from mlx_tools.toolbox.clock import clock
+        from mlx_tools.toolbox.create_file import create_file
+        from mlx_tools.toolbox.file_access import file_access
+        from mlx_tools.toolbox.format_xml import format_xml
+        from mlx_tools.toolbox.knowledge import Knowledge
+        from mlx_tools.toolbox.notes import Notes
+        from mlx_tools.toolbox.notes_create import notes_create
+        from mlx_tools.toolbox.notes_search import notes_search
+        from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
+        from mlx_tools.tools.read_artifact import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
         notes = Notes(self._notes, lambda: self._now)
@@ -114,7 +114,7 @@ class World:
 
     def left(self) -> Left:
         """What is there now."""
-        from mlx_tools.tools.builtin.notes import Notes
+        from mlx_tools.toolbox.notes import Notes
 
         seeded = set(self._task.notes)
         notes = Notes(self._notes).read_all().notes
@@ -126,7 +126,7 @@ class World:
         )
 
     def _store(self) -> JobStore:
-        from mlx_tools.schedule import JobStore
+        from mlx_tools.toolbox.schedule import JobStore
 
         return JobStore(self._jobs, lambda: self.sessions().secret, self.now)
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from mlx_tools.backends.base import Backend
-from mlx_tools.controller import Controller
+from mlx_tools.backends.interface import Backend
+from mlx_tools.controller.controller import Controller
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, UsageError
-from mlx_tools.evaluate.results import Key, Results
-from mlx_tools.evaluate.runner import Ask, run_all
+from mlx_tools.evaluate.asking import Ask, run_all
+from mlx_tools.evaluate.results_file import Key, Results
 from mlx_tools.evaluate.task_file import Task, TaskSet
 from mlx_tools.evaluate.task_judge import fault_of, repeated
 from mlx_tools.evaluate.task_world import SaysYes, World
-from mlx_tools.events import Finished, FormatBroken
-from mlx_tools.outcome import Answered, Outcome, Stopped
 from mlx_tools.policy import Limits
-from mlx_tools.run_settings import RunSettings
+from mlx_tools.transcript.events import Finished, FormatBroken
+from mlx_tools.transcript.outcome import Answered, Outcome, Stopped
 
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
 

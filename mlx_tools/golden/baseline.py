@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mlx_tools.app.statistics import Share, fisher
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.statistics import Share, fisher
-from mlx_tools.golden.results import Cell, Check
+from mlx_tools.golden.results import Column, GoldenCheck
 
 VERSION: Final = 1
 SURE: Final = 0.05
 """A fall that chance alone brings about less often than this is a regression."""
 
-_Key = tuple[str, Cell]
+_Key = tuple[str, Column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Regression:
     whole cell. ``p`` is how often chance alone would bring so large a fall about."""
 
     name: str
-    cell: Cell
+    cell: Column
     before: Share
     after: Share
     p: float
@@ -50,11 +50,11 @@ class Baseline:
     drawn: bool = False
 
     @classmethod
-    def of(cls, checks: Iterable[Check], *, drawn: bool) -> Baseline:
+    def of(cls, checks: Iterable[GoldenCheck], *, drawn: bool) -> Baseline:
         """The baseline that these checks are."""
         return cls({(check.name, check.cell): check.share for check in checks}, drawn)
 
-    def regressions(self, checks: Sequence[Check]) -> list[Regression]:
+    def regressions(self, checks: Sequence[GoldenCheck]) -> list[Regression]:
         """What of ``checks`` is worse than here, whole cells first. A transcript that passed less
         often counts where that is no chance; where nothing is drawn at random, it always does.
         What the baseline does not know is passed over."""
@@ -94,7 +94,7 @@ class Baseline:
             if value["golden_baseline"] != VERSION:
                 raise UsageError(f"{path} is a baseline of another version")
             shares = {
-                (row["name"], Cell(row["model"], row["style"], row["strategy"])): Share(
+                (row["name"], Column(row["model"], row["style"], row["strategy"])): Share(
                     int(row["hits"]), int(row["samples"])
                 )
                 for row in value["checks"]

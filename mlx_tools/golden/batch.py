@@ -13,11 +13,11 @@ from typing import Final
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.golden.file import Golden, read_golden
 from mlx_tools.golden.replaying import replay
-from mlx_tools.golden.results import Check, Sample
+from mlx_tools.golden.results import GoldenCheck, Sample
 from mlx_tools.golden.run_tools import run_tools
-from mlx_tools.spec import ToolSpec
+from mlx_tools.messages import ToolSpec
+from mlx_tools.store.transcript import to_json
 from mlx_tools.tools import Registry
-from mlx_tools.transcript import to_json
 
 WORTH: Final = 400
 """Fewer files than this are done before another process has started."""
@@ -30,7 +30,7 @@ def replay_file(
     *,
     with_records: bool = False,
     registry: Registry | None = None,
-) -> Check:
+) -> GoldenCheck:
     """Replays one file. What cannot be read or replayed is a check that failed, with the error.
 
     ``with_records`` keeps the records, for a report. With a ``registry`` the tools that only read,
@@ -46,12 +46,12 @@ def replay_file(
     except MlxToolsError as error:
         sample = Sample(error=str(error).removeprefix(f"{path}: "))
     if golden is None:
-        return Check(name=path.stem, path=str(path), samples=(sample,))
+        return GoldenCheck(name=path.stem, path=str(path), samples=(sample,))
     if with_records:
         records = tuple(to_json(record) for record in golden.all)
         sample = Sample(differences=sample.differences, error=sample.error, records=records)
     own = golden.golden
-    return Check(
+    return GoldenCheck(
         name=golden.name,
         path=str(path),
         source=own.source,
@@ -68,7 +68,7 @@ def replay_files(
     registry: Callable[[], Registry] | None = None,
     jobs: int | None = None,
     step: Callable[[], None] = lambda: None,
-) -> Iterator[Check]:
+) -> Iterator[GoldenCheck]:
     """Replays files; a check each, in their order.
 
     ``registry`` makes the tools that are run (see `replay_file`). ``jobs`` is how many processes
@@ -107,7 +107,7 @@ def _nothing_from_here() -> Iterator[None]:
             os.environ[_SAFE_PATH] = before
 
 
-def _replay_with(path: Path) -> Check:
+def _replay_with(path: Path) -> GoldenCheck:
     return replay_file(path, with_records=True)
 
 

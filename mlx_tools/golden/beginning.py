@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mlx_tools.controller.session import Session
 from mlx_tools.golden.comparing import Comparing
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.opening import chat_format_today, opening_today
+from mlx_tools.golden.session_start import chat_format_today, opening_today
 from mlx_tools.golden.texts import text, turns
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy.presets import BUILTIN
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.records import Header
-from mlx_tools.session import Session
-from mlx_tools.spec import ToolSpec
-from mlx_tools.transcript import FORMAT_VERSION
+from mlx_tools.store.transcript import FORMAT_VERSION
+from mlx_tools.transcript.records import Header
 
 
 def beginning(

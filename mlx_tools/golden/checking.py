@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from mlx_tools.backends import CompletionsBackend, look_at
+from mlx_tools.backends.router import find_served_format, native_markers
+from mlx_tools.backends.verdicts import StrategyChoice, StyleChoice
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.batch import replay_file
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.file import Golden, read_golden
-from mlx_tools.golden.results import Cell, Check, Sample
-from mlx_tools.golden.seen import spelled
+from mlx_tools.golden.results import Column, GoldenCheck, Sample
+from mlx_tools.golden.visible import spelled
 from mlx_tools.protocol import Style
-from mlx_tools.router import find_served_format, native_markers
-from mlx_tools.run_settings import RunSettings
 from mlx_tools.tools import Registry
-from mlx_tools.verdicts import StrategyChoice, StyleChoice
 
 _SHOWN: Final = 8
 """Differences of a sample that are shown; the others are counted."""
@@ -55,7 +55,7 @@ class Checker:
         """Finds out what stands behind the address. Raises `MlxToolsError` where nothing does."""
         self._served("jsonl")
 
-    def check(self, path: Path, registry: Registry | None = None) -> Check:
+    def check(self, path: Path, registry: Registry | None = None) -> GoldenCheck:
         """The check of one file; what cannot be read or run is a check that failed.
 
         With a ``registry`` its tools are run: in a replay those that only read, live all.
@@ -71,12 +71,12 @@ class Checker:
         except MlxToolsError as error:
             return _failed(path, golden, str(error).removeprefix(f"{path}: "), self._live)
 
-    def passed(self, check: Check) -> bool:
+    def passed(self, check: GoldenCheck) -> bool:
         """Whether as many of the runs passed as are asked for."""
         needed = 1.0 if self._live is None else self._live.min_rate
         return (check.share.value or 0.0) >= needed
 
-    def _ask(self, golden: Golden, live: Live, registry: Registry | None) -> Check:
+    def _ask(self, golden: Golden, live: Live, registry: Registry | None) -> GoldenCheck:
         import anyio
 
         from mlx_tools.golden.live import check_live
@@ -114,23 +114,25 @@ async def _find(live: Live, style: Style) -> tuple[CompletionsBackend, RunSettin
     )
 
 
-def _failed(path: Path, golden: Golden | None, error: str, live: Live) -> Check:
+def _failed(path: Path, golden: Golden | None, error: str, live: Live) -> GoldenCheck:
     own: dict[str, Any] = {"name": path.stem}
     if golden is not None:
         about = golden.golden
         own = {"name": golden.name, "source": about.source, "about": about.about}
         own |= {"features": about.features}
-    cell = Cell("", live.style, live.strategy)
-    return Check(path=str(path), mode="live", cell=cell, samples=(Sample(error=error),), **own)
+    cell = Column("", live.style, live.strategy)
+    return GoldenCheck(
+        path=str(path), mode="live", cell=cell, samples=(Sample(error=error),), **own
+    )
 
 
-def failure_text(check: Check) -> str:
+def failure_text(check: GoldenCheck) -> str:
     """What was found of a check that did not pass, for a person at a terminal: nothing in it steers
     that, or cannot be sent as UTF-8."""
     return spelled(_text(check))
 
 
-def _text(check: Check) -> str:
+def _text(check: GoldenCheck) -> str:
     if len(check.samples) == 1:
         return "\n".join(_lines(check.samples[0]))
     share = check.share

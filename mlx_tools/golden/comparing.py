@@ -7,7 +7,7 @@ from collections.abc import Collection
 from mlx_tools.golden.difference import Difference, Room
 from mlx_tools.golden.texts import NAMES, shown, text
 from mlx_tools.golden.turns import room_of
-from mlx_tools.records import Record
+from mlx_tools.transcript.records import Record
 
 
 class Comparing:

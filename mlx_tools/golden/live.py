@@ -10,22 +10,27 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
 from mlx_tools.backends import Backend
-from mlx_tools.controller import Controller
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.controller import Controller
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import Expectation, expectations
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.opening import recorded_specs
 from mlx_tools.golden.outcomes import outcomes_of
 from mlx_tools.golden.recorded import Given
-from mlx_tools.golden.results import Cell, Check, Sample
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.golden.results import Column, GoldenCheck, Sample
+from mlx_tools.golden.session_start import recorded_specs
+from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import canonical
-from mlx_tools.records import (
+from mlx_tools.store.roots import RootName
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.transcript import load, to_json
+from mlx_tools.tools import Registry, Tool, ToolError
+from mlx_tools.transcript.records import (
     ApprovalRecord,
     CallRecord,
     EditRecord,
@@ -34,12 +39,6 @@ from mlx_tools.records import (
     Record,
     UserRecord,
 )
-from mlx_tools.run_settings import RunSettings
-from mlx_tools.spec import ToolSpec
-from mlx_tools.store import TranscriptStore
-from mlx_tools.tools import Registry, Tool, ToolError
-from mlx_tools.tools.builtin.rooted import RootName
-from mlx_tools.transcript import load, to_json
 
 Tools = Literal["replay", "run"]
 """Whether the tools of a live check give what they were recorded to give, or are run."""
@@ -53,7 +52,7 @@ async def check_live(
     samples: int = 1,
     tools: Tools = "replay",
     registry: Registry | None = None,
-) -> Check:
+) -> GoldenCheck:
     """Asks a transcript's questions of the model behind ``backend``, ``samples`` times.
 
     ``settings`` say how the model is spoken to; what they leave to ``auto`` in style is as it was
@@ -84,13 +83,13 @@ async def check_live(
     made = []
     for number in range(samples):
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)
-        asked = _Asked(golden, backend, seeded, wanted, registry if tools == "run" else None)
+        asked = _LiveRun(golden, backend, seeded, wanted, registry if tools == "run" else None)
         made.append(await asked.sample())
-    return Check(
+    return GoldenCheck(
         name=golden.name,
         path="" if golden.path is None else str(golden.path),
         mode="live",
-        cell=Cell(settings.model or header.model or "", style, str(settings.strategy)),
+        cell=Column(settings.model or header.model or "", style, str(settings.strategy)),
         source=golden.golden.source,
         about=golden.golden.about,
         features=golden.golden.features,
@@ -98,7 +97,7 @@ async def check_live(
     )
 
 
-class _Asked:
+class _LiveRun:
     """One run of a transcript's questions. ``registry`` None replays the tools."""
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.protocol import canonical
-from mlx_tools.protocol.schema import TooMuch, bounded, faults, validator_for
+from mlx_tools.schema.validator import TooMuch, bounded, faults, validator_for
 
 _NUMBER: Final = re.compile(r"[-−+]?\d[\d,_\u202f\u00a0']*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 

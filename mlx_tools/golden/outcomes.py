@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.errors import TranscriptError
-from mlx_tools.outcome import outcome_of
-from mlx_tools.records import Header, Record, UserRecord
+from mlx_tools.transcript.outcome import outcome_of
+from mlx_tools.transcript.records import Header, Record, UserRecord
 
 _KEPT: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
 _OF_CALLS: Final = (

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
+from mlx_tools.toolbox import builtin_tools
+
 if TYPE_CHECKING:
     from mlx_tools.golden.checking import Checker
-    from mlx_tools.golden.results import Check
+    from mlx_tools.golden.results import GoldenCheck
     from mlx_tools.tools import Registry
 
 NAME: Final = "mlx-tools-golden"
@@ -165,7 +167,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> GoldenFile
         return None
     if file_path.name.startswith(".") and not parent.session.isinitpath(file_path):
         return None
-    from mlx_tools.golden.sniffing import is_golden
+    from mlx_tools.golden.detect import is_golden
 
     if not is_golden(file_path):
         return None
@@ -185,7 +187,7 @@ class GoldenFile(pytest.File):
 class GoldenItem(pytest.Item):
     """The test of a golden transcript. ``check`` is what it came to, once it was run."""
 
-    check: Check | None = None
+    check: GoldenCheck | None = None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -194,7 +196,7 @@ class GoldenItem(pytest.Item):
     def runtest(self) -> None:
         """Checks it. Raises `NotAsRecorded`."""
         from mlx_tools.golden.checking import failure_text
-        from mlx_tools.golden.seen import spelled
+        from mlx_tools.golden.visible import spelled
 
         checker = _checker(self.config)
         found = checker.check(self.path, self._registry())
@@ -244,9 +246,8 @@ def _registry_of(item: pytest.Item) -> Registry:
 @pytest.hookimpl(trylast=True)
 def pytest_golden_registry() -> Registry:
     """The tools that are run where a project names none: the built-in ones."""
-    from mlx_tools.tools import Registry
 
-    return Registry.builtin()
+    return builtin_tools()
 
 
 def _checker(config: pytest.Config) -> Checker:

@@ -7,18 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mlx_tools.backends.models.files import ModelFiles
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.named import named
-from mlx_tools.golden.opening import effects_of, specs_today, template_of
 from mlx_tools.golden.outcomes import UNFINISHED, outcomes_of
+from mlx_tools.golden.placeholders import named
 from mlx_tools.golden.replaying import Replay, replay
-from mlx_tools.messages import ToolCall
-from mlx_tools.models.files import ModelFiles
+from mlx_tools.golden.session_start import effects_of, specs_today, template_of
+from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.records import (
+from mlx_tools.tools import Registry
+from mlx_tools.transcript.records import (
     CallRecord,
     EditRecord,
     GoldenRecord,
@@ -26,8 +27,6 @@ from mlx_tools.records import (
     ObservationRecord,
     Record,
 )
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
 
 ROUNDS: Final = 6
 """How often a transcript is brought up to date before it is given up: each change may bring one

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from mlx_tools.controller.outputs import Outputs
+from mlx_tools.controller.session import Session
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.outputs import Outputs
-from mlx_tools.records import ObservationRecord
-from mlx_tools.session import Session
 from mlx_tools.tools import ToolResult
+from mlx_tools.transcript.records import ObservationRecord
 
 Given = str | ErrorInfo
 """What a tool gave: its output, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedArtifacts:
     """Stands for the store of artifacts: what was kept, is kept under the id that it had."""
 
     artifact: str | None
@@ -58,6 +58,6 @@ def observed(session: Session, record: ObservationRecord, given: Given) -> Obser
         record.duration_ms or 0,
         size or 0,
     )
-    outputs = Outputs(session, cast(Any, Kept(record.artifact)))
+    outputs = Outputs(session, cast(Any, RecordedArtifacts(record.artifact)))
     shown = outputs.take(session.current.call(record.call), result)
     return replace(record, content=shown.content, error=shown.error, artifact=shown.artifact)

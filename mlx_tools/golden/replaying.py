@@ -11,24 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mlx_tools import data
-from mlx_tools.due import Complete, Write
+from mlx_tools.controller.completion import Written, misfits
+from mlx_tools.controller.session import Session
+from mlx_tools.controller.step import Complete, Write
+from mlx_tools.controller.turn import Turn, decision_on, refusal_by
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.golden.beginning import beginning
 from mlx_tools.golden.comparing import Comparing
 from mlx_tools.golden.difference import Difference, Room
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.named import NamedSecrets
-from mlx_tools.golden.opening import recorded_specs, specs_today
 from mlx_tools.golden.outcomes import outcomes_of
+from mlx_tools.golden.placeholders import NamedSecrets
 from mlx_tools.golden.recorded import Given, given_by, observed
+from mlx_tools.golden.session_start import recorded_specs, specs_today
 from mlx_tools.golden.texts import could_say, shown, text
 from mlx_tools.golden.turns import alike, calls_that_differ, following, paired
-from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.prompt import Cut, PromptWords, worded
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read, with_mended
-from mlx_tools.records import (
+from mlx_tools.store.prompt_files import load_words, word_files
+from mlx_tools.transcript.records import (
     ApprovalRecord,
     CompactedRecord,
     CompletionRecord,
@@ -45,11 +48,7 @@ from mlx_tools.records import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.session import Session
-from mlx_tools.spec import ToolSpec
-from mlx_tools.states import State
-from mlx_tools.turn import Turn, decision_on, refusal_by
-from mlx_tools.written import Written, misfits
+from mlx_tools.transcript.states import State
 
 if TYPE_CHECKING:
     from mlx_tools.decoding import HeldTurn
@@ -96,7 +95,7 @@ def replay(
     for records that cannot follow each other.
     """
     try:
-        return _Replayer(golden, words or data.load_words(), tools or {}, given or {}).run()
+        return _Replayer(golden, words or load_words(), tools or {}, given or {}).run()
     except TranscriptError:
         raise
     except MlxToolsError as error:
@@ -142,7 +141,7 @@ class _Replayer:
             self._compare_outcome(number, was, outcomes[number])
         if (header, self._now) != (self._golden.header, [*self._golden.records]):
             outcomes = outcomes_of(header, self._now)
-        golden = replace(recorded, words=data.word_files(), outcomes=outcomes)
+        golden = replace(recorded, words=word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(self._now))
         return Replay(self._golden, tuple(self._comparing.found), now, self._steps)
 
@@ -270,7 +269,7 @@ class _Replayer:
         """The turn of a completion that was mended: the model's draws are served as they were
         recorded, and what each goes on from, and what is put in place of what does not fit, is
         compared."""
-        from mlx_tools.golden.redrawing import redrawn
+        from mlx_tools.golden.mends import redrawn
 
         mends, self._mends = self._mends, []
         if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
@@ -427,4 +426,4 @@ def _in_hosts_words(record: ObservationRecord) -> bool:
 def _words_changed(golden: Golden) -> bool:
     """Whether the words of observations and corrections are others than when it was recorded."""
     recorded = golden.golden.words.get(MESSAGES)
-    return recorded is not None and recorded != data.word_files()[MESSAGES]
+    return recorded is not None and recorded != word_files()[MESSAGES]

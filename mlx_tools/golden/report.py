@@ -2,7 +2,7 @@
 
 The page holds its style and its script and names no other file: its content security policy lets
 nothing else be loaded or run. All that it shows is of others, models and tools, and is escaped; a
-character that is not seen is written by its number (`mlx_tools.golden.seen`). It can be read
+character that is not seen is written by its number (`mlx_tools.golden.visible`). It can be read
 without its script, which only filters.
 """
 
@@ -21,8 +21,8 @@ from mlx_tools.errors import UsageError
 from mlx_tools.golden.difference import ROOMS, Room
 from mlx_tools.golden.report_rows import rows_of, state_of
 from mlx_tools.golden.report_runs import Writing
-from mlx_tools.golden.results import Cell, Check
-from mlx_tools.golden.seen import as_text, brief, by_number, pieces, spelled
+from mlx_tools.golden.results import Column, GoldenCheck
+from mlx_tools.golden.visible import as_text, brief, by_number, pieces, spelled
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -51,7 +51,7 @@ class Html(str):
 
 
 def write_report(
-    checks: Sequence[Check], path: Path, *, title: str = TITLE, made: str = ""
+    checks: Sequence[GoldenCheck], path: Path, *, title: str = TITLE, made: str = ""
 ) -> None:
     """Writes the checks as an HTML page, those that failed first.
 
@@ -70,9 +70,9 @@ def write_report(
         ) from None
 
 
-def _page(checks: Sequence[Check], title: str, made: str) -> dict[str, Any]:
+def _page(checks: Sequence[GoldenCheck], title: str, made: str) -> dict[str, Any]:
     """What the template is filled with."""
-    cells = list(dict.fromkeys(check.cell for check in checks)) or [Cell()]
+    cells = list(dict.fromkeys(check.cell for check in checks)) or [Column()]
     rows, runs = rows_of(checks, cells)
     writing = Writing(runs)
     return {
@@ -98,7 +98,7 @@ def _page(checks: Sequence[Check], title: str, made: str) -> dict[str, Any]:
     }
 
 
-def _verdict(checks: Sequence[Check], noun: str) -> str:
+def _verdict(checks: Sequence[GoldenCheck], noun: str) -> str:
     """What all of it came to, in a sentence; ``noun`` is what was checked."""
     total = len(checks)
     failed = sum(1 for check in checks if not check.passed)
@@ -111,17 +111,17 @@ def _verdict(checks: Sequence[Check], noun: str) -> str:
     return f"{failed:,} of {total:,} {noun} failed"
 
 
-def _rooms(checks: Sequence[Check]) -> list[tuple[Room, str, int, int]]:
+def _rooms(checks: Sequence[GoldenCheck]) -> list[tuple[Room, str, int, int]]:
     """The rooms: name, meaning, checks with a difference there, and differences."""
     of_checks = Counter(room for check in checks for room in check.rooms)
     of_all: Counter[str] = Counter(d.room for c in checks for s in c.samples for d in s.differences)
     return [(room, MEANING[room], of_checks[room], of_all[room]) for room in ROOMS]
 
 
-def _sum(checks: Sequence[Check]) -> Check:
+def _sum(checks: Sequence[GoldenCheck]) -> GoldenCheck:
     """All runs of the checks, as one check."""
     samples = tuple(sample for check in checks for sample in check.samples)
-    return Check(name="", path="", samples=samples)
+    return GoldenCheck(name="", path="", samples=samples)
 
 
 def _own(name: str) -> Html:

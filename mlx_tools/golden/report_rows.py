@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from mlx_tools.golden.difference import ROOMS
-from mlx_tools.golden.results import Cell, Check
+from mlx_tools.golden.results import Column, GoldenCheck
 
 State = Literal["error", "failed", "none", "passed"]
 """What a check came to; ``none`` where there is no run of it. ``error`` is a failure too: a run
@@ -17,12 +17,12 @@ _ORDER: Final[Mapping[State, int]] = {"error": 0, "failed": 1, "none": 2, "passe
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReportedRun:
     """A check that is written out, under its number; ``row`` is that of its row."""
 
     number: int
     row: int
-    check: Check
+    check: GoldenCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Result:
     """A check in the table. ``run`` is the number that it is written out under, 0 where it is
     not."""
 
-    check: Check
+    check: GoldenCheck
     state: State
     run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TranscriptRow:
     """A transcript. ``cells`` are the results in each cell: one, mostly; none where it was not
     checked with it."""
 
@@ -51,7 +51,7 @@ class Row:
     cells: tuple[tuple[Result, ...], ...]
 
 
-def state_of(check: Check) -> State:
+def state_of(check: GoldenCheck) -> State:
     """What a check came to."""
     if not check.samples:
         return "none"
@@ -60,10 +60,12 @@ def state_of(check: Check) -> State:
     return "passed" if check.passed else "failed"
 
 
-def rows_of(checks: Sequence[Check], cells: Sequence[Cell]) -> tuple[list[Row], list[Run]]:
+def rows_of(
+    checks: Sequence[GoldenCheck], cells: Sequence[Column]
+) -> tuple[list[TranscriptRow], list[ReportedRun]]:
     """The rows, those that failed first and the worst of them first, and the runs that are written
     out, in the same order."""
-    by_transcript: dict[tuple[str, str], list[Check]] = {}
+    by_transcript: dict[tuple[str, str], list[GoldenCheck]] = {}
     for check in checks:
         by_transcript.setdefault((check.path, check.name), []).append(check)
     ordered = sorted(by_transcript.values(), key=_rank)
@@ -75,22 +77,22 @@ def rows_of(checks: Sequence[Check], cells: Sequence[Cell]) -> tuple[list[Row], 
         if _is_told(check)
     ]
     told.sort(key=lambda each: each[1].passed)
-    runs = [Run(number, row, check) for number, (row, check) in enumerate(told, start=1)]
+    runs = [ReportedRun(number, row, check) for number, (row, check) in enumerate(told, start=1)]
     numbers = {id(run.check): run.number for run in runs}
     rows = [_row(number, own, cells, numbers) for number, own in enumerate(ordered, start=1)]
     return rows, runs
 
 
 def _row(
-    number: int, checks: Sequence[Check], cells: Sequence[Cell], numbers: Mapping[int, int]
-) -> Row:
+    number: int, checks: Sequence[GoldenCheck], cells: Sequence[Column], numbers: Mapping[int, int]
+) -> TranscriptRow:
     first = checks[0]
-    results: dict[Cell, list[Result]] = {cell: [] for cell in cells}
+    results: dict[Column, list[Result]] = {cell: [] for cell in cells}
     for check in checks:
         run = numbers.get(id(check), 0)
         results[check.cell].append(Result(check, state_of(check), run))
     found = {room for check in checks for room in check.rooms}
-    return Row(
+    return TranscriptRow(
         number=number,
         name=first.name,
         path=first.path,
@@ -103,7 +105,7 @@ def _row(
     )
 
 
-def _rank(checks: Sequence[Check]) -> tuple[int, float, str, str]:
+def _rank(checks: Sequence[GoldenCheck]) -> tuple[int, float, str, str]:
     hits = sum(check.share.hits for check in checks)
     total = sum(check.share.total for check in checks)
     worst = min(_ORDER[state_of(check)] for check in checks)
@@ -115,6 +117,6 @@ def _rank(checks: Sequence[Check]) -> tuple[int, float, str, str]:
     )
 
 
-def _is_told(check: Check) -> bool:
+def _is_told(check: GoldenCheck) -> bool:
     """Whether there is more to tell of a check than a row holds."""
     return not check.passed or any(sample.records for sample in check.samples)

@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import Final
 
 from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.report_rows import Run, State, state_of
-from mlx_tools.golden.results import Check, Sample
-from mlx_tools.golden.steps import Step, steps_of
+from mlx_tools.golden.report_rows import ReportedRun, State, state_of
+from mlx_tools.golden.results import GoldenCheck, Sample
+from mlx_tools.golden.steps import ReportStep, steps_of
 
 MANY: Final = 5
 """A difference that more runs than this share is written once, for all of them."""
@@ -38,7 +38,7 @@ Key = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     """A line of a diff: ``-``, ``+`` or a blank, and its text."""
 
     sign: str
@@ -51,7 +51,7 @@ class Shared:
 
     number: int
     difference: Difference
-    lines: tuple[Line, ...]
+    lines: tuple[DiffLine, ...]
     runs: int
     live: bool
 
@@ -61,7 +61,7 @@ class Diff:
     """A difference of a run; ``lines`` are empty where it is ``shared`` with many."""
 
     difference: Difference
-    lines: tuple[Line, ...]
+    lines: tuple[DiffLine, ...]
     shared: Shared | None = None
 
 
@@ -72,7 +72,7 @@ class WrittenSample:
     number: int
     sample: Sample
     diffs: tuple[Diff, ...]
-    steps: Sequence[Step]
+    steps: Sequence[ReportStep]
     left_out: bool = False
 
 
@@ -82,7 +82,7 @@ class WrittenRun:
 
     number: int
     row: int
-    check: Check
+    check: GoldenCheck
     state: State
     unfolded: bool
     samples: tuple[WrittenSample, ...]
@@ -92,7 +92,7 @@ class Writing:
     """Writes runs out. ``shared`` are the differences that more than `MANY` of them share, the most
     often shared first. ``limit`` is how many characters of conversations are written."""
 
-    def __init__(self, runs: Sequence[Run], *, limit: int = MAX_WRITTEN) -> None:
+    def __init__(self, runs: Sequence[ReportedRun], *, limit: int = MAX_WRITTEN) -> None:
         self._runs = runs
         self._limit = limit
         self._lines: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -147,9 +147,9 @@ class Writing:
         return Diff(difference, diff_lines(key[2]))
 
 
-def diff_lines(lines: Sequence[str]) -> tuple[Line, ...]:
+def diff_lines(lines: Sequence[str]) -> tuple[DiffLine, ...]:
     """The lines of `Difference.lines`, with what changed in those that stand for each other."""
-    out: list[Line] = []
+    out: list[DiffLine] = []
     groups = [(sign, list(own)) for sign, own in groupby(lines, key=lambda line: line[:1])]
     for place, (sign, own) in enumerate(groups):
         after = groups[place + 1] if place + 1 < len(groups) else ("", [])
@@ -159,7 +159,7 @@ def diff_lines(lines: Sequence[str]) -> tuple[Line, ...]:
         for number, line in enumerate(own):
             text = line[2:]
             parts = _changed(text, other[1][number][2:]) if paired else ((text, False),)
-            out.append(Line(sign, parts))
+            out.append(DiffLine(sign, parts))
     return tuple(out)
 
 
@@ -182,6 +182,6 @@ def _changed(text: str, other: str) -> tuple[Part, ...]:
     return tuple(found) if same >= _ALIKE * len(text) else ((text, False),)
 
 
-def _size(step: Step) -> int:
+def _size(step: ReportStep) -> int:
     texts = (len(b.text) + len(b.tail) + len(b.prefix) for b in step.blocks)
     return 200 + len(step.words) + sum(texts)  # and the tags around them

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mlx_tools.app.statistics import Share
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.statistics import Share
 from mlx_tools.golden.difference import ROOMS, Difference
 
 VERSION: Final = 1
@@ -19,7 +19,7 @@ Mode = Literal["replay", "live"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Column:
     """What was checked with: a column of the matrix. A replay has none of the three."""
 
     model: str = ""
@@ -52,13 +52,13 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class GoldenCheck:
     """All runs of one transcript in one cell. ``path`` is the file's, as it was named."""
 
     name: str
     path: str
     mode: Mode = "replay"
-    cell: Cell = Cell()  # frozen, so all may share it
+    cell: Column = Column()  # frozen, so all may share it
     source: str = ""
     about: str = ""
     features: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Check:
         }
 
 
-def write_results(checks: Iterable[Check], path: Path) -> None:
+def write_results(checks: Iterable[GoldenCheck], path: Path) -> None:
     """Writes checks, with their runs, to a file: a JSON object a line. Raises `UsageError`."""
     try:
         with path.open("w", encoding="utf-8") as out:
@@ -113,7 +113,7 @@ def write_results(checks: Iterable[Check], path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def read_results(path: Path) -> list[Check]:
+def read_results(path: Path) -> list[GoldenCheck]:
     """The checks of a file that `write_results` wrote. Raises `UsageError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -130,19 +130,19 @@ def read_results(path: Path) -> list[Check]:
         ) from None
 
 
-def encode_check(check: Check) -> str:
+def encode_check(check: GoldenCheck) -> str:
     """A check with its runs, as a line of ASCII."""
     return json.dumps(asdict(check), ensure_ascii=True)
 
 
-def decode_check(line: str) -> Check:
+def decode_check(line: str) -> GoldenCheck:
     """The check that `encode_check` wrote. Raises ValueError, KeyError or TypeError on anything
     else."""
     value = json.loads(line)
     samples = tuple(_sample(sample) for sample in value["samples"])
     features = tuple(value["features"])
-    own = {**value, "cell": Cell(**value["cell"]), "features": features, "samples": samples}
-    return Check(**own)
+    own = {**value, "cell": Column(**value["cell"]), "features": features, "samples": samples}
+    return GoldenCheck(**own)
 
 
 def _sample(value: Mapping[str, Any]) -> Sample:

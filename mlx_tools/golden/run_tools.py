@@ -12,8 +12,8 @@ from mlx_tools.golden.recorded import Given
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import is_reader
-from mlx_tools.records import CallRecord, EditRecord, ExecutionRecord
 from mlx_tools.tools import Registry, execute
+from mlx_tools.transcript.records import CallRecord, EditRecord, ExecutionRecord
 
 READING = frozenset(("read",))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.seen import as_json, as_text
 from mlx_tools.golden.texts import NAMES
+from mlx_tools.golden.visible import as_json, as_text
 
 MAX_CHARS: Final = 20_000
 """Characters of one text that are shown: most from its beginning, some from its end."""
@@ -47,7 +47,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Step:
+class ReportStep:
     """One step. ``notes`` are said beside its ``title``, ``words`` below it. ``bad``: something
     went wrong. ``differs`` are the numbers of the differences that arise here."""
 
@@ -65,10 +65,10 @@ class Step:
     differs: list[int] = field(default_factory=list)
 
 
-def steps_of(records: Sequence[Any], differences: Sequence[Difference] = ()) -> list[Step]:
+def steps_of(records: Sequence[Any], differences: Sequence[Difference] = ()) -> list[ReportStep]:
     """The steps of a run, and at which of them its differences arise."""
-    steps: list[Step] = []
-    calls: dict[str, Step] = {}
+    steps: list[ReportStep] = []
+    calls: dict[str, ReportStep] = {}
     question = turn = 0
     for record in records:
         kind = record.get("type") if isinstance(record, Mapping) else None
@@ -110,7 +110,7 @@ _WHERE: Final = re.compile(
 _OF: Final = {name: kind for kind, name in NAMES.items()}
 
 
-def _place(difference: Difference, steps: Sequence[Step]) -> Step | None:
+def _place(difference: Difference, steps: Sequence[ReportStep]) -> ReportStep | None:
     """The step that a difference is told of."""
     found = _WHERE.fullmatch(difference.where)
     if found is None or not difference.where:
@@ -138,12 +138,12 @@ def _turn_of(record: Any, before: int) -> int:
 # --- a step or two a record ---
 
 
-def _header(r: _Json) -> Iterator[Step]:
+def _header(r: _Json) -> Iterator[ReportStep]:
     notes = [as_text(r[key]) for key in ("style", "strategy") if r.get(key)]
     tools = r.get("tools")
     if isinstance(tools, Sequence) and not isinstance(tools, str):
         notes.append(f"{len(tools)} tools" if len(tools) != 1 else "1 tool")
-    step = Step("setup", "Setup", as_text(r.get("model")), notes)
+    step = ReportStep("setup", "Setup", as_text(r.get("model")), notes)
     if r.get("system"):
         step.blocks.append(folded(as_text(r["system"]), "System prompt", always=True))
     if examples := _turns(r.get("examples")):
@@ -156,22 +156,22 @@ def _header(r: _Json) -> Iterator[Step]:
     yield step
 
 
-def _golden(r: _Json) -> Iterator[Step]:
+def _golden(r: _Json) -> Iterator[ReportStep]:
     if r.get("expect"):
         wanted = folded(as_json(r["expect"], indent=2), "What is expected", always=True)
-        yield Step("setup", "Expected", blocks=[wanted])
+        yield ReportStep("setup", "Expected", blocks=[wanted])
 
 
-def _user(r: _Json) -> Iterator[Step]:
+def _user(r: _Json) -> Iterator[ReportStep]:
     notes = [f"tool choice: {as_text(r['tool_choice'])}"] if r.get("tool_choice") else []
-    step = Step("user", "Question", "", notes, blocks=[_prose(r.get("content"))])
+    step = ReportStep("user", "Question", "", notes, blocks=[_prose(r.get("content"))])
     if tools := r.get("tools"):
         listed = tools if isinstance(tools, list | tuple) else [tools]
         step.blocks.append(folded("\n".join(map(as_text, listed)), "Tools told of", always=True))
     yield step
 
 
-def _completion(r: _Json) -> Iterator[Step]:
+def _completion(r: _Json) -> Iterator[ReportStep]:
     notes = [f"turn {as_text(r.get('turn'))}"] if r.get("turn") is not None else []
     if r.get("finish_reason") == "length":
         notes.append("cut off by its limit")
@@ -183,7 +183,7 @@ def _completion(r: _Json) -> Iterator[Step]:
     if isinstance(usage, Mapping) and usage.get("completion_tokens") is not None:
         notes.append(f"{as_text(usage['completion_tokens'])} tokens")
     notes += _took(r)
-    step = Step("model", "Model wrote", "", notes)
+    step = ReportStep("model", "Model wrote", "", notes)
     if r.get("reasoning"):
         step.blocks.append(folded(as_text(r["reasoning"]), "Thought", always=True))
     prefix, text = as_text(r.get("prefix")), as_text(r.get("text"))
@@ -206,9 +206,9 @@ def _completion(r: _Json) -> Iterator[Step]:
     yield step
 
 
-def _mend(r: _Json) -> Iterator[Step]:
+def _mend(r: _Json) -> Iterator[ReportStep]:
     notes = [] if r.get("put") else ["asked again"]
-    step = Step("host", "Mended", as_text(r.get("kind")), notes)
+    step = ReportStep("host", "Mended", as_text(r.get("kind")), notes)
     drawn = r.get("drawn")
     for name, text in (
         ("What was drawn", "".join(map(as_text, drawn)) if isinstance(drawn, list | tuple) else ""),
@@ -219,60 +219,60 @@ def _mend(r: _Json) -> Iterator[Step]:
     yield step
 
 
-def _call(r: _Json) -> Iterator[Step]:
+def _call(r: _Json) -> Iterator[ReportStep]:
     notes = ["copied out of an observation"] if r.get("echoed") else []
-    step = Step("call", _of("Call", r), as_text(r.get("name")), notes)
+    step = ReportStep("call", _of("Call", r), as_text(r.get("name")), notes)
     step.blocks.append(_arguments(r.get("arguments")))
     yield step
 
 
-def _repair(r: _Json) -> Iterator[Step]:
-    yield Step("call", _of("Repair", r), as_text(r.get("name")))
+def _repair(r: _Json) -> Iterator[ReportStep]:
+    yield ReportStep("call", _of("Repair", r), as_text(r.get("name")))
 
 
-def _decision(r: _Json) -> Iterator[Step]:
+def _decision(r: _Json) -> Iterator[ReportStep]:
     word = as_text(r.get("decision"))
     notes = [f"rule {as_text(r['rule'])}"] if r.get("rule") else []
     notes += [as_text(r["code"])] if r.get("code") else []
     reason = as_text(r.get("reason"))
-    yield Step("policy", _of("Policy", r), word, notes, reason, bad=word == "deny")
+    yield ReportStep("policy", _of("Policy", r), word, notes, reason, bad=word == "deny")
 
 
-def _paused(r: _Json) -> Iterator[Step]:
+def _paused(r: _Json) -> Iterator[ReportStep]:
     calls = r.get("calls")
     named = ", ".join(map(as_text, calls)) if isinstance(calls, list | tuple) else as_text(calls)
-    yield Step("person", "Waits", "for a person", [named] if named else [])
+    yield ReportStep("person", "Waits", "for a person", [named] if named else [])
 
 
-def _edited(r: _Json) -> Iterator[Step]:
-    step = Step("person", _of("Person", r), "edited the call")
+def _edited(r: _Json) -> Iterator[ReportStep]:
+    step = ReportStep("person", _of("Person", r), "edited the call")
     step.blocks.append(_arguments(r.get("arguments")))
     yield step
 
 
-def _approval(r: _Json) -> Iterator[Step]:
+def _approval(r: _Json) -> Iterator[ReportStep]:
     said = "approved" if r.get("approved") is True else "refused"
     notes = ["for the session"] if r.get("scope") == "session" else []
     reason = as_text(r.get("reason"))
-    yield Step("person", _of("Person", r), said, notes, reason, bad=said == "refused")
+    yield ReportStep("person", _of("Person", r), said, notes, reason, bad=said == "refused")
 
 
-def _resumed(r: _Json) -> Iterator[Step]:
-    yield Step("host", "Resumed", "by another process")
+def _resumed(r: _Json) -> Iterator[ReportStep]:
+    yield ReportStep("host", "Resumed", "by another process")
 
 
-def _started(r: _Json) -> Iterator[Step]:
+def _started(r: _Json) -> Iterator[ReportStep]:
     notes = ["can change things"] if r.get("mutates") else []
-    yield Step("host", _of("Runs", r), "the tool starts", notes)
+    yield ReportStep("host", _of("Runs", r), "the tool starts", notes)
 
 
-def _nested(r: _Json) -> Iterator[Step]:
-    yield Step("host", _of("Runs", r), "asks the model", [f"time {as_text(r.get('run'))}"])
+def _nested(r: _Json) -> Iterator[ReportStep]:
+    yield ReportStep("host", _of("Runs", r), "asks the model", [f"time {as_text(r.get('run'))}"])
 
 
-def _summary(r: _Json) -> Iterator[Step]:
+def _summary(r: _Json) -> Iterator[ReportStep]:
     notes = [as_text(r["problem"])] if r.get("problem") else []
-    step = Step("model", _of("Summary", r), "of a long output", notes)
+    step = ReportStep("model", _of("Summary", r), "of a long output", notes)
     parts = r.get("parts")
     told = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     if told:
@@ -281,9 +281,9 @@ def _summary(r: _Json) -> Iterator[Step]:
     yield step
 
 
-def _compacted(r: _Json) -> Iterator[Step]:
+def _compacted(r: _Json) -> Iterator[ReportStep]:
     notes = [f"{as_text(r[key])} tokens {key}" for key in ("before", "after") if key in r]
-    step = Step("host", "Compacted", as_text(r.get("reason")), notes)
+    step = ReportStep("host", "Compacted", as_text(r.get("reason")), notes)
     if r.get("content"):
         step.blocks.append(folded(as_text(r["content"])))
     observations = r.get("observations")
@@ -292,14 +292,16 @@ def _compacted(r: _Json) -> Iterator[Step]:
     yield step
 
 
-def _observation(r: _Json) -> Iterator[Step]:
+def _observation(r: _Json) -> Iterator[ReportStep]:
     error = r.get("error")
     notes = _took(r)
     if (size := r.get("output_size_chars")) is not None and size != len(as_text(r.get("content"))):
         notes.append(f"{as_text(size)} characters in all")
     if r.get("artifact"):
         notes.append("kept whole")
-    step = Step("tool", _of("Result", r), as_text(r.get("name")), notes, bad=error is not None)
+    step = ReportStep(
+        "tool", _of("Result", r), as_text(r.get("name")), notes, bad=error is not None
+    )
     if error is not None:
         step.words = _error(error)
     if r.get("content") is not None:
@@ -309,37 +311,37 @@ def _observation(r: _Json) -> Iterator[Step]:
     yield step
 
 
-def _correction(r: _Json) -> Iterator[Step]:
+def _correction(r: _Json) -> Iterator[ReportStep]:
     notes = ["an observation was forged"] if r.get("forged") else []
-    yield Step("host", "Corrected", "", notes, _error(r.get("error")), bad=True)
+    yield ReportStep("host", "Corrected", "", notes, _error(r.get("error")), bad=True)
 
 
-def _answer(r: _Json) -> Iterator[Step]:
+def _answer(r: _Json) -> Iterator[ReportStep]:
     notes = ["plain text"] if r.get("bare_text") else []
     notes += ["cut off"] if r.get("truncated") else []
     notes += ["looks like a call"] if r.get("call_like") else []
-    step = Step("answer", "Answer", "", notes, blocks=[_prose(r.get("content"))])
+    step = ReportStep("answer", "Answer", "", notes, blocks=[_prose(r.get("content"))])
     if r.get("sources"):
         step.blocks.append(folded(as_json(r["sources"], indent=2), "Sources"))
     yield step
 
 
-def _stopped(r: _Json) -> Iterator[Step]:
+def _stopped(r: _Json) -> Iterator[ReportStep]:
     waiting = [f"waiting for the {as_text(r['waiting_for'])}"] if r.get("waiting_for") else []
     message = as_text(r.get("message"))
-    step = Step("end", "Stopped", as_text(r.get("reason")), waiting, message, bad=True)
+    step = ReportStep("end", "Stopped", as_text(r.get("reason")), waiting, message, bad=True)
     if r.get("partial"):
         step.blocks.append(folded(as_text(r["partial"]), "What had come"))
     yield step
 
 
-def _unknown(r: Any) -> Iterator[Step]:
+def _unknown(r: Any) -> Iterator[ReportStep]:
     kind = r.get("type") if isinstance(r, Mapping) else None
     text = folded(as_json(r, indent=2), "As it is", always=True)
-    yield Step("setup", "Record", as_text(kind) or "of no kind", blocks=[text])
+    yield ReportStep("setup", "Record", as_text(kind) or "of no kind", blocks=[text])
 
 
-_MAKERS: Final[Mapping[str, Callable[[_Json], Iterable[Step]]]] = {
+_MAKERS: Final[Mapping[str, Callable[[_Json], Iterable[ReportStep]]]] = {
     "header": _header,
     "golden": _golden,
     "user": _user,

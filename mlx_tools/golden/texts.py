@@ -10,8 +10,8 @@ from typing import Any, Final
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt import PromptWords
 from mlx_tools.prompt.words import parts
-from mlx_tools.records import Record
-from mlx_tools.transcript import to_json
+from mlx_tools.store.transcript import to_json
+from mlx_tools.transcript.records import Record
 
 NAMES: Final[Mapping[str, str]] = {
     "tool_call": "the call",

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Final, TypeGuard
 
 from mlx_tools.golden.difference import Room
-from mlx_tools.records import (
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CorrectionRecord,

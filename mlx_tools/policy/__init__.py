@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlx_tools.policy.facts import Exceeded, Facts, Finder, facts_of
+from mlx_tools.policy.facts import Exceeded, Facts, SecretFinder, facts_of
 from mlx_tools.policy.limits import Limits
 from mlx_tools.policy.patterns import first_match, matches
 from mlx_tools.policy.presets import DEFAULT_PRESET, PRESETS, Preset, check_presets
-from mlx_tools.policy.rates import Rate, Tally
+from mlx_tools.policy.rates import Rate, RateCounts
 from mlx_tools.policy.rules import (
     Decision,
     Policy,
@@ -24,12 +24,12 @@ __all__ = [
     "Decision",
     "Exceeded",
     "Facts",
-    "Finder",
     "Limits",
     "Policy",
     "Preset",
     "Rate",
-    "Tally",
+    "RateCounts",
+    "SecretFinder",
     "asks",
     "check_presets",
     "decide",

@@ -3,7 +3,7 @@
 A run writes down the policy, the tools and the configuration that it began with. Before each call
 the list is read back and held to what is so now. A list that is not there, cannot be read or says
 anything else lets no call run: it can take access away, and never give it. Pure: the list is kept
-by `mlx_tools.access_file`.
+by `mlx_tools.store.access_file`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy.rules import Decision
-from mlx_tools.spec import ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 _VERSION: Final = 1

@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ApprovalSubject:
     """All that an approval of a call binds to.
 
     ``call`` is the call's key in the transcript of ``session``, ``tool`` the digest of the tool's
@@ -34,7 +34,7 @@ class Shown:
     expires_at: str = ""
 
 
-def approval_digest(secret: bytes, shown: Shown) -> str:
+def approval_digest(secret: bytes, shown: ApprovalSubject) -> str:
     """The digest that an approval must carry: 64 hexadecimal digits, keyed with ``secret``. It
     changes with anything in ``shown``."""
     return _keyed(secret, "call", {**asdict(shown), "arguments": dict(shown.arguments)})

@@ -27,7 +27,7 @@ _WIDE = re.compile(rb"(?:[\t\n\r -~]\0){%d,}" % _SHORTEST_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class DecodedText:
     """``text``, and where its characters stand above: `span` maps a stretch of it. It
     ``goes_on`` where it is all of the unit, so that what stands before the unit stands before it.
     """
@@ -37,7 +37,7 @@ class Layer:
     goes_on: bool = False
 
 
-def layers(unit: str) -> Iterator[Layer]:
+def layers(unit: str) -> Iterator[DecodedText]:
     """Every way in which the unit, a stretch without blanks and quotes, can be decoded."""
     if "%" in unit:
         yield from _unescaped(unit, _URL, lambda found: chr(int(found[1], 16)))
@@ -58,7 +58,7 @@ def _json_sign(found: re.Match[str]) -> str:
 
 def _unescaped(
     unit: str, escape: re.Pattern[str], sign: Callable[[re.Match[str]], str]
-) -> Iterator[Layer]:
+) -> Iterator[DecodedText]:
     parts: list[str] = []
     starts: list[int] = []
     at = 0
@@ -69,10 +69,10 @@ def _unescaped(
     if parts:
         starts += range(at, len(unit) + 1)
         text = "".join((*parts, unit[at:]))
-        yield Layer(text, lambda start, end: (starts[start], starts[end]), goes_on=True)
+        yield DecodedText(text, lambda start, end: (starts[start], starts[end]), goes_on=True)
 
 
-def _base64(run: str, begin: int) -> Iterator[Layer]:
+def _base64(run: str, begin: int) -> Iterator[DecodedText]:
     compact = run.translate(_URL_SAFE)
     places: Sequence[int] = range(len(run))
     if len(compact) != len(run):
@@ -92,7 +92,7 @@ def _base64(run: str, begin: int) -> Iterator[Layer]:
         yield from _texts(data, above)
 
 
-def _hexadecimal(run: str, begin: int) -> Iterator[Layer]:
+def _hexadecimal(run: str, begin: int) -> Iterator[DecodedText]:
     for shift in range(2):
         text = run[shift : len(run) - (len(run) - shift) % 2]
 
@@ -102,7 +102,7 @@ def _hexadecimal(run: str, begin: int) -> Iterator[Layer]:
         yield from _texts(bytes.fromhex(text), above)
 
 
-def _texts(data: bytes, above: Callable[[int, int], tuple[int, int]]) -> Iterator[Layer]:
+def _texts(data: bytes, above: Callable[[int, int], tuple[int, int]]) -> Iterator[DecodedText]:
     """The stretches of the bytes that are text, in one byte or in two for each character."""
     for found in _TEXT.finditer(data):
         yield _layer(found[0].decode("ascii"), found.start(), 1, above)
@@ -113,5 +113,5 @@ def _texts(data: bytes, above: Callable[[int, int], tuple[int, int]]) -> Iterato
 
 def _layer(
     text: str, begin: int, width: int, above: Callable[[int, int], tuple[int, int]]
-) -> Layer:
-    return Layer(text, lambda start, end: above(begin + width * start, begin + width * end))
+) -> DecodedText:
+    return DecodedText(text, lambda start, end: above(begin + width * start, begin + width * end))

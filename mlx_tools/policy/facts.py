@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol
 
-from mlx_tools.spec import MUTATING, Effects, ToolSpec
+from mlx_tools.messages import MUTATING, Effects, ToolSpec
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-class Found(Protocol):
+class FoundSecret(Protocol):
     """A secret that was found in a text."""
 
     @property
     def kind(self) -> str: ...
 
 
-class Finder(Protocol):
+class SecretFinder(Protocol):
     """What looks through a text: for secrets of known kinds, and for what stands in the place of
     one that was taken out. Pure."""
 
-    def find_secrets(self, text: str, /) -> Sequence[Found]: ...
+    def find_secrets(self, text: str, /) -> Sequence[FoundSecret]: ...
     def holds_placeholder(self, text: str, /) -> bool: ...
 
 
@@ -61,7 +61,7 @@ NOTHING_KNOWN: Final = Facts()
 def facts_of(
     spec: ToolSpec,
     arguments: Mapping[str, Any],
-    finder: Finder | None = None,
+    finder: SecretFinder | None = None,
     *,
     consented: Effects | None = None,
     private_read: bool = False,
@@ -91,7 +91,7 @@ def facts_of(
     )
 
 
-def _ours() -> Finder:
+def _ours() -> SecretFinder:
     from mlx_tools.policy import redact  # its patterns take a while to compile
 
     return redact

@@ -8,8 +8,8 @@
 A template of calls is such a name, and behind it what some of the arguments are, each a glob where
 one is written: ``file_access operation=write "path=drafts/*"``, divided as a shell divides words.
 
-Another name of a tool (`mlx_tools.spec.ALIASES`) means the tool. A pattern never gains a ``*`` that
-nobody wrote, and upper and lower case differ.
+Another name of a tool (`mlx_tools.messages.ALIASES`) means the tool. A pattern never gains a ``*``
+that nobody wrote, and upper and lower case differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.spec import TOOL_NAME, ToolSpec, names_of, own_name
+from mlx_tools.messages import TOOL_NAME, ToolSpec, names_of, own_name
 
 PLUGIN: Final = "plugin:"
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)

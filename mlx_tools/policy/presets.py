@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import MUTATING, Effects, ToolSpec
+from mlx_tools.messages import MUTATING, Effects, ToolSpec
 
 READ_ONLY: Final = "readonly_"
 """A preset whose name starts so grants no effect that changes anything."""

@@ -68,19 +68,19 @@ def instant(at: str) -> datetime | None:
     return found if found.year < MAXYEAR else None  # a window can be added to it
 
 
-class Tally:
+class RateCounts:
     """Which calls a session was let make, and when: the time of the completion they stood in."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[str, datetime | None]] = {}
 
-    def copy(self) -> Tally:
+    def copy(self) -> RateCounts:
         """A tally that can be gone on with while this one stays."""
-        other = Tally()
+        other = RateCounts()
         other._calls = dict(self._calls)
         return other
 
-    def without(self, call: str) -> Tally:
+    def without(self, call: str) -> RateCounts:
         """The same tally but for one call."""
         other = self.copy()
         other._calls.pop(call, None)

@@ -18,7 +18,7 @@ _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SecretSpan:
     """A secret in a text: ``text[start:end]``, the encoded stretch where it was encoded."""
 
     kind: str
@@ -34,9 +34,9 @@ class Redacted:
     kinds: tuple[str, ...]
 
 
-def find_secrets(text: str) -> tuple[Found, ...]:
+def find_secrets(text: str) -> tuple[SecretSpan, ...]:
     """The secrets in the text, in order, none overlapping another; encoded ones too."""
-    return tuple(Found(*span) for span in found_in(text))
+    return tuple(SecretSpan(*span) for span in found_in(text))
 
 
 def placeholder(kind: str) -> str:

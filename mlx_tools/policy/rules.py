@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, UTC, datetime
 from typing import Any, Final, Literal, get_args
 
-from mlx_tools import given
-from mlx_tools.errors import ErrorCode, UsageError
+from mlx_tools.errors import ErrorCode, UsageError, require_instance, require_items
+from mlx_tools.messages import MUTATING, Effect, Effects, ToolSpec
 from mlx_tools.policy.facts import NOTHING_KNOWN, Exceeded, Facts
 from mlx_tools.policy.patterns import (
     checked,
@@ -24,8 +24,7 @@ from mlx_tools.policy.patterns import (
     matches,
 )
 from mlx_tools.policy.presets import PRESETS
-from mlx_tools.policy.rates import Full, Rate, Tally, checked_rates, full
-from mlx_tools.spec import MUTATING, Effect, Effects, ToolSpec
+from mlx_tools.policy.rates import Full, Rate, RateCounts, checked_rates, full
 
 _LISTS: Final = ("allow", "deny", "ask")
 _LIST_LIKE: Final = (*_LISTS, "ask_effects", "standing_approvals")
@@ -99,9 +98,9 @@ class Policy:
                 hint=f"one of {', '.join(_AFTER_READ)}",
             )
         self._check_preset()
-        narrowing = given.items("policy.narrowing", self.narrowing, _POLICIES)
+        narrowing = require_items("policy.narrowing", self.narrowing, _POLICIES)
         for part in narrowing:
-            given.instance("policy.narrowing", part, Policy, _POLICIES)
+            require_instance("policy.narrowing", part, Policy, _POLICIES)
         object.__setattr__(self, "narrowing", tuple(narrowing))
 
     def _check_preset(self) -> None:
@@ -133,7 +132,7 @@ class Policy:
         A restriction that takes away one thing, and has nothing to say about the rest, is made by
         `restriction`, as in ``restriction(local_only=True)``.
         """
-        given.instance("a narrowing policy", other, Policy, "write Policy(allow=[…])")
+        require_instance("a narrowing policy", other, Policy, "write Policy(allow=[…])")
         held = {replace(self, narrowing=()), *self.narrowing}
         more = (replace(other, narrowing=()), *other.narrowing)
         added = tuple(dict.fromkeys(part for part in more if part not in held))
@@ -284,7 +283,7 @@ def decide(
     return asked
 
 
-def exceeded(policy: Policy, spec: ToolSpec, made: Tally, at: str) -> Exceeded | None:
+def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Exceeded | None:
     """The rate of this policy that leaves no room for one more call of the tool; of several the one
     that holds longest, None where there is room.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from mlx_tools.data import read_data
+from mlx_tools.paths import read_data
 
 _COLOUR: Final = r"(?<=[\[;0-9][0-9]m)|(?<=\[m)"
 _PARTS: Final = {

@@ -3,6 +3,7 @@
 from mlx_tools.prompt.builder import CATALOG_BUDGET, SystemPrompt, build_system
 from mlx_tools.prompt.catalog import Catalog, build_catalog, count_tokens, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
+from mlx_tools.prompt.chat_template import format_from_template
 from mlx_tools.prompt.compaction import (
     Cut,
     Stand,
@@ -15,7 +16,7 @@ from mlx_tools.prompt.compaction import (
     turns_of,
     worded,
 )
-from mlx_tools.prompt.examples import Turn, build_examples
+from mlx_tools.prompt.examples import ExampleTurn, build_examples
 from mlx_tools.prompt.finder import (
     READER,
     SEARCH,
@@ -24,11 +25,10 @@ from mlx_tools.prompt.finder import (
     is_search,
     told_when_needed,
 )
+from mlx_tools.prompt.known_tools import KnownTools
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.opening import Frame, Opening, Openings, Said, read_history
-from mlx_tools.prompt.probe import format_from_template
 from mlx_tools.prompt.render import Prompt
-from mlx_tools.prompt.told import Told
 from mlx_tools.prompt.words import PromptWords, parse_words
 
 __all__ = [
@@ -39,8 +39,10 @@ __all__ = [
     "Catalog",
     "ChatFormat",
     "Cut",
+    "ExampleTurn",
     "Finder",
     "Frame",
+    "KnownTools",
     "Neutraliser",
     "Opening",
     "Openings",
@@ -49,8 +51,6 @@ __all__ = [
     "Said",
     "Stand",
     "SystemPrompt",
-    "Told",
-    "Turn",
     "build_catalog",
     "build_examples",
     "build_system",

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from mlx_tools.errors import ConfigError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.catalog import build_catalog, count_tokens
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.tool_format import ToolFormat
 from mlx_tools.prompt.words import PromptWords, parts
-from mlx_tools.spec import ToolSpec
 
 CATALOG_BUDGET: Final = 1500
 """Tokens that the catalog may take, where nothing else is said."""
@@ -66,7 +66,7 @@ def build_system(
     catalog = build_catalog(
         *(tools, catalog_budget, cost), best=best, search=search, write=write if is_native else None
     )
-    writer = _Writer(neutraliser)
+    writer = _SectionWriter(neutraliser)
     if persona is None:
         writer.section(words.persona)
     else:
@@ -99,7 +99,7 @@ def _of(texts: Mapping[str, str], key: str, what: str) -> str:
     return texts[key]
 
 
-class _Writer:
+class _SectionWriter:
     """Puts sections under one another; the values in them are untrusted, the rest is not."""
 
     def __init__(self, neutraliser: Neutraliser) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlx_tools.prompt.schema import branches, follow, properties, required, resolve, types
-from mlx_tools.spec import TOOL_NAME, ToolSpec
+from mlx_tools.messages import TOOL_NAME, ToolSpec
+from mlx_tools.schema.merge import branches, follow, properties, required, resolve, types
 
 MAX_LINE_CHARS: Final = 600
 MAX_DESCRIPTION_CHARS: Final = 240
@@ -201,7 +201,7 @@ def _line(spec: ToolSpec, detail: _Detail) -> str:
 
 def _written(spec: ToolSpec, detail: _Detail) -> str:
     schema = resolve(spec.parameters, spec.parameters)
-    writer = _Writer(spec.parameters, detail.depth)
+    writer = _TypeWriter(spec.parameters, detail.depth)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)
     said = _first_lines(spec.description, detail.description)
     if detail.hints:
@@ -228,7 +228,7 @@ def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
     return said
 
 
-class _Writer:
+class _TypeWriter:
     """Writes schemas as types; stops at a bound on the parts of one signature."""
 
     def __init__(self, root: Mapping[str, Any], depth: int) -> None:

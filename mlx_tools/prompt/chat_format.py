@@ -1,7 +1,7 @@
 """How a model's turns are delimited, and the formats that are known by name.
 
-A format is read from the model's own template by `mlx_tools.prompt.probe`; the named ones are for
-servers that do not say which template their model has.
+A format is read from the model's own template by `mlx_tools.prompt.chat_template`; the named ones
+are for servers that do not say which template their model has.
 """
 
 from __future__ import annotations

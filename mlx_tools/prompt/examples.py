@@ -12,12 +12,11 @@ from itertools import islice, zip_longest
 from typing import Any, Final, Literal, cast
 
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ToolObservation
-from mlx_tools.prompt.sample import fits, sample_arguments
+from mlx_tools.messages import ToolObservation, ToolSpec
 from mlx_tools.prompt.words import STYLES, PromptWords, fill
-from mlx_tools.protocol.rules import Style
+from mlx_tools.protocol.reading import Style
 from mlx_tools.protocol.styles import write_answer, write_call, write_observation
-from mlx_tools.spec import ToolSpec
+from mlx_tools.schema.sample import fits, sample_arguments
 
 MAX_TOOLS: Final = 4
 """How many tools are shown."""
@@ -30,14 +29,14 @@ MAX_CALLS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ExampleTurn:
     """One turn of a conversation. An observation is written in the user's role."""
 
     role: Literal["user", "assistant", "observation"]
     content: str
 
     @classmethod
-    def from_json(cls, value: Mapping[str, str]) -> Turn:
+    def from_json(cls, value: Mapping[str, str]) -> ExampleTurn:
         """A turn from a transcript's header. Raises `UsageError` for a role that is unknown."""
         role, content = value.get("role"), value.get("content")
         if role not in ("user", "assistant", "observation") or not isinstance(content, str):
@@ -52,7 +51,9 @@ def style_named(name: str) -> Style:
     return name
 
 
-def build_examples(words: PromptWords, tools: Sequence[ToolSpec], style: str) -> tuple[Turn, ...]:
+def build_examples(
+    words: PromptWords, tools: Sequence[ToolSpec], style: str
+) -> tuple[ExampleTurn, ...]:
     """What begins a conversation.
 
     First an example or two to the end: question, call, observation, answer. Then direct answers,
@@ -69,12 +70,12 @@ def build_examples(words: PromptWords, tools: Sequence[ToolSpec], style: str) ->
     shown = list(islice(_by_worth(words, tools), MAX_TOOLS))
     if shown and not any(tool.name in words.examples.tools for tool in tools):
         return _with_foreign(words, shown, {tool.name for tool in tools}, written)
-    turns: list[Turn] = []
+    turns: list[ExampleTurn] = []
     for calls in shown[:MAX_WHOLE]:
         turns += _whole(calls.pop(0), written)
     rest = [call for calls in zip_longest(*reversed(shown)) for call in calls if call is not None]
     direct = [
-        (Turn("user", question), Turn("assistant", write_answer(answer, written)))
+        (ExampleTurn("user", question), ExampleTurn("assistant", write_answer(answer, written)))
         for question, answer in words.examples.direct
     ]
     for number, call in enumerate(rest[:MAX_CALLS]):
@@ -88,12 +89,15 @@ def build_examples(words: PromptWords, tools: Sequence[ToolSpec], style: str) ->
 
 def _with_foreign(
     words: PromptWords, shown: Sequence[list[_Call]], known: set[str], style: Style
-) -> tuple[Turn, ...]:
+) -> tuple[ExampleTurn, ...]:
     turns = [*_whole(shown[0][0], style)]
     for calls in shown[1:MAX_WHOLE]:
         turns += _asked(calls[0], style)
     for question, answer in words.examples.direct[:1]:
-        turns += (Turn("user", question), Turn("assistant", write_answer(answer, style)))
+        turns += (
+            ExampleTurn("user", question),
+            ExampleTurn("assistant", write_answer(answer, style)),
+        )
     for name, example in words.examples.foreign:
         if name not in known:
             turns += _asked(_Call(example.question, name, dict(example.arguments), "", ""), style)
@@ -169,17 +173,17 @@ def _generic(words: PromptWords, tool: ToolSpec) -> list[_Call]:
     ]
 
 
-def _asked(call: _Call, style: Style) -> tuple[Turn, Turn]:
+def _asked(call: _Call, style: Style) -> tuple[ExampleTurn, ExampleTurn]:
     written = write_call(call.name, call.arguments, style=style)
-    return Turn("user", call.question), Turn("assistant", written)
+    return ExampleTurn("user", call.question), ExampleTurn("assistant", written)
 
 
-def _whole(call: _Call, style: Style) -> tuple[Turn, ...]:
+def _whole(call: _Call, style: Style) -> tuple[ExampleTurn, ...]:
     observed = write_observation(ToolObservation(call.name, call.observation), style)
     return (
         *_asked(call, style),
-        Turn("observation", observed),
-        Turn("assistant", write_answer(call.answer, style)),
+        ExampleTurn("observation", observed),
+        ExampleTurn("assistant", write_answer(call.answer, style)),
     )
 
 

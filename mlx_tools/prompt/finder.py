@@ -1,7 +1,7 @@
 """Which tools match a request: the order of a shortlist, a search, and what a question brings.
 
-All three rank by `mlx_tools.lexical.Ranking`, as guided decoding does. Tools that match alike stand
-in the order of their names, so the result depends on the tools and not on the order they came in.
+All three rank by `mlx_tools.prompt.lexical.Ranking`. Tools that match alike stand in the order of
+their names, so the result depends on the tools and not on the order they came in.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from mlx_tools.lexical import Ranking
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, count_tokens
-from mlx_tools.spec import ToolSpec
+from mlx_tools.prompt.lexical import Ranking
 
 SEARCH: Final = "tool_search"
 """The name of the built-in tool that looks through the tools."""

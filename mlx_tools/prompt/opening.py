@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlx_tools.errors import UsageError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.builder import CATALOG_BUDGET, SystemPrompt, build_system
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.prompt.examples import build_examples
@@ -16,9 +17,8 @@ from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.tool_format import ToolFormat
 from mlx_tools.prompt.words import PromptWords
-from mlx_tools.protocol.rules import Style
+from mlx_tools.protocol.reading import Style
 from mlx_tools.protocol.styles import write_answer
-from mlx_tools.spec import ToolSpec
 
 Message = Mapping[str, str]
 """A message as a caller gives it: ``{"role": "user" or "assistant", "content": text}``."""

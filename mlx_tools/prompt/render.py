@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo, ToolObservation
 from mlx_tools.prompt.chat_format import ChatFormat
-from mlx_tools.prompt.examples import Turn, style_named
+from mlx_tools.prompt.examples import ExampleTurn, style_named
+from mlx_tools.prompt.model_text import closed, neutral_speech
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
-from mlx_tools.prompt.spoken import closed, neutral_speech
 from mlx_tools.prompt.tool_format import Slots, ToolFormat, slotted
 from mlx_tools.prompt.words import PromptWords
 from mlx_tools.protocol.styles import write_answer, write_observation
-from mlx_tools.records import (
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompactedRecord,
@@ -81,7 +81,7 @@ class Prompt:
         chat_format: ChatFormat,
         style: str,
         system: str,
-        examples: Sequence[Turn | Mapping[str, str]] = (),
+        examples: Sequence[ExampleTurn | Mapping[str, str]] = (),
         neutraliser: Neutraliser,
         words: PromptWords,
         reasoning: str | int = "off",
@@ -95,7 +95,9 @@ class Prompt:
         self._around = empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
         self._neutraliser = neutraliser
         self._words = words
-        self._examples = tuple(e if isinstance(e, Turn) else Turn.from_json(e) for e in examples)
+        self._examples = tuple(
+            e if isinstance(e, ExampleTurn) else ExampleTurn.from_json(e) for e in examples
+        )
         self._silent = reasoning == "off" and chat_format.reasoning is not None
         trims = "system" in chat_format.trims and self._native is None
         self._system = system.strip() if trims else system
@@ -103,7 +105,7 @@ class Prompt:
         self._gone = ""  # what stands in place of records that are gone
         self._begin(self._examples)
 
-    def _begin(self, examples: tuple[Turn, ...]) -> None:
+    def _begin(self, examples: tuple[ExampleTurn, ...]) -> None:
         """Writes what stands before the first question, or takes it from a session before."""
         self._text = Composer(self._neutraliser)
         self._begun = False
@@ -266,7 +268,7 @@ class Prompt:
         if self._unread is not None or self._has_lines:
             self._close(write_answer(record.content, self._style))
 
-    def _show(self, turn: Turn) -> None:
+    def _show(self, turn: ExampleTurn) -> None:
         if turn.role == "assistant":
             self._speak(turn.content, "")
         elif turn.role == "observation":

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.spec import ToolSpec
 
 Slots = tuple[str, ...]
 """Text with slots: words as they stand and the name of what belongs between them, in turn."""

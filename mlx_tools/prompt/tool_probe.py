@@ -1,7 +1,7 @@
 """How a model's own template writes tools, calls and results, found out from the template.
 
-As `mlx_tools.prompt.probe` does for turns: the template is rendered with words that cannot be
-mistaken for its own, what stands between them is read off, and what was read off must give other
+As `mlx_tools.prompt.chat_template` does for turns: the template is rendered with words that cannot
+be mistaken for its own, what stands between them is read off, and what was read off must give other
 conversations too, byte by byte. What does not can be put together no other way than by the template
 itself, which may rewrite what was sent before; then there is no style ``native`` for the model.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.chat_format import ChatFormat
-from mlx_tools.prompt.sandbox import Render, TemplateRefused
+from mlx_tools.prompt.template_sandbox import Render, TemplateRefused
 from mlx_tools.prompt.tool_format import Slots, ToolFormat, filled, slots_of
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 

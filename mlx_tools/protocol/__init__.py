@@ -8,7 +8,6 @@ in docs/protocol.md.
 from __future__ import annotations
 
 from mlx_tools.protocol.canonical import canonical
-from mlx_tools.protocol.coerce import COERCIONS
 from mlx_tools.protocol.dialects import (
     DIALECT_MARKS,
     DIALECTS,
@@ -18,8 +17,7 @@ from mlx_tools.protocol.dialects import (
 )
 from mlx_tools.protocol.echo import calls_in
 from mlx_tools.protocol.read import read
-from mlx_tools.protocol.repair import REPAIRS
-from mlx_tools.protocol.rules import (
+from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
     ArgumentsDelta,
@@ -30,7 +28,7 @@ from mlx_tools.protocol.rules import (
     Style,
     with_mended,
 )
-from mlx_tools.protocol.schema import check_parameters, fits_within
+from mlx_tools.protocol.repair import REPAIRS
 from mlx_tools.protocol.stream import Reader
 from mlx_tools.protocol.styles import (
     forcing_prefix,
@@ -40,6 +38,8 @@ from mlx_tools.protocol.styles import (
     write_observation,
 )
 from mlx_tools.protocol.validate import JudgedCall, judge, resolve, validate_arguments
+from mlx_tools.schema.coerce import COERCIONS
+from mlx_tools.schema.validator import check_parameters, fits_within
 
 __all__ = [
     "COERCIONS",

@@ -23,7 +23,7 @@ from mlx_tools.protocol.lexis import END_TOKENS
 from mlx_tools.protocol.literals import keywords, literal_object
 from mlx_tools.protocol.repair import repaired
 from mlx_tools.protocol.scan import HEADS
-from mlx_tools.protocol.source import CutOff, Fault, Source, Steps, literals
+from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource, literals
 from mlx_tools.protocol.strict import Unreadable, encodable, loads
 from mlx_tools.protocol.typed import elements, property_types, typed
 
@@ -90,7 +90,7 @@ _CALL_TAG: Final = re.compile(
 )
 
 
-class Header(NamedTuple):
+class MessageHeader(NamedTuple):
     """What precedes a message of harmony and its kin: whom it is for, and in which channel."""
 
     recipient: str
@@ -108,7 +108,7 @@ class Run:
 
     def __init__(
         self,
-        source: Source,
+        source: TextSource,
         dialect: Dialect,
         catalog: Catalog,
         most: int | None = None,
@@ -122,7 +122,7 @@ class Run:
         self.cut: CutOff | None = None
         self.quoted = False
         self.typed = False  # an object says itself that it is a call of the protocol's
-        self.header: Header | None = None
+        self.header: MessageHeader | None = None
         self.dropped: list[str] = []
         self.opening = dialect.open
         self._source = source
@@ -776,7 +776,7 @@ class Run:
         channel = re.search(r"<\|channel\|>\s*(\w+)", head)
         self.end = source.size
         recipient = to[1] if to else ""
-        self.header = Header(recipient, channel[1] if channel else "")
+        self.header = MessageHeader(recipient, channel[1] if channel else "")
         if not recipient or recipient in ("user", "assistant"):
             return
         yield from source.space()

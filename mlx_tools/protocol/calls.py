@@ -12,8 +12,8 @@ from mlx_tools.protocol.compact import compact
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.draft import Wrapping, writable
 from mlx_tools.protocol.objects import ObjectSteps
-from mlx_tools.protocol.rules import ArgumentsDelta, CallStarted, ReadingRules
-from mlx_tools.protocol.source import Source, Steps
+from mlx_tools.protocol.reading import ArgumentsDelta, CallStarted, ReadingRules
+from mlx_tools.protocol.source import Steps, TextSource
 
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
 HARMONY: Final = _BY_NAME["harmony"]
@@ -38,7 +38,7 @@ class CallSteps(ObjectSteps):
         self._weak = False
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._run_of_calls: Run
-        self._source: Source
+        self._source: TextSource
         self._steps: Steps[None]
 
     @property
@@ -83,7 +83,7 @@ class CallSteps(ObjectSteps):
 
     def _begin_run(self, dialect: Dialect, *, skip: int | None = None, weak: bool = False) -> bool:
         self._place = self._here(inline=not self._lead)
-        self._source = Source(self._cursor)
+        self._source = TextSource(self._cursor)
         rules = self._rules
         run = Run(self._source, dialect, rules.catalog, rules.max_calls, skip)
         self._run_of_calls, self._steps, self._weak = run, run.steps(), weak

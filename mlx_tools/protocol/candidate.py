@@ -11,8 +11,8 @@ from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.protocol.draft import writable
 from mlx_tools.protocol.envelope import Envelope, envelope
 from mlx_tools.protocol.lexemes import FAULT, MORE
+from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta
 from mlx_tools.protocol.repair import repaired
-from mlx_tools.protocol.rules import AnswerDelta, ArgumentsDelta, CallStarted, Delta
 from mlx_tools.protocol.scan import HEADS, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable
 
@@ -23,7 +23,7 @@ _What = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """What to do with the text of an object.
 
     ``call``, ``answer``, ``alias`` and ``observation`` are taken; ``prose`` is text like any other,
@@ -39,7 +39,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectPlace:
     """Where an object stands.
 
     ``inline``: within a line of prose. ``begin``: where its wrapping begins in the kept text.
@@ -57,19 +57,19 @@ class Place:
 class Candidate:
     """An object that may be a message, as it comes."""
 
-    def __init__(self, place: Place, *, quiet: bool) -> None:
+    def __init__(self, place: ObjectPlace, *, quiet: bool) -> None:
         self.place = place
         self.parts: list[str] = []  # its text in earlier pieces
         self.back = ""  # what of them is to be read again
         self._scanner = ObjectScanner(quiet=quiet)
         self._started = False
 
-    def advance(self, text: str, pos: int) -> tuple[int, Verdict | None]:
+    def advance(self, text: str, pos: int) -> tuple[int, Judgement | None]:
         """Reads on; returns where it stopped, and the verdict once there is one."""
         scanner, place = self._scanner, self.place
         end = scanner.advance(text, pos)
         if place.in_run and scanner.type not in (None, "tool_call"):
-            return end, Verdict("stop")  # as in judged(), but as early as it can be known
+            return end, Judgement("stop")  # as in judged(), but as early as it can be known
         if scanner.status == MORE:
             self.parts.append(text[pos:end])
             return end, None
@@ -101,24 +101,24 @@ class Candidate:
 
     # --- verdicts ---
 
-    def _fault(self, char: str) -> Verdict:
+    def _fault(self, char: str) -> Judgement:
         scanner = self._scanner
         if scanner.message_like and scanner.closable and char and char in "`~<":
-            return Verdict("unclosed")
+            return Judgement("unclosed")
         return self._unreadable(scanner.reason, again=scanner.restartable)
 
     def _unreadable(
         self, reason: str, code: ErrorCode = "invalid_json", *, again: bool = False
-    ) -> Verdict:
+    ) -> Judgement:
         error = ErrorInfo(code, reason)
         if self._scanner.message_like:
             quoted = self.place.inline and not self.place.in_run
-            return Verdict("quoted" if quoted else "broken", error=error)
+            return Judgement("quoted" if quoted else "broken", error=error)
         if self.place.in_run:
-            return Verdict("stop")
-        return Verdict("again" if again else "prose")
+            return Judgement("stop")
+        return Judgement("again" if again else "prose")
 
-    def _closed(self, body: str) -> Verdict:
+    def _closed(self, body: str) -> Judgement:
         scanner = self._scanner
         if scanner.bad:
             return self._unreadable(scanner.bad)
@@ -156,7 +156,7 @@ class Candidate:
         scanner.advance("".join(self.parts), 0)
         return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
 
-    def close(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Verdict | None:
+    def close(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Judgement | None:
         """The message with its missing closers, where rule 7 allows them."""
         scanner, place = self._scanner, self.place
         if not scanner.closable:
@@ -177,24 +177,24 @@ class Candidate:
         return verdict
 
 
-def judged(value: Any, repairs: tuple[str, ...], place: Place) -> Verdict:
+def judged(value: Any, repairs: tuple[str, ...], place: ObjectPlace) -> Judgement:
     """What an object that could be read is, in its place."""
     if place.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
-        return Verdict("stop")
+        return Judgement("stop")
     found = envelope(value, (*repairs, "inline") if place.inline else repairs, tagged=place.tagged)
     if found.kind == "call" or (found.kind == "answer" and not place.in_run):
-        return Verdict(found.kind, found)
+        return Judgement(found.kind, found)
     if found.kind == "alias" and place.only_aliases and not place.in_run:
-        return Verdict("alias", found)
+        return Judgement("alias", found)
     error = found.error
     if found.kind == "alias" and found.typed:
         error = ErrorInfo("invalid_arguments", "arguments: an object")
     if error is not None:
         quoted = place.inline and not place.in_run
-        return Verdict("quoted" if quoted else "broken", error=error)
+        return Judgement("quoted" if quoted else "broken", error=error)
     if place.in_run:
-        return Verdict("stop")
-    return Verdict("observation", found) if found.kind == "observation" else Verdict("prose")
+        return Judgement("stop")
+    return Judgement("observation", found) if found.kind == "observation" else Judgement("prose")
 
 
 def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall) -> bool:

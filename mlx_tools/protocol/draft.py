@@ -18,7 +18,7 @@ from mlx_tools.protocol.lexis import (
     Marks,
     wrapping_end,
 )
-from mlx_tools.protocol.rules import Reading, ReadingRules, Style, sound
+from mlx_tools.protocol.reading import Reading, ReadingRules, Style, sound
 from mlx_tools.protocol.strict import encodable
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

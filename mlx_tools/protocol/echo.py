@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.bodies import Run
 from mlx_tools.protocol.canonical import canonical, loose_name
 from mlx_tools.protocol.cursor import Cursor
@@ -23,9 +24,8 @@ from mlx_tools.protocol.lexis import HEADERS, NO_OBJECT
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.repair import repaired
 from mlx_tools.protocol.scan import ObjectScanner
-from mlx_tools.protocol.source import Source
+from mlx_tools.protocol.source import TextSource
 from mlx_tools.protocol.strict import Unreadable, loads
-from mlx_tools.spec import ALIASES
 
 _VARIANTS: Final = 8
 """So many times its own length is read of an observation: what its strings and escapes hold."""
@@ -180,7 +180,7 @@ def _runs(text: str) -> Iterator[Run]:
             dialect, skip = _FIRST[mark], None
         cursor = Cursor()
         cursor.text, cursor.pos, cursor.final = text, found.start(), True
-        source = Source(cursor)
+        source = TextSource(cursor)
         run = _AnyTool(source, dialect, {}, skip=skip)
         for _ in run.steps():
             pass

@@ -9,10 +9,10 @@ from typing import Final
 
 from mlx_tools.messages import FinishReason
 from mlx_tools.protocol import lexis
-from mlx_tools.protocol.candidate import Place
+from mlx_tools.protocol.candidate import ObjectPlace
 from mlx_tools.protocol.cursor import Cursor
 from mlx_tools.protocol.draft import Draft, Wrapping
-from mlx_tools.protocol.rules import Delta, ReadingRules
+from mlx_tools.protocol.reading import Delta, ReadingRules
 
 NO_ARRAY: Final = 0
 ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
@@ -84,9 +84,9 @@ class Machine(ABC):
     def _is_xml(self) -> bool:
         return self._rules.style == "xml"
 
-    def _here(self, *, inline: bool) -> Place:
+    def _here(self, *, inline: bool) -> ObjectPlace:
         draft = self._draft
-        return Place(
+        return ObjectPlace(
             inline=inline,
             begin=draft.size if inline else self._begin,
             in_run=bool(draft.messages),

@@ -8,11 +8,11 @@ from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import lexis
-from mlx_tools.protocol.candidate import Candidate, Place, Verdict, judged, may_mutate
+from mlx_tools.protocol.candidate import Candidate, Judgement, ObjectPlace, judged, may_mutate
 from mlx_tools.protocol.draft import Alias
 from mlx_tools.protocol.lexemes import ESCAPE, PLAIN
 from mlx_tools.protocol.machine import ARRAY, NO_ARRAY, Machine
-from mlx_tools.protocol.rules import AnswerDelta, ArgumentsDelta, CallStarted, ReadingRules
+from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, ReadingRules
 from mlx_tools.protocol.strict import Unreadable, decode
 
 _SHOWN: Final = frozenset(("call", "answer"))
@@ -35,7 +35,7 @@ class ObjectSteps(Machine):
         super().__init__(rules)
         self._whole = whole
         self._attempted = -1
-        self._place: Place  # of what is open
+        self._place: ObjectPlace  # of what is open
         self._candidate: Candidate
         self._tail: list[str] = []  # text that is not decided on yet
 
@@ -64,7 +64,7 @@ class ObjectSteps(Machine):
         self._step = self._object
         return True
 
-    def _at_once(self) -> tuple[Verdict, int] | None:
+    def _at_once(self) -> tuple[Judgement, int] | None:
         """The verdict on an object that is strict JSON on one line, without looking closer.
 
         Where deltas are wanted, only on one that is written as most messages are.
@@ -88,7 +88,7 @@ class ObjectSteps(Machine):
             self._show(verdict, text[head.end() : pos + size - 1])
         return verdict, pos + size
 
-    def _show(self, verdict: Verdict, arguments: str) -> None:
+    def _show(self, verdict: Judgement, arguments: str) -> None:
         """What is told of a message that came whole; ``arguments`` as the model wrote them."""
         found = verdict.found
         if found is not None and found.call is not None:
@@ -116,7 +116,7 @@ class ObjectSteps(Machine):
         self._step = self._speech
         return self._act(verdict, end)
 
-    def _act(self, verdict: Verdict, end: int) -> bool:
+    def _act(self, verdict: Judgement, end: int) -> bool:
         """Does what the verdict says with the text up to ``end``."""
         draft, found = self._draft, verdict.found
         if verdict.what == "stop":
@@ -153,7 +153,7 @@ class ObjectSteps(Machine):
             return self._stop(wrapping_may_follow=True)
         return True
 
-    def _go_on_in_prose(self, verdict: Verdict, end: int) -> bool:
+    def _go_on_in_prose(self, verdict: Judgement, end: int) -> bool:
         draft = self._draft
         if verdict.what == "quoted":
             draft.quoted = draft.quoted or verdict.error
@@ -195,7 +195,7 @@ class ObjectSteps(Machine):
         is_message = unclosed or candidate.is_message()
         self._step = self._speech
         if not is_message:
-            self._act(Verdict("again" if is_message is None else "prose"), size)
+            self._act(Judgement("again" if is_message is None else "prose"), size)
             return is_message is None
         closed = candidate.close(self._rules.mutates) if reason == "stop" and not held else None
         if closed is None and reason == "length" and (text := candidate.cut_answer()):

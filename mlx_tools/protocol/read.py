@@ -6,7 +6,7 @@ from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol.lexis import WHITE
-from mlx_tools.protocol.rules import Reading, ReadingRules, sound
+from mlx_tools.protocol.reading import Reading, ReadingRules, sound
 from mlx_tools.protocol.stream import Reader
 from mlx_tools.protocol.strict import Unreadable, decode
 

@@ -61,7 +61,7 @@ _STRING_ENDS: Final = {mark: literals(mark) for mark in STRING_MARKS}
 _TRIPLES: Final = {quote: literals(quote * 3) for quote in "'\""}
 
 
-class Source:
+class TextSource:
     """What a generator reads from. ``size`` counts the characters that were taken."""
 
     def __init__(self, cursor: Cursor) -> None:

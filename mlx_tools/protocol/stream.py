@@ -17,7 +17,7 @@ from mlx_tools.protocol.calls import HARMONY, CallSteps
 from mlx_tools.protocol.cursor import PlainText
 from mlx_tools.protocol.draft import Wrapping, writable
 from mlx_tools.protocol.machine import ARRAY, ARRAY_BEGUN, NO_ARRAY
-from mlx_tools.protocol.rules import AnswerDelta, Delta, Reading, ReadingRules
+from mlx_tools.protocol.reading import AnswerDelta, Delta, Reading, ReadingRules
 
 _DEFAULT: Final = ReadingRules()
 

@@ -22,7 +22,7 @@ from mlx_tools.protocol.lexis import (
     RESPONSE_TAG,
     WHITE,
 )
-from mlx_tools.protocol.rules import Style
+from mlx_tools.protocol.reading import Style
 
 _OPEN: Final = {"jsonl": "", "markdown-json": "```json\n", "xml": CALL_TAG}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

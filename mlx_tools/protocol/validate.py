@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec, own_name
 from mlx_tools.protocol.canonical import loose_name
-from mlx_tools.protocol.coerce import coerced
 from mlx_tools.protocol.echo import calls_in, echo_keys
-from mlx_tools.protocol.faults import MOST_CHARS, described, path_text
-from mlx_tools.protocol.rules import Reading
-from mlx_tools.protocol.schema import TooMuch, bounded, faults, plainly_fits, validator_for
-from mlx_tools.spec import ALIASES, TOOL_NAME, ToolSpec, own_name
+from mlx_tools.protocol.reading import Reading
+from mlx_tools.schema.coerce import coerced
+from mlx_tools.schema.faults import MOST_CHARS, described, path_text
+from mlx_tools.schema.validator import TooMuch, bounded, faults, plainly_fits, validator_for
 
 _MOST_FAULTS: Final = 40
 _SHOWN_NAME: Final = 80

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlx_tools.tools.context import Progress, ToolContext
 from mlx_tools.tools.declaration import EffectsBy
 from mlx_tools.tools.executor import ToolResult, execute
-from mlx_tools.tools.folder.tool import load_tool
+from mlx_tools.tools.folder.folder_tool import load_tool
 from mlx_tools.tools.reads import Reads
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.signature import InvalidArguments

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
+from mlx_tools.store.changes import UndoKeeper
 
 MAX_PROGRESS_CHARS: Final = 200
 
@@ -43,24 +44,6 @@ class Artifacts(Protocol):
     def get(self, key: str, /) -> str | None:
         """The text of the artifact with this id, None where there is none."""
         ...
-
-
-class Undo(Protocol):
-    """Where what the calls of a session replace and delete is kept (`mlx_tools.artifacts`)."""
-
-    def keep_old(
-        self,
-        content: bytes,
-        /,
-        *,
-        root: str,
-        inode: int,
-        names: tuple[str, ...],
-        before: str,
-        after: str,
-        mode: int,
-    ) -> str: ...
-    def forget(self, key: str, /) -> None: ...
 
 
 Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
@@ -109,7 +92,7 @@ class ToolContext:
         ask: Ask | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         session: str = "",
-        undo: Undo | None = None,
+        undo: UndoKeeper | None = None,
     ) -> None:
         self.timeout = timeout
         self.undo = undo

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 
 EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 

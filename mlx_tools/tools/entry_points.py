@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import matches
 from mlx_tools.policy.patterns import PLUGIN_NAME
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools.builtin.words import PLUGIN as BUILTIN
 from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool
+from mlx_tools.tools.tool_words import PLUGIN as BUILTIN
 
 GROUP: Final = "mlx_tools.tools"
 

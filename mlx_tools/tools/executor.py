@@ -18,21 +18,21 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
-from mlx_tools.sources import Sources, lay_out
+from mlx_tools.store.changes import UndoKeeper
 from mlx_tools.tools.context import (
     Artifacts,
     Ask,
     ToolContext,
-    Undo,
     reset_context,
     set_context,
 )
 from mlx_tools.tools.reports import OnProgress as OnProgress
 from mlx_tools.tools.reports import Reports
-from mlx_tools.tools.results import ResultError, to_result, whole_characters
+from mlx_tools.tools.result_text import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
 from mlx_tools.tools.tool import Callee, Tool, ToolError
+from mlx_tools.transcript.sources import Sources, lay_out
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500
@@ -75,7 +75,7 @@ async def execute(
     policy: Policy | None = None,
     expected: str | None = None,
     artifacts: Artifacts | None = None,
-    undo: Undo | None = None,
+    undo: UndoKeeper | None = None,
     shown_chars: int | None = None,
     session: str = "",
     ask: Ask | None = None,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
-from mlx_tools.spec import ToolSpec
+from mlx_tools.messages import ToolSpec
 
 if TYPE_CHECKING:
     from mlx_tools.tools.context import Ask, ToolContext

@@ -1,32 +1,26 @@
-"""The tools that exist: the built-in ones, those of installed packages, those of the caller."""
+"""The tools that exist: those that were given, those of installed packages and of a folder."""
 
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from mlx_tools import given
-from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.policy import Policy, check_presets, denial, matches
+from mlx_tools.errors import ToolDefinitionError, UsageError, require_items
+from mlx_tools.messages import ToolSpec, names_of, tool_named
+from mlx_tools.policy import Policy, denial, matches
 from mlx_tools.policy.patterns import PLUGIN
 from mlx_tools.prompt import READER, SEARCH
-from mlx_tools.spec import ToolSpec, names_of, tool_named
-from mlx_tools.tools.builtin.rooted import RootName
+from mlx_tools.schema.resolve import check_parameters
 from mlx_tools.tools.declaration import check_declared
+from mlx_tools.tools.descriptions import described, row, row_of_offer
 from mlx_tools.tools.entry_points import Offer, installed, is_tool, of_plugin, offered
 from mlx_tools.tools.folder import PLUGIN as FOLDER
-from mlx_tools.tools.listing import described, row, row_of_offer
-from mlx_tools.tools.schema import check_parameters
 from mlx_tools.tools.tool import Callee
 
 if TYPE_CHECKING:
-    from mlx_tools.tools.builtin.schedule_task import Jobs
-    from mlx_tools.tools.folder.shelf import Shelf
-    from mlx_tools.tools.web.options import WebOptions
+    from mlx_tools.tools.folder.collection import Shelf
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
@@ -48,48 +42,17 @@ class Registry:
         self._switched_off = dict(switched_off or {})
         self._unusable: dict[str, Callable[[], str | None]] = {}
         self._pending: Callable[[], Iterable[Offer]] | None = None
-        for tool in given.items("tools", tools, "give a list of functions under @tool"):
+        for tool in require_items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
 
-    @classmethod
-    def builtin(
-        cls,
-        roots: Iterable[str | os.PathLike[str] | RootName] = (),
-        *,
-        switched_off: Mapping[str, str] | None = None,
-        commands: Iterable[str] = (),
-        knowledge_base: str | os.PathLike[str] | None = None,
-        notes: str | os.PathLike[str] | None = None,
-        jobs: Jobs | None = None,
-        web: WebOptions | None = None,
-    ) -> Self:
-        """The built-in tools. ``roots`` are folders that file tools may see (``DIR`` or
-        ``DIR:rw``); without one, the file tools and ``run_command`` are disabled. ``commands`` are
-        programs that ``run_command`` may run besides its own, with any arguments.
-        ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools
-        are disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be
-        there; without one, the tools for notes are disabled. ``jobs`` is where `schedule_task` puts
-        jobs; without it, that is disabled. ``web`` is for ``fetch_url`` and ``web_search``, the
-        usual options without it. Raises UsageError for a root that is no folder, a program that is
-        no name and options that cannot be, ToolDefinitionError where a preset does not hold for
-        these tools."""
-        from mlx_tools.tools.builtin.provided import provided
-
-        registry = cls(switched_off=switched_off)
-        for one in provided(
-            registry,
-            [_root(root) for root in given.items("roots", roots, "give a list of folders")],
-            commands=given.items("commands", commands, "give a list of programs"),
-            knowledge_base=None if knowledge_base is None else Path(knowledge_base),
-            notes=None if notes is None else Path(notes),
-            jobs=jobs,
-            web=web,
-        ):
-            registry._put(one.tool, unusable=one.unusable)
-            if one.off is not None:
-                registry._disabled[one.tool.spec.name] = one.off
-        check_presets({tool.spec.name: tool.spec for tool in registry._tools.values()})
-        return registry
+    def provide(
+        self, tool: Callee, off: str | None = None, unusable: Callable[[], str | None] | None = None
+    ) -> None:
+        """Adds a tool that comes with the package, disabled where ``off`` says why; ``unusable``
+        says so too, each time somebody asks."""
+        self._put(tool, unusable=unusable)
+        if off is not None:
+            self._disabled[tool.spec.name] = off
 
     def with_entry_points(self, find: Callable[[], Iterable[Offer]] = installed) -> Self:
         """Adds the tools of installed packages: entry points of the group ``mlx_tools.tools``.
@@ -109,7 +72,7 @@ class Registry:
         under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refused`` is why
         none of them may run. Raises ConfigError where it cannot be read what is trusted.
         """
-        from mlx_tools.tools.folder.tool import folder_tool
+        from mlx_tools.tools.folder.folder_tool import folder_tool
 
         for found in shelf.tools():
             key = f"{PLUGIN}{FOLDER}/{found.name}"
@@ -144,7 +107,7 @@ class Registry:
 
     def add_search(self) -> None:
         """Adds ``tool_search``, which looks through these tools, unless that name is taken."""
-        from mlx_tools.tools.builtin.tool_search import tool_search
+        from mlx_tools.tools.tool_search import tool_search
 
         if SEARCH not in self.all_specs():
             self._put(tool_search(self))
@@ -152,7 +115,7 @@ class Registry:
     def add_reader(self) -> None:
         """Adds ``read_artifact``, which reads on in outputs that were cut, unless that name is
         taken."""
-        from mlx_tools.tools.builtin.read_artifact import read_artifact
+        from mlx_tools.tools.read_artifact import read_artifact
 
         if READER not in self.all_specs():
             self._put(read_artifact())
@@ -277,11 +240,3 @@ class Registry:
                 except ToolDefinitionError as error:
                     name = getattr(tool, "__name__", offer.name)
                     self._disabled[f"plugin:{offer.plugin}/{name}"] = str(error)
-
-
-def _root(root: str | os.PathLike[str] | RootName) -> RootName:
-    if isinstance(root, os.PathLike):
-        return RootName(os.fspath(root))
-    if isinstance(root, RootName):
-        return root
-    return RootName.parse(given.instance("a root", root, str, "write DIR, or DIR:rw"))

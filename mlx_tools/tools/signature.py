@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.schema.resolve import pointer, walk
 from mlx_tools.tools.annotations import annotations_of, first_line, typed_dict
 from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.docstring import docstring_of
-from mlx_tools.tools.schema import pointer, walk
 
 Convert = Callable[[Mapping[str, Any]], dict[str, Any]]
 """Arguments as JSON values in, keyword arguments of the annotated types out."""

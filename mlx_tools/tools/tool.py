@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, cast, overload
 
 from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.policy import Policy
-from mlx_tools.spec import TOOL_NAME, ToolSpec
 from mlx_tools.tools.context import ToolContext, current_context, reset_context, set_context
 from mlx_tools.tools.context import ToolError as ToolError
 from mlx_tools.tools.declaration import EffectsLike, effects_of, retry_of, timeout_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import anyio
 
 from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec
+from mlx_tools.backends.models.files import ModelFiles
 from mlx_tools.errors import BackendBroken, BackendTimeout
-from mlx_tools.models.files import ModelFiles
 from mlx_tools.prompt import NAMED_FORMATS
 
 from .reading import answer, call
@@ -392,7 +392,7 @@ def _files(name: str, template: str, *tokens: str) -> ModelFiles:
 
 
 def _thinking() -> Iterator[Scene]:
-    from mlx_tools.router import find_chat_format
+    from mlx_tools.backends.router import find_chat_format
 
     own = _files("own", _OWN, "[[SYS]]", "[[/SYS]]", "[[ASK]]", "[[/ASK]]", "[[SAY]]", "</s>")
     yield Scene(

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from mlx_tools import ApprovalAnswer, Limits, Policy, Registry, Tool, UsageError
 from mlx_tools.policy.redact import placeholder
-from mlx_tools.tools.builtin.calculator import calculator
+from mlx_tools.toolbox.calculator import calculator
 
 from .reading import answer, call
 from .scene import FREELY, Scene, Stage

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_tools.golden import Golden, Room, read_golden
-from mlx_tools.records import CallRecord, GoldenRecord, UserRecord
+from mlx_tools.transcript.records import CallRecord, GoldenRecord, UserRecord
 
 
 class Facts:

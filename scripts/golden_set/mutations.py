@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_tools.golden import Room
 from mlx_tools.policy.patterns import is_glob
-from mlx_tools.records import MendRecord
+from mlx_tools.transcript.records import MendRecord
 
 from .mutating import Facts, Holds, Mutation, both, has, holds, in_prompt, knows, without
 
@@ -220,7 +220,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/create-file-effects",
-        "mlx_tools/tools/builtin/create_file.py",
+        "mlx_tools/toolbox/create_file.py",
         'EFFECTS: Final[Effects] = frozenset(("write",))',
         'EFFECTS: Final[Effects] = frozenset(("read", "write"))',
         knows("create_file"),
@@ -229,7 +229,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/clock-private",
-        "mlx_tools/tools/builtin/clock.py",
+        "mlx_tools/toolbox/clock.py",
         'words_of("clock").spec(frozenset(("read",)), cache=False)',
         'words_of("clock").spec(frozenset(("read",)), cache=False, private=True)',
         knows("clock"),
@@ -238,7 +238,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/calculator-output",
-        "mlx_tools/tools/builtin/calculator.py",
+        "mlx_tools/toolbox/calculator.py",
         'return write(evaluate(arguments["expression"]))',
         'return write(evaluate(arguments["expression"])) + "."',
         _calculates,
@@ -248,7 +248,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/number-format",
-        "mlx_tools/tools/builtin/decimals.py",
+        "mlx_tools/toolbox/decimals.py",
         "places = max(DIGITS - digits, 4)",
         "places = max(DIGITS - digits, 4) - 1",
         lambda facts: any("2 ** 0.5" in str(call.arguments) for call in facts.calls),
@@ -258,7 +258,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/observation-cut",
-        "mlx_tools/observation.py",
+        "mlx_tools/controller/observation.py",
         "head, tail = room - room // 3, room // 3",
         "head, tail = room - room // 4, room // 4",
         has("artifact"),
@@ -304,7 +304,7 @@ def _formats() -> Iterator[Mutation]:
     yield _made(
         "prompt",
         "formats/template-trims",
-        "mlx_tools/prompt/probe.py",
+        "mlx_tools/prompt/chat_template.py",
         'if role == "system" and not has_system:',
         'if role == "system":',
         has("format-own"),
@@ -313,7 +313,7 @@ def _formats() -> Iterator[Mutation]:
     yield _made(
         "prompt",
         "formats/template-thought",
-        "mlx_tools/prompt/probe.py",
+        "mlx_tools/prompt/chat_template.py",
         "return header.rfind(reasoning[0]) > header.rfind(reasoning[1])",
         "return False",
         has("format-thinks"),
@@ -740,7 +740,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "network-after-read",
-            "mlx_tools/past.py",
+            "mlx_tools/transcript/history.py",
             "spec is None or spec.private or record.nested > 0",
             "False",
             has("network-after-read"),
@@ -804,7 +804,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "payload",
-            "mlx_tools/turn.py",
+            "mlx_tools/controller/turn.py",
             "if arguments_size(record.arguments) > now.limits.max_argument_bytes:",
             "if False:",
             has("payload_too_large"),
@@ -812,7 +812,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "repeated",
-            "mlx_tools/past.py",
+            "mlx_tools/transcript/history.py",
             "repeated = seen == self._changes",
             "repeated = False",
             has("repeated"),
@@ -840,7 +840,7 @@ def _called(facts: Facts, tool: str) -> bool:
 
 
 def _outcomes() -> Iterator[Mutation]:
-    session, outcome = "mlx_tools/session.py", "mlx_tools/outcome.py"
+    session, outcome = "mlx_tools/controller/session.py", "mlx_tools/transcript/outcome.py"
     for name, file, old, new, hits, who in (
         (
             "format-errors",

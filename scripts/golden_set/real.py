@@ -14,15 +14,15 @@ from mlx_tools import (
     Controller,
     Limits,
     Policy,
-    Registry,
     RunSettings,
     TranscriptStore,
+    builtin_tools,
 )
 from mlx_tools.backends import Backend
+from mlx_tools.backends.models.files import ModelFiles
+from mlx_tools.backends.verdicts import FoundVerdict
 from mlx_tools.golden import Golden, read_session
-from mlx_tools.models.files import ModelFiles
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.verdicts import FoundVerdict
 
 from .scene import Approver, Scene, golden_of
 
@@ -170,8 +170,8 @@ async def recorded(
 ) -> AsyncGenerator[tuple[Real, Golden]]:
     """The scenes that are wanted, played by the embedded model and recorded."""
     from mlx_tools.backends import ServerBackend
-    from mlx_tools.models import pull_model
-    from mlx_tools.models.files import read_model_files
+    from mlx_tools.backends.models import pull_model
+    from mlx_tools.backends.models.files import read_model_files
 
     chosen = [scene for scene in scenes() if wanted(scene.name)]
     if not chosen:
@@ -184,7 +184,7 @@ async def recorded(
 
 
 async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
-    from mlx_tools.router import find_chat_format
+    from mlx_tools.backends.router import find_chat_format
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
@@ -193,7 +193,7 @@ async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
             root = Path(shutil.copytree(FILES, place / "files"))
         named = f"{root}:rw" if scene.copied else str(root)
         roots = (named,) if scene.seen else ()
-        registry = Registry.builtin(roots)
+        registry = builtin_tools(roots)
         store = TranscriptStore(place / "sessions")
         given = {"style": "jsonl", "strategy": "free"} | dict(scene.settings)
         given.setdefault("chat_format", find_chat_format(files=files).chat_format)

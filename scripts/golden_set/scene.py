@@ -19,13 +19,15 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
 )
-from mlx_tools.approval import ApprovalRequest
+from mlx_tools.backends.models.files import ModelFiles
+from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.controller.approver import ApprovalRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import Golden, make_golden, read_session
 from mlx_tools.golden.record import VOLATILE
-from mlx_tools.models.files import ModelFiles
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import (
+from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompactedRecord,
@@ -37,9 +39,7 @@ from mlx_tools.records import (
     RepairRecord,
     StoppedRecord,
 )
-from mlx_tools.records import CorrectionRecord as Correction
-from mlx_tools.testing import Script, ScriptedBackend
-from mlx_tools.verdicts import FoundVerdict
+from mlx_tools.transcript.records import CorrectionRecord as Correction
 
 Says = str | Script | Exception | Callable[[str], str | Script]
 

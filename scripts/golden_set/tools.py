@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 
 from mlx_tools import Tool, ToolSpec
-from mlx_tools.spec import ALL_EFFECTS, Effects
+from mlx_tools.messages import ALL_EFFECTS, Effects
 from mlx_tools.tools import Preview, ToolContext, ToolError
 from mlx_tools.tools.context import current_context
 

@@ -19,9 +19,9 @@ from mlx_tools.backends import (
     choose_backend,
     look_at,
 )
-from mlx_tools.backends.markers import opener_ids
+from mlx_tools.backends.models import ModelMissing
+from mlx_tools.backends.native_tokens import opener_ids
 from mlx_tools.errors import BackendUnreachable, UsageError
-from mlx_tools.models import ModelMissing
 from tests.backends.loopback import Connection, answers, says, serving
 
 NOBODY = "http://127.0.0.1:1"
@@ -126,7 +126,7 @@ def test_what_is_no_living_completions_server_is_not_used(
 def test_with_no_server_the_embedded_model_is_used_and_said_in_one_line(
     environ: dict[str, str],
 ) -> None:
-    from mlx_tools.models.embedded import SMOLLM2, best_precision, model_folder
+    from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
 
     folder = model_folder(SMOLLM2, best_precision(), environ)
     folder.mkdir(parents=True)

@@ -344,7 +344,8 @@ def test_health_of_nobody_is_unreachable() -> None:
 def test_importing_the_backends_loads_no_http_library() -> None:
     code = (
         "import sys, mlx_tools.backends.completions, mlx_tools.backends.server\n"
-        "import mlx_tools.backends.choose, mlx_tools.doctor, mlx_tools.models.listing\n"
+        "import mlx_tools.backends.choose, mlx_tools.app.checks\n"
+        "import mlx_tools.backends.models.listing\n"
         "print({'httpx', 'anyio', 'asyncio', 'ssl', 'platformdirs'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,6 +11,7 @@ import pytest
 
 from mlx_tools import Chunk, CompletionRequest, Controller, Policy, Stopped, tool
 from mlx_tools.backends.guard import Guarded
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,
@@ -18,8 +19,7 @@ from mlx_tools.errors import (
     BackendTimeout,
     UsageError,
 )
-from mlx_tools.outcome import Answered
-from mlx_tools.run_settings import RunSettings
+from mlx_tools.transcript.outcome import Answered
 
 REQUEST = CompletionRequest(prompt="Say hi.")
 CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'

@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
+from mlx_tools import builtin_tools
 from mlx_tools.backends import Chunk, CompletionsBackend
-from mlx_tools.backends.base import GrammarText
+from mlx_tools.backends.interface import GrammarText
 from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.local_engine import Engine
-from mlx_tools.decoding.grammar import grammar_for
+from mlx_tools.decoding.constraints import grammar_for
 from mlx_tools.errors import BackendTimeout, BackendUnreachable, ModelError, UsageError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import ReadingRules, forcing_prefix, judge, read
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
 from tests.backends.asking import ask, collect, request
 from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
 
 pytestmark = pytest.mark.real
 
 PROMPT = "<|im_start|>user\nWhat is 17 * 23?<|im_end|>\n<|im_start|>assistant\n"
-TOOLS = Registry.builtin().all_specs()
+TOOLS = builtin_tools().all_specs()
 NESTED = {
     "plan": ToolSpec(
         "plan",

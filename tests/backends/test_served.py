@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools.app.wiring import identity_of
 from mlx_tools.backends import Chosen, CompletionsBackend, choose_backend
+from mlx_tools.backends.models.embedded import DEFAULT, SMOLLM2, best_precision, model_folder
+from mlx_tools.backends.models.identity import folder_identity, known_model
 from mlx_tools.backends.served import Names
-from mlx_tools.cli.wiring import identity_of
+from mlx_tools.backends.verdicts import VerdictStore, find_verdict
 from mlx_tools.errors import EXIT_BACKEND, EXIT_USAGE, BackendRefused, UsageError
-from mlx_tools.models.embedded import DEFAULT, SMOLLM2, best_precision, model_folder
-from mlx_tools.models.identity import folder_identity, known_model
-from mlx_tools.verdicts import VerdictStore, find_verdict
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, answers, likelihoods, says, serving
 from tests.backends.test_choose import OK, listing, mlx

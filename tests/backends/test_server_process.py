@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import ServerBackend
-from mlx_tools.backends.process import find_openblas, new_log, server_environment
+from mlx_tools.backends.server_process import find_openblas, new_log, server_environment
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.evaluate.bfcl_data import wheel_path
-from mlx_tools.records import CompletionRecord, UserRecord
+from mlx_tools.transcript.records import CompletionRecord, UserRecord
 from tests.backends.tiny import LLAMA, make_tiny_model
 from tests.cli.scripted_server import ScriptedServer, answer
 from tests.conftest import ENVIRON

@@ -23,11 +23,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
 from mlx_tools.cli.approve import _ask_about_the_rest, ask_user, asker, describe
-from mlx_tools.cli.call_text import Line, foot, whole, wrapped
+from mlx_tools.cli.call_text import ShownLine, foot, whole, wrapped
 from mlx_tools.cli.columns import cells
 from mlx_tools.cli.escape import exact, on_one_line, spelled
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from tests.cli.terminal import Terminal, resize
 
 ASKED = r"Run it (?:once|AGAIN)[^?]*\? \[[yneadsp/?]+\] "
@@ -483,7 +483,7 @@ def test_whatever_the_arguments_all_is_shown_and_nothing_is_obeyed(
     assert all(row.text[:2] in ("| ", ": ") for row in rows[_head(rows) :])
 
 
-def _head(rows: Sequence[Line]) -> int:
+def _head(rows: Sequence[ShownLine]) -> int:
     return next(number for number, row in enumerate(rows) if row.text.startswith("| "))
 
 
@@ -559,7 +559,7 @@ def test_a_letter_that_only_looks_like_another_is_seen_in_a_name() -> None:
 
 @given(st.text(st.sampled_from("ab é好 "), max_size=60), st.integers(40, 60))
 def test_a_line_of_ours_is_parted_between_words_where_it_can_be(text: str, columns: int) -> None:
-    first, *others = (row.text for row in wrapped([Line(text)], columns))
+    first, *others = (row.text for row in wrapped([ShownLine(text)], columns))
     assert all(cells(row) < columns and row[:2] == "  " for row in others)
     words = " ".join([first, *(row[2:] for row in others)]).split(" ")
     assert "".join(words) == text.replace(" ", "")
@@ -649,7 +649,7 @@ def test_the_foot_tells_how_each_argument_begins() -> None:
 
 PROGRAM = """
 import json, os, sys, termios
-from mlx_tools.approval import ApprovalRequest
+from mlx_tools.controller.approver import ApprovalRequest
 from mlx_tools.cli.approve import ask_user
 request = ApprovalRequest(call="c1", name="t", arguments={}, reason="r", suspect=False, digest="d")
 try:

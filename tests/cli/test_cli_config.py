@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from mlx_tools import config
+from mlx_tools.app import config
 from mlx_tools.cli import COMMANDS
 from tests.cli.scripted_server import ScriptedServer
 

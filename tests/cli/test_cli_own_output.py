@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.cli import own_output
+from mlx_tools.app import own_output
 
 NOISY = """
 import ctypes, os, subprocess, sys, threading
@@ -102,7 +102,7 @@ def test_outside_of_a_command_output_is_left_alone() -> None:
 
 MOVED = """
 import os, subprocess, sys
-from mlx_tools.cli import own_output
+from mlx_tools.app import own_output
 
 own_output.begin()
 own_output.keep()

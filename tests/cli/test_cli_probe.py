@@ -9,12 +9,12 @@ from typing import Any, get_args
 import anyio
 import pytest
 
-from mlx_tools import config
+from mlx_tools.app import config
+from mlx_tools.app.wiring import RunOptions, choose, run_settings
 from mlx_tools.backends.grammar_wire import GrammarOption
-from mlx_tools.cli.wiring import RunOptions, choose, run_settings
+from mlx_tools.backends.models.identity import folder_identity
+from mlx_tools.backends.verdicts import VerdictStore
 from mlx_tools.evaluate.probe_questions import load_questions
-from mlx_tools.models.identity import folder_identity
-from mlx_tools.verdicts import VerdictStore
 from tests.cli.scripted_server import Completion, ScriptedServer, answer
 from tests.core.test_verdicts import verdict
 from tests.evaluate.oracle import Oracle

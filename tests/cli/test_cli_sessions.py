@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.session_text import conversation, row, title, waiting
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.records import (
+from mlx_tools.store.session_list import ListedSession, standing_of
+from mlx_tools.store.transcript import TranscriptFile, decode, encode
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     ExecutionRecord,
@@ -27,8 +29,6 @@ from mlx_tools.records import (
     Record,
     UserRecord,
 )
-from mlx_tools.sessions import ListedSession, standing_of
-from mlx_tools.transcript import TranscriptFile, decode, encode
 from tests.cli.scripted_server import ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.core.records import RECORDS

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import events
-from mlx_tools.approval import ApprovalRequest
 from mlx_tools.cli.approve import ask_user, describe
 from mlx_tools.cli.output import amount, begin_line, shown, to_json
-from mlx_tools.cli.view import View, list_sources
+from mlx_tools.cli.view import LiveView, list_sources
+from mlx_tools.controller.approver import ApprovalRequest
 from mlx_tools.messages import ErrorInfo, Usage
-from mlx_tools.outcome import Answered, Stopped
-from mlx_tools.sources import GivenSource
+from mlx_tools.transcript import events
+from mlx_tools.transcript.outcome import Answered, Stopped
+from mlx_tools.transcript.sources import GivenSource
 
 
 class Screen:
@@ -24,7 +24,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.steps, self.answer = io.StringIO(), io.StringIO()
-        self.view = View(steps=self.steps, answer=self.answer)
+        self.view = LiveView(steps=self.steps, answer=self.answer)
 
     def show(self, *happened: events.Event) -> Screen:
         for event in happened:
@@ -121,7 +121,7 @@ def test_at_a_terminal_progress_is_shown_and_goes_away(monkeypatch: pytest.Monke
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     steps = Terminal()
-    view = View(steps=steps, answer=None)
+    view = LiveView(steps=steps, answer=None)
     for message, fraction in (("reading\x1b[2J\n" + "x" * 99, 0.256), ("", None), ("done", 1.0)):
         view.show(events.ToolProgress(call="c1", name="count", message=message, fraction=fraction))
     view.end()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools import config
-from mlx_tools.config import ConfigErrors, Configuration
+from mlx_tools.app import config
+from mlx_tools.app.config import ConfigErrors, Configuration
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, Limits, Policy
 from mlx_tools.policy.rules import decide
-from mlx_tools.spec import ToolSpec
 
 
 class Place:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools import config
-from mlx_tools.access_file import fingerprints
-from mlx_tools.config import ConfigErrors, Configuration, Layer
-from mlx_tools.policy import PRESETS, Facts, Policy, Tally, decide, exceeded
-from mlx_tools.spec import ALL_EFFECTS, ToolSpec
+from mlx_tools.app import config
+from mlx_tools.app.config import ConfigErrors, Configuration, Layer
+from mlx_tools.messages import ALL_EFFECTS, ToolSpec
+from mlx_tools.policy import PRESETS, Facts, Policy, RateCounts, decide, exceeded
+from mlx_tools.store.access_file import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
 
 
@@ -261,7 +261,7 @@ def decisions(policy: Policy) -> list[str]:
     having been made before."""
     found = []
     for spec, arguments, facts, made in CALLS:
-        tally = Tally()
+        tally = RateCounts()
         for number in range(made):
             tally.add(f"c{number}", spec.name, at(number))
         facts = replace(facts, exceeded=exceeded(policy, spec, tally, at(made)))

@@ -12,7 +12,7 @@ def test_the_table_in_the_docs_is_that_of_the_settings() -> None:
 
 
 def test_the_default_file_holds_every_setting_or_names_it_in_a_comment() -> None:
-    from mlx_tools import config
+    from mlx_tools.app import config
 
     text = (ROOT / "config" / "default.toml").read_text(encoding="utf-8")
     for key in config.table():

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.cli.wiring import registry_of
-from mlx_tools.config import ConfigErrors, Configuration, load
+from mlx_tools.app.config import ConfigErrors, Configuration, load
+from mlx_tools.app.wiring import registry_of
 from mlx_tools.errors import UsageError
-from mlx_tools.tools.web.options import WebOptions
+from mlx_tools.toolbox.web.web_options import WebOptions
 
 USER = """
 [web]

@@ -24,11 +24,12 @@ from typing import Any
 import anyio
 from jsonschema import Draft202012Validator
 
-from mlx_tools import Controller, Policy, Tool, TranscriptStore, data, tool
+from mlx_tools import Controller, Policy, Tool, TranscriptStore, tool
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.records import Record
-from mlx_tools.store import SessionFiles
-from mlx_tools.transcript import TranscriptFile, encode
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.session_store import SessionFiles
+from mlx_tools.store.transcript import TranscriptFile, encode
+from mlx_tools.transcript.records import Record
 
 
 def die() -> None:
@@ -141,7 +142,7 @@ def ended(child: int, reader: int) -> Any:
 
 def warm() -> None:
     """Loads once, in the process that forks the others, what every run would load anew."""
-    data.load_words()
+    load_words()
     for one in tools(Path()):
         Draft202012Validator(dict(one.spec.parameters)).is_valid({})
 

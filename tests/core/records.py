@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from mlx_tools import records as r
 from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.transcript import records as r
 
 TEXT = st.text(max_size=30)
 JSON = st.recursive(

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlx_tools import data
-from mlx_tools.due import Write
-from mlx_tools.messages import FinishReason
+from mlx_tools.controller.session import Session
+from mlx_tools.controller.step import Write
+from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import (
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.transcript.records import (
     CompletionRecord,
     ExecutionRecord,
     Header,
@@ -21,8 +22,6 @@ from mlx_tools.records import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.session import Session
-from mlx_tools.spec import Effects, ToolSpec
 
 
 def spec(name: str, effects: Effects = frozenset({"read"}), **more: Any) -> ToolSpec:
@@ -62,7 +61,7 @@ def open_session(
     *records: Record, policy: Policy | None = None, limits: Limits | None = None, **more: Any
 ) -> Session:
     """A session that has folded a header and ``records``."""
-    return Session([header(policy, limits, **more), *records], specs=SPECS, words=data.load_words())
+    return Session([header(policy, limits, **more), *records], specs=SPECS, words=load_words())
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -111,7 +110,7 @@ def ran(call: str, name: str, content: str = "seen") -> Sequence[Record]:
 def in_state(state: str) -> Session:
     """A session in the given state."""
     if state == "empty":
-        return Session([], specs=SPECS, words=data.load_words())
+        return Session([], specs=SPECS, words=load_words())
     session = open_session()
     if state == "idle":
         return session

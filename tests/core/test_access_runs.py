@@ -25,12 +25,12 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.access_file import fingerprints
 from mlx_tools.errors import BackendUnreachable
-from mlx_tools.records import DecisionRecord, ExecutionRecord, ObservationRecord
+from mlx_tools.store.access_file import fingerprints
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry
-from mlx_tools.transcript import load
+from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord, ObservationRecord
 from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"])

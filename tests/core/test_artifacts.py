@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.artifacts import CLOCK_SETTLES, KEEP_SECONDS, SWEEP_EVERY, ArtifactStore, Sweeper
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store import TranscriptStore
+from mlx_tools.store.artifacts import (
+    CLOCK_SETTLES,
+    KEEP_SECONDS,
+    SWEEP_EVERY,
+    ArtifactStore,
+    Sweeper,
+)
+from mlx_tools.store.session_store import TranscriptStore
 
 DAY = 86_400.0
 

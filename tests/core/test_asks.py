@@ -18,17 +18,18 @@ from mlx_tools import (
     Paused,
     Policy,
     TranscriptStore,
+    builtin_tools,
     tool,
 )
-from mlx_tools.events import CallDecided, Finished, WouldChange
-from mlx_tools.outcome import Outcome
-from mlx_tools.records import ApprovalRecord, DecisionRecord
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry, ToolContext
 from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools.folder.collection import Shelf
 from mlx_tools.tools.folder.definition import read_folder
-from mlx_tools.tools.folder.shelf import Shelf
-from mlx_tools.transcript import load
+from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
+from mlx_tools.transcript.outcome import Outcome
+from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """
@@ -78,7 +79,7 @@ def registry(root: Path) -> Registry:
         Path(path).write_text("changed")
         return "done"
 
-    made = Registry.builtin([f"{root}:rw"], notes=root / "notes")
+    made = builtin_tools([f"{root}:rw"], notes=root / "notes")
     made.add(undeclared)
     made.add(declared)
     made.with_entry_points(lambda: [Offer("package", "packaged", lambda: packaged)])

@@ -13,21 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import (
-    Controller,
-    Limits,
-    Policy,
-    RunSettings,
-    TranscriptStore,
-    UsageError,
-    events,
-    tool,
-)
-from mlx_tools.records import ExecutionRecord, ObservationRecord
-from mlx_tools.spec import ToolSpec
+from mlx_tools import Controller, Limits, Policy, RunSettings, TranscriptStore, UsageError, tool
+from mlx_tools.messages import ToolSpec
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
-from mlx_tools.transcript import load
+from mlx_tools.transcript import events
+from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})

@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from mlx_tools import ApprovalAnswer, Controller, Outcome, Policy, TranscriptStore, tool
-from mlx_tools.approval import ApprovalRequest, Approvals
+from mlx_tools.controller.approver import ApprovalRequest, Approvals
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Limits
-from mlx_tools.run_settings import RunSettings
 from mlx_tools.tools.context import ToolContext
 
 Value = Any

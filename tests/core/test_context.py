@@ -25,27 +25,27 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
     UsageError,
-    data,
-    events,
     tool,
 )
-from mlx_tools.backends.base import Chunk, CompletionRequest
-from mlx_tools.due import Complete
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.models.tokens import bound
+from mlx_tools.controller.session import Session
+from mlx_tools.controller.step import Complete
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
-from mlx_tools.models.tokens import bound
 from mlx_tools.prompt.chat_format import format_for_name
-from mlx_tools.records import (
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.transcript import decode, encode, load
+from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.transcript import events
+from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
     Record,
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.session import Session
-from mlx_tools.states import State
-from mlx_tools.testing import Script, ScriptedBackend
-from mlx_tools.transcript import decode, encode, load
+from mlx_tools.transcript.states import State
 from tests.core.sessions import answer, call, in_state
 from tests.core.test_shortlist import DEEDS, THINGS
 from tests.core.test_shortlist import made as tool_for
@@ -504,7 +504,7 @@ def places(records: Sequence[Record]) -> Any:
 
 
 def folded(records: Sequence[Record], made: Controller) -> Session:
-    return Session(records, specs=made.registry.specs(), words=data.load_words())
+    return Session(records, specs=made.registry.specs(), words=load_words())
 
 
 def test_folding_the_records_again_gives_every_prompt_again(tmp_path: Path) -> None:

@@ -27,22 +27,22 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
     UsageError,
-    events,
     tool,
 )
 from mlx_tools.errors import BackendBroken, BackendUnreachable, StorageError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import (
+from mlx_tools.store.session_store import MemoryStore
+from mlx_tools.store.transcript import load
+from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend
+from mlx_tools.transcript import events
+from mlx_tools.transcript.records import (
     ApprovalRecord,
     CompletionRecord,
     ExecutionRecord,
     ObservationRecord,
     StoppedRecord,
 )
-from mlx_tools.store import MemoryStore
-from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend
-from mlx_tools.transcript import load
 from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())

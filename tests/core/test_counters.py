@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Controller, Policy, TranscriptStore, tool
-from mlx_tools.counters import Counters, ToolCounters, count
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.records import (
+from mlx_tools.store.totals import tally
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript.metrics import Counters, ToolCounters, count
+from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
@@ -25,8 +27,6 @@ from mlx_tools.records import (
     RepairRecord,
     UserRecord,
 )
-from mlx_tools.tally import tally
-from mlx_tools.testing import ScriptedBackend
 from tests.core.records import RECORDS
 from tests.core.sessions import answer, call
 

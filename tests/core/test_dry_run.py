@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Policy, Registry
-from mlx_tools.schedule import JobStore
-from mlx_tools.spec import MUTATING
+from mlx_tools import Controller, Policy, builtin_tools
+from mlx_tools.messages import MUTATING
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools.builtin.schedule_task import Jobs
+from mlx_tools.toolbox.schedule import JobStore
+from mlx_tools.toolbox.schedule_task import Jobs
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "write", "path": "there.txt", "content": "other"}),
@@ -38,7 +38,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, str]]:
 
 
 def test_all_tools_that_change_things_are_tried_here(tmp_path: Path) -> None:
-    specs = Registry.builtin([f"{tmp_path}:rw"]).all_specs().values()
+    specs = builtin_tools([f"{tmp_path}:rw"]).all_specs().values()
     changing = {spec.name for spec in specs if not MUTATING.isdisjoint(spec.possible_effects)}
     assert changing == {name for name, _ in CALLS}
 
@@ -52,7 +52,7 @@ def test_a_dry_run_leaves_files_and_network_alone(
     (root / "there.txt").write_text("there")
     before = tree(root)
     jobs = Jobs(store=JobStore(root / "schedule.sqlite", b"secret"))
-    registry = Registry.builtin([f"{root}:rw"], notes=root / "notes", jobs=jobs)
+    registry = builtin_tools([f"{root}:rw"], notes=root / "notes", jobs=jobs)
     backend = ScriptedBackend(
         json.dumps({"type": "tool_call", "name": name, "arguments": arguments}),
         json.dumps({"type": "final_answer", "content": "done"}),

@@ -15,18 +15,18 @@ import anyio
 import pytest
 
 from mlx_tools import Controller, Policy, TranscriptStore, tool
-from mlx_tools.access_file import AccessFile
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
-from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, StorageError
-from mlx_tools.outcome import Answered, Outcome
 from mlx_tools.policy import Limits
-from mlx_tools.records import StoppedRecord, UserRecord
-from mlx_tools.sessions import SessionFolder
-from mlx_tools.store import SessionFiles, Used
+from mlx_tools.store.access_file import AccessFile
+from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.session_list import SessionFolder
+from mlx_tools.store.session_store import SessionFiles, Used
+from mlx_tools.store.transcript import TranscriptFile, load
 from mlx_tools.tools import Tool
 from mlx_tools.tools.context import ToolContext
-from mlx_tools.transcript import TranscriptFile, load
+from mlx_tools.transcript.outcome import Answered, Outcome
+from mlx_tools.transcript.records import StoppedRecord, UserRecord
 from tests.core.full_disk import file_size_limit
 
 

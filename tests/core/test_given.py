@@ -16,13 +16,13 @@ from mlx_tools import (
     Limits,
     MlxToolsError,
     Policy,
-    Registry,
     RunSettings,
     TranscriptStore,
     UsageError,
+    builtin_tools,
     tool,
 )
-from mlx_tools.proposal import Proposer
+from mlx_tools.app.proposal import Proposer
 from mlx_tools.testing import ScriptedBackend
 
 ANSWER = '{"type":"final_answer","content":"3"}'
@@ -61,8 +61,8 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("tools", lambda: controller("calculator")),
     ("tools", lambda: controller({"area": area})),
     ("tools", lambda: controller(3)),
-    ("roots", lambda: Registry.builtin("/tmp")),
-    ("root", lambda: Registry.builtin([3])),  # type: ignore[list-item]
+    ("roots", lambda: builtin_tools("/tmp")),
+    ("root", lambda: builtin_tools([3])),  # type: ignore[list-item]
     ("class", lambda: Controller(ScriptedBackend)),  # type: ignore[arg-type]
     ("history", lambda: controller().run_sync("Hi?", history={"role": "user"})),  # type: ignore[arg-type]
     ("history", lambda: controller().run_sync("Hi?", history="Hello.")),  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_any_collection_of_tools_will_do() -> None:
 def test_a_path_may_be_a_text(tmp_path: Path) -> None:
     outcome = controller(store=TranscriptStore(str(tmp_path / "sessions"))).run_sync("Hi?")
     assert (outcome.transcript or "").startswith(str(tmp_path / "sessions"))
-    assert {"file_access", "create_file"}.isdisjoint(Registry.builtin([tmp_path]).disabled)
+    assert {"file_access", "create_file"}.isdisjoint(builtin_tools([tmp_path]).disabled)
 
 
 def test_a_backend_that_says_no_name_of_its_model_serves_as_well() -> None:

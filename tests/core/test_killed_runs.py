@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.records import AnswerRecord
-from mlx_tools.transcript import load
+from mlx_tools.store.transcript import load
+from mlx_tools.transcript.records import AnswerRecord
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
 MOST = 40

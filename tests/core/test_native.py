@@ -12,14 +12,14 @@ import pytest
 from strong_model import Asked, Served, Serving, StrongModel, Token, Wish, tokens_of
 
 from mlx_tools import Controller, Limits, Policy, RunSettings, Tool, ToolSpec
+from mlx_tools.backends.router import speakable
+from mlx_tools.backends.verdicts import Decided, FoundVerdict
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall
-from mlx_tools.outcome import Answered
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import AnswerRecord, CallRecord, Header
-from mlx_tools.router import speakable
-from mlx_tools.store import TranscriptStore
-from mlx_tools.verdicts import Decided, FoundVerdict
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.transcript.outcome import Answered
+from mlx_tools.transcript.records import AnswerRecord, CallRecord, Header
 from tests.prompt.tooled import TOOLED, tooled_format
 
 DIALECTS = {

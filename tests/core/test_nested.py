@@ -24,11 +24,11 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.records import Header
-from mlx_tools.run_settings import RunSettings
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolError
-from mlx_tools.transcript import load
+from mlx_tools.transcript.records import Header
 
 ALL = Policy(allow=["*"], ask_effects=())
 

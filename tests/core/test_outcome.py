@@ -8,8 +8,8 @@ import pytest
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo, Usage
-from mlx_tools.outcome import Answered, Paused, Stopped, outcome_of
-from mlx_tools.records import (
+from mlx_tools.transcript.outcome import Answered, Paused, Stopped, outcome_of
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     ExecutionRecord,

@@ -20,18 +20,18 @@ from mlx_tools import (
     RunSettings,
     Tool,
     TranscriptStore,
-    data,
-    events,
     tool,
 )
-from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import Style
 from mlx_tools.protocol.styles import write_answer, write_call
-from mlx_tools.records import DecisionRecord, ObservationRecord, Record
-from mlx_tools.session import Session
+from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript import load
+from mlx_tools.transcript import events
+from mlx_tools.transcript.records import DecisionRecord, ObservationRecord, Record
 from tests.core.sessions import answer, call
 
 WHOLE = "".join(f"line {n}\n" for n in range(1000))
@@ -145,7 +145,7 @@ def test_the_reader_is_offered_where_the_host_writes_calls_once_an_output_was_cu
     seen = []
     for count in range(2, len(records) + 1):
         session = Session(
-            records[:count], specs=made.registry.specs(), words=data.load_words()
+            records[:count], specs=made.registry.specs(), words=load_words()
         )  # as a program that resumes folds it
         seen.append("read_artifact" in session.told.tools)
     cut = next(n for n, r in enumerate(records) if isinstance(r, ObservationRecord) and r.artifact)

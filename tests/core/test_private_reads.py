@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Paused, Policy, Registry
-from mlx_tools.kb import KnowledgeBase
-from mlx_tools.run_settings import RunSettings
+from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.toolbox.kb import KnowledgeBase
 
 READS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "read", "path": "plan.txt"}),
@@ -39,7 +39,7 @@ def registry(tmp_path: Path) -> Registry:
     (tmp_path / "notes" / "a.md").write_text("Bake bread.")
     base = KnowledgeBase(tmp_path / "kb.sqlite3")
     base.add([tmp_path / "root"])
-    return Registry.builtin([tmp_path / "root"], knowledge_base=base.path, notes=tmp_path / "notes")
+    return builtin_tools([tmp_path / "root"], knowledge_base=base.path, notes=tmp_path / "notes")
 
 
 @pytest.mark.parametrize("network", NETWORK, ids=lambda one: one[0])
@@ -81,7 +81,7 @@ HELD = {"read_artifact"}
 
 
 def test_every_built_in_tool_that_reads_the_users_own_is_private(tmp_path: Path) -> None:
-    specs = Registry.builtin([f"{tmp_path}:rw"], notes=tmp_path).all_specs()
+    specs = builtin_tools([f"{tmp_path}:rw"], notes=tmp_path).all_specs()
     reading = {name for name, spec in specs.items() if "read" in spec.possible_effects}
     private = {name for name, spec in specs.items() if spec.private}
     assert reading - private == OPEN | HELD

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from mlx_tools import Limits, RunSettings, ToolSpec
+from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.proposal import Proposal, Proposer
 from mlx_tools.testing import Script, ScriptedBackend
 from tests.core.sessions import answer, call
 

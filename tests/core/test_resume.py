@@ -27,11 +27,17 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import TranscriptError
-from mlx_tools.records import ApprovalRecord, EditRecord, ExecutionRecord, Header, PauseRecord
+from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Preview, ToolContext, ToolError
 from mlx_tools.tools.context import current_context
-from mlx_tools.transcript import encode, load
+from mlx_tools.transcript.records import (
+    ApprovalRecord,
+    EditRecord,
+    ExecutionRecord,
+    Header,
+    PauseRecord,
+)
 
 ALL = Policy(allow=["*"])
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.due import Ask, Complete, Execute, Rest, Write
+from mlx_tools.controller.session import Session
+from mlx_tools.controller.step import Ask, Complete, Execute, Rest, Write
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import read
-from mlx_tools.records import (
+from mlx_tools.transcript.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -39,8 +40,7 @@ from mlx_tools.records import (
     SummaryRecord,
     UserRecord,
 )
-from mlx_tools.session import Session
-from mlx_tools.states import TRANSITIONS, State
+from mlx_tools.transcript.states import TRANSITIONS, State
 from tests.core.sessions import (
     answer,
     call,

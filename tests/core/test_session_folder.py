@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.outcome import Paused, outcome_of
-from mlx_tools.records import (
+from mlx_tools.store.session_list import SessionFolder, standing_of
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.transcript import TranscriptFile, encode
+from mlx_tools.transcript.outcome import Paused, outcome_of
+from mlx_tools.transcript.records import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -26,9 +29,6 @@ from mlx_tools.records import (
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.sessions import SessionFolder, standing_of
-from mlx_tools.store import TranscriptStore
-from mlx_tools.transcript import TranscriptFile, encode
 from tests.core.records import RECORDS
 from tests.core.sessions import answer, call, completion, header, open_session, ran, settle
 

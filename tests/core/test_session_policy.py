@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Answered, Controller, data, tool
-from mlx_tools.policy import Finder, Policy
-from mlx_tools.records import ApprovalRecord, DecisionRecord, ObservationRecord, Record, UserRecord
-from mlx_tools.session import Session
-from mlx_tools.spec import ToolSpec
+from mlx_tools import Answered, Controller, tool
+from mlx_tools.controller.session import Session
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import Policy, SecretFinder
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript import decode, encode
+from mlx_tools.transcript.records import (
+    ApprovalRecord,
+    DecisionRecord,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
 from tests.core.sessions import SPECS, answer, call, completion, header, ran, settle, spec
 from tests.policy.test_facts import Words
 
@@ -34,10 +41,10 @@ def at(seconds: float) -> str:
 class Talk:
     """A session that is talked to, with the times of its completions."""
 
-    def __init__(self, policy: Policy, finder: Finder | None = None) -> None:
+    def __init__(self, policy: Policy, finder: SecretFinder | None = None) -> None:
         self.finder = finder
         self.records: list[Record] = []
-        self.session = Session([], specs=MORE, words=data.load_words(), finder=finder)
+        self.session = Session([], specs=MORE, words=load_words(), finder=finder)
         self.add(header(policy), UserRecord(content="go"))
 
     def add(self, *records: Record) -> None:
@@ -67,7 +74,7 @@ class Talk:
 
     def again(self) -> list[Record]:
         """The decisions that folding the records again comes to, from a transcript's lines."""
-        session = Session([], specs=MORE, words=data.load_words(), finder=self.finder)
+        session = Session([], specs=MORE, words=load_words(), finder=self.finder)
         found: list[Record] = []
         for line in map(encode, self.records):
             record = decode(line)

@@ -22,19 +22,18 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
     UsageError,
-    data,
+    builtin_tools,
     tool,
 )
-from mlx_tools.messages import Style
+from mlx_tools.controller.session import Session
+from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.prompt import Finder, count_tokens
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.protocol.styles import write_answer, write_call
-from mlx_tools.records import Header, Record, UserRecord
-from mlx_tools.session import Session
-from mlx_tools.spec import ToolSpec
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.transcript import decode, encode, load
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Registry
-from mlx_tools.transcript import decode, encode, load
+from mlx_tools.transcript.records import Header, Record, UserRecord
 
 ALL = Policy(allow=["*"])
 STYLES: Sequence[Style] = ("jsonl", "markdown-json", "xml")
@@ -139,7 +138,7 @@ def test_a_tool_that_was_found_without_parameters_is_called_and_not_echoed() -> 
 def test_what_fits_is_listed_as_it_came_and_nothing_is_searched() -> None:
     backend = ScriptedBackend(answer())
     tools = three_hundred()[:5]
-    registry = Registry.builtin(switched_off=NETWORK)
+    registry = builtin_tools(switched_off=NETWORK)
     for one in tools:
         registry.add(one)
     controller(backend, registry).run_sync("Rename the planet 4.")
@@ -211,12 +210,12 @@ def test_a_search_is_not_the_call_that_was_required() -> None:
 def test_a_search_that_must_be_made_is_made_once() -> None:
     backend = ScriptedBackend('"query":"weigh a satellite"}}', answer())
     run = {"strategy": "free", "tool_choice": "tool_search"}
-    outcome = controller(backend, Registry.builtin(), settings=run).run_sync("Which tools?")
+    outcome = controller(backend, builtin_tools(), settings=run).run_sync("Which tools?")
     assert isinstance(outcome, Answered) and [c.status for c in outcome.calls] == ["ok"]
 
 
 def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
-    registry = Registry.builtin(switched_off={"[cf]*": "off", **NETWORK})
+    registry = builtin_tools(switched_off={"[cf]*": "off", **NETWORK})
     backend = ScriptedBackend(answer())
     controller(backend, registry).run_sync("Hello.")
     assert "There are no tools" in backend.prompts[0]
@@ -238,7 +237,7 @@ def test_a_budget_is_a_whole_number_of_tokens() -> None:
 
 def test_a_turn_is_held_to_what_the_model_was_told_of() -> None:
     def opens(*names: str) -> Session:
-        session = Session(records, specs=specs, words=data.load_words())
+        session = Session(records, specs=specs, words=load_words())
         due = session.due()
         assert set(names) <= set(due.tools)  # type: ignore[union-attr]
         return session
@@ -406,7 +405,7 @@ def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_a
     again = Session(
         [decode(encode(record)) for record in records],
         specs=made_by.registry.specs(),
-        words=data.load_words(),
+        words=load_words(),
     )
     again.apply(UserRecord(content="And then?"))
     assert again.prompt.render().startswith(backend.prompts[-1])
@@ -439,5 +438,5 @@ def test_a_transcript_on_disk_keeps_what_was_told(tmp_path: Path) -> None:
     records = asked(run, "Translate the recipe 3.", "Weigh the satellite 4.")
     (path,) = tmp_path.glob("*/transcript.jsonl")
     assert load(path) == records
-    session = Session(load(path), specs=run.registry.specs(), words=data.load_words())
+    session = Session(load(path), specs=run.registry.specs(), words=load_words())
     assert "weigh_satellite" in session.told.tools

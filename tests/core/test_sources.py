@@ -17,13 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Limits, Outcome, Policy, Source, Sources, tool
-from mlx_tools.data import load_words
-from mlx_tools.records import ObservationRecord
-from mlx_tools.sources import GivenSource, cited, given_in, lay_out, sources_of, spelled_out
-from mlx_tools.store import TranscriptStore
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext
-from mlx_tools.transcript import load
+from mlx_tools.transcript.records import ObservationRecord
+from mlx_tools.transcript.sources import (
+    GivenSource,
+    cited,
+    given_in,
+    lay_out,
+    sources_of,
+    spelled_out,
+)
 
 GIVEN = {n: GivenSource(n, f"Title {n}", f"docs/{n}.md") for n in range(1, 7)}
 ALL = Policy(allow=["look", "read_artifact"])

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.artifacts import ArtifactStore
+from mlx_tools.controller.observation import shorten
 from mlx_tools.errors import StorageError, TranscriptError
-from mlx_tools.observation import shorten
-from mlx_tools.store import MemoryStore, TranscriptStore, Used
+from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.session_store import MemoryStore, TranscriptStore, Used
 from tests.core.full_disk import file_size_limit
 
 

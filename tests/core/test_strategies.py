@@ -8,10 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Answered, Controller, Policy, Stopped, events, tool
+from mlx_tools import Answered, Controller, Policy, Stopped, tool
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import UsageError
-from mlx_tools.run_settings import RunSettings
 from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.transcript import events
 
 BROKEN = '{"type":"tool_call","nonsense":'
 CALL = json.dumps({"type": "tool_call", "name": "add", "arguments": {"a": 1, "b": 2}})

@@ -22,17 +22,17 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
     UsageError,
-    events,
     tool,
 )
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.summaries import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
-from mlx_tools.records import ExecutionRecord, ObservationRecord, SummaryRecord
-from mlx_tools.summarising import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedBackend
-from mlx_tools.transcript import load
+from mlx_tools.transcript import events
+from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord, SummaryRecord
 from tests.core.sessions import answer, call
 
 LIMIT = 1600

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from mlx_tools import Controller, Policy, Stopped, tool
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller.telemetry import observed
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage
-from mlx_tools.run_settings import RunSettings
-from mlx_tools.telemetry import observed
 from mlx_tools.testing import Script, ScriptedBackend
 from tests.core.sessions import answer, call
 
@@ -126,7 +126,7 @@ def test_a_run_its_completions_and_its_calls_are_spans() -> None:
     assert all(span.ended == 1 for span in spans)
     assert top.parent is None and all(span.parent is top for span in spans[1:])
     assert top.attributes["gen_ai.usage.input_tokens"] == 200
-    assert top.attributes["mlx_tools.outcome"] == "answered"
+    assert top.attributes["mlx_tools.transcript.outcome"] == "answered"
     assert first.attributes["gen_ai.operation.name"] == "text_completion"
     assert first.attributes["gen_ai.usage.input_tokens"] == 100
     assert first.attributes["gen_ai.usage.cache_read.input_tokens"] == 40
@@ -158,7 +158,7 @@ def test_no_span_holds_a_word_of_what_was_said() -> None:
 def test_a_run_that_stops_has_its_reason_as_status() -> None:
     top, *_, last = run(call("look"), BackendBroken(SECRET))
     assert top.status == ("error", "backend_error")
-    assert top.attributes["mlx_tools.outcome"] == "stopped"
+    assert top.attributes["mlx_tools.transcript.outcome"] == "stopped"
     assert (last.name, last.status) == ("text_completion scripted", ("error", "backend_error"))
     assert last.ended == 1
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools import transcript as t
 from mlx_tools.errors import TranscriptError
-from mlx_tools.records import (
+from mlx_tools.store import transcript as t
+from mlx_tools.transcript.records import (
     ApprovalRecord,
     CallRecord,
     CompletionRecord,

@@ -15,15 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.artifacts import UNDO_FOLDER, Sweeper, UndoStore
+from mlx_tools import builtin_tools
 from mlx_tools.errors import TranscriptError
 from mlx_tools.policy import Policy
-from mlx_tools.records import Header, NestedRecord
-from mlx_tools.sessions import SessionFolder
-from mlx_tools.store import SessionFiles, TranscriptStore
-from mlx_tools.tools import Registry, ToolResult, execute
-from mlx_tools.tools.builtin.changing import MAX_KEPT_BYTES
-from mlx_tools.undo import Step, Undo, outermost, undoable
+from mlx_tools.store.artifacts import UNDO_FOLDER, Sweeper, UndoStore
+from mlx_tools.store.changes import MAX_KEPT_BYTES
+from mlx_tools.store.session_list import SessionFolder
+from mlx_tools.store.session_store import SessionFiles, TranscriptStore
+from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
+from mlx_tools.tools import ToolResult, execute
+from mlx_tools.transcript.records import Header, NestedRecord
 from tests.core.full_disk import file_size_limit
 from tests.tools.file_calls import quick_folder, tree
 
@@ -39,7 +40,7 @@ class Place:
         (self.root / "a.txt").write_text("one\n")
         self.store = TranscriptStore(folder / "sessions")
         self.files = self.begun()
-        self.tools = Registry.builtin([f"{self.root}:rw"], notes=self.root / "notes")
+        self.tools = builtin_tools([f"{self.root}:rw"], notes=self.root / "notes")
 
     def begun(self, parent: str = "") -> SessionFiles:
         """A session that nobody is at."""
@@ -65,7 +66,7 @@ class Place:
     def folder(self) -> SessionFolder:
         return SessionFolder(self.store.folder)
 
-    def undo(self, session: str = "") -> list[Step]:
+    def undo(self, session: str = "") -> list[UndoStep]:
         with Undo(self.folder, session or self.files.session) as undoing:
             return [undoing.undo(s) if s.status == "due" else s for s in undoing.steps()]
 
@@ -85,7 +86,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def told(steps: list[Step]) -> list[tuple[str, str]]:
+def told(steps: list[UndoStep]) -> list[tuple[str, str]]:
     return [(step.action, step.status) for step in steps]
 
 
@@ -151,7 +152,7 @@ def test_what_is_kept_is_for_its_owner_alone_and_no_tool_sees_it(place: Place) -
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
     assert copy.read_bytes().endswith(b"\none\n")
-    seeing = Registry.builtin([str(place.store.folder)])
+    seeing = builtin_tools([str(place.store.folder)])
     path = str(copy.relative_to(place.store.folder))
     arguments = {"operation": "read", "path": path}
     result = asyncio.run(execute(seeing.get("file_access"), arguments, timeout=60))
@@ -342,8 +343,8 @@ def test_two_processes_do_not_undo_the_same(place: Place) -> None:
     place.write("a.txt", "two\n")
     code = (
         "import sys, pathlib\n"
-        "from mlx_tools.sessions import SessionFolder\n"
-        "from mlx_tools.undo import Undo\n"
+        "from mlx_tools.store.session_list import SessionFolder\n"
+        "from mlx_tools.toolbox.restore import Undo\n"
         "folder = SessionFolder(pathlib.Path(sys.argv[1]))\n"
         "try:\n    Undo(folder, sys.argv[2]).__enter__()\n"
         "except Exception as error:\n    print(error)\n"

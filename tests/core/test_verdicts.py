@@ -14,17 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import CompletionsBackend, Controller, Policy, data, tool
-from mlx_tools.controller import RunSettings
-from mlx_tools.models.embedded import DEFAULT, EMBEDDED
-from mlx_tools.models.identity import folder_identity, model_identity
-from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import CompletionRecord, Header, UserRecord
-from mlx_tools.router import decide_for
-from mlx_tools.session import Session
-from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript import decode, encode
-from mlx_tools.verdicts import (
+from mlx_tools import CompletionsBackend, Controller, Policy, tool
+from mlx_tools.backends.models.embedded import DEFAULT, EMBEDDED
+from mlx_tools.backends.models.identity import folder_identity, model_identity
+from mlx_tools.backends.router import decide_for
+from mlx_tools.backends.verdicts import (
     STRATEGIES,
     STYLES,
     FoundVerdict,
@@ -35,7 +29,14 @@ from mlx_tools.verdicts import (
     find_verdict,
     shipped_verdict,
 )
-from mlx_tools.verdicts.verdict import NoVerdict
+from mlx_tools.backends.verdicts.verdict import NoVerdict
+from mlx_tools.controller.controller import RunSettings
+from mlx_tools.controller.session import Session
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.transcript import decode, encode
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript.records import CompletionRecord, Header, UserRecord
 
 CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
 BROKEN = '{"type":"tool_call","nonsense":'
@@ -354,6 +355,6 @@ def test_a_transcript_is_read_without_a_look_at_what_is_kept(
         style="jsonl",
         strategy="guided",
     )
-    session = Session([header, UserRecord(content="Hi.")], specs={}, words=data.load_words())
+    session = Session([header, UserRecord(content="Hi.")], specs={}, words=load_words())
     assert session.header.strategy == "guided" and session.header.style == "jsonl"
     assert [path.name for path in tmp_path.iterdir()] == ["verdicts"]

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from mlx_tools.backends.base import Chunk, CompletionRequest, TokenScore
-from mlx_tools.spec import ToolSpec
+from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
+from mlx_tools.messages import ToolSpec
 
 Values = SearchStrategy[Any]
 Typed = tuple[dict[str, Any], Values]

@@ -13,10 +13,10 @@ import pytest
 from strong_model import Serving, StrongModel, Wish
 
 from mlx_tools import Limits, RunSettings
+from mlx_tools.app.proposal import Proposer
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, load_items, sample, wheel_path
 from mlx_tools.messages import Strategy
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
-from mlx_tools.proposal import Proposer
 from mlx_tools.protocol import validate_arguments
 from tests.conftest import ENVIRON
 

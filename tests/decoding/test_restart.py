@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Policy, tool
-from mlx_tools.decoding.restart import Opening, begins_anew
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.decoding.restart import RestartWatch, begins_anew
 from mlx_tools.messages import Strategy
 from mlx_tools.protocol import Style, forcing_prefix, write_answer, write_call
-from mlx_tools.run_settings import RunSettings
 from mlx_tools.testing import Script, ScriptedBackend
 
 STYLES = st.sampled_from(["jsonl", "markdown-json", "xml"])
@@ -23,7 +23,7 @@ def add(a: int, b: int) -> int:
 
 
 def opened(prefix: str, text: str, size: int) -> tuple[str, bool]:
-    opening = Opening(prefix)
+    opening = RestartWatch(prefix)
     read = "".join(opening.feed(text[at : at + size]) for at in range(0, len(text), size))
     return read + opening.flush(), opening.anew
 

@@ -15,16 +15,15 @@ from strong_model import Mangled, RandomBytes, RandomTokens, Serving, StrongMode
 from strong_text import DIALECTS
 
 from mlx_tools import Limits, tool
+from mlx_tools.app.proposal import Proposal, Proposer
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller.step import Complete
 from mlx_tools.decoding import Draw, HeldTurn, Score
-from mlx_tools.decoding.turn import MAX_MENDS, MAX_SENT
-from mlx_tools.due import Complete
-from mlx_tools.golden.redrawing import redrawn
-from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall
+from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT
+from mlx_tools.golden.mends import redrawn
+from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall, ToolSpec
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
-from mlx_tools.proposal import Proposal, Proposer
 from mlx_tools.protocol import ReadingRules, forcing_prefix, opening, read, validate_arguments
-from mlx_tools.run_settings import RunSettings
-from mlx_tools.spec import ToolSpec
 
 from .schemas import Oracle, Rubbish, tools
 

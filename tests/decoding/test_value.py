@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.decoding.value import MAX_BLANKS, Form, HeldObject
+from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import resolve, validate_arguments
 from mlx_tools.protocol.strict import loads
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools.grammar import compilable
+from mlx_tools.schema.compilable import compilable
 
 from .schemas import tools
 

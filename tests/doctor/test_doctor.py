@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools import data, doctor
+from mlx_tools.app import checks
+from mlx_tools.app.checks import Check, check_all
 from mlx_tools.backends import Chosen, CompletionsBackend, Health, LocalBackend, ServerBackend
-from mlx_tools.doctor import Check, check_all
-from mlx_tools.models import ModelFiles, read_model_files
+from mlx_tools.backends.models import ModelFiles, read_model_files
+from mlx_tools.backends.verdicts import FoundVerdict, StyleVerdict, Verdict
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.verdicts import FoundVerdict, StyleVerdict, Verdict
+from mlx_tools.store.prompt_files import words_digest
 from tests.backends.asking import AT_ONCE
 from tests.backends.loopback import Connection, answers, says, serving
 from tests.prompt.tooled import tooled_format
@@ -121,7 +122,7 @@ def test_a_server_that_is_not_well_fails_and_the_rest_is_still_checked(
 def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> None:
     chosen = Chosen(backend=ServerBackend(tmp_path / "nothing"), how="started")
     assert isinstance(chosen.backend, ServerBackend)
-    check, client = asyncio.run(doctor.check_server(chosen.backend))
+    check, client = asyncio.run(checks.check_server(chosen.backend))
     assert check.status == "fail"
     assert check.hint
     assert client is None
@@ -153,65 +154,65 @@ def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
     bare = read_model_files(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     full = read_model_files(tmp_path)
-    assert doctor.check_model(Chosen(backend=backend, how="named")).status == "warn"
-    assert doctor.check_model(Chosen(backend=backend, how="named", model="m")).status == "warn"
+    assert checks.check_model(Chosen(backend=backend, how="named")).status == "warn"
+    assert checks.check_model(Chosen(backend=backend, how="named", model="m")).status == "warn"
     named = Chosen(backend=backend, how="named", model="m", files=full)
-    assert doctor.check_model(named).status == "ok"
-    assert doctor.check_chat_format(None, "").status == "warn"
-    assert doctor.check_chat_format(bare, "").status == "warn"
-    assert doctor.check_chat_format(full, "").status == "ok"
-    assert "not at hand" in doctor.check_native_tools(NAMED_FORMATS["chatml"]).detail
-    native = doctor.check_native_tools(tooled_format("qwen2.5-tools")).detail
+    assert checks.check_model(named).status == "ok"
+    assert checks.check_chat_format(None, "").status == "warn"
+    assert checks.check_chat_format(bare, "").status == "warn"
+    assert checks.check_chat_format(full, "").status == "ok"
+    assert "not at hand" in checks.check_native_tools(NAMED_FORMATS["chatml"]).detail
+    native = checks.check_native_tools(tooled_format("qwen2.5-tools")).detail
     assert native == "the template tells of tools (calls: hermes): style native"
 
 
 def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     styles = {"xml": StyleVerdict("guided", "guided")}
-    digest = data.words_digest()
+    digest = words_digest()
     kept = Verdict(
         model="m", style="xml", styles=styles, measured_at="2026-01-02T03", prompts=digest
     )  # type: ignore[arg-type]
     found = FoundVerdict(model="m", verdict=kept, source="stored", place="v/m.json")
-    check = doctor.check_verdict(found)
+    check = checks.check_verdict(found)
     assert (check.status, check.hint) == ("ok", "")
     assert check.detail.startswith("style xml, strategy guided, as measured on 2026-01-02")
     assert "v/m.json" in check.detail
-    named = doctor.check_verdict(found, "jsonl", "free").detail
+    named = checks.check_verdict(found, "jsonl", "free").detail
     assert named.endswith("the settings name style jsonl and strategy free")
     shipped = replace(found, source="shipped")
-    assert "comes with mlx-tools" in doctor.check_verdict(shipped).detail
-    stale = doctor.check_verdict(replace(found, verdict=replace(kept, prompts="0")))
+    assert "comes with mlx-tools" in checks.check_verdict(shipped).detail
+    stale = checks.check_verdict(replace(found, verdict=replace(kept, prompts="0")))
     assert stale.status == "warn" and "changed since" in stale.detail and stale.hint
-    assert doctor.check_verdict(replace(shipped, problem="damaged")).status == "warn"
-    assert doctor.check_verdict(FoundVerdict(model="m", problem="damaged")).detail == "damaged"
+    assert checks.check_verdict(replace(shipped, problem="damaged")).status == "warn"
+    assert checks.check_verdict(FoundVerdict(model="m", problem="damaged")).detail == "damaged"
 
 
 def test_where_nothing_was_measured_the_doctor_says_how() -> None:
-    check = doctor.check_verdict(FoundVerdict(model="m"))
+    check = checks.check_verdict(FoundVerdict(model="m"))
     assert check.status == "ok" and check.detail == "none: style jsonl, strategy auto"
     assert check.hint.startswith("mlx-tools doctor --probe measures")
-    nameless = doctor.check_verdict(FoundVerdict())
+    nameless = checks.check_verdict(FoundVerdict())
     assert "which model" in nameless.detail and "--model NAME" in nameless.hint
 
 
 def test_a_server_that_every_web_page_can_use_is_warned_of() -> None:
-    assert doctor.check_origins(Health("ok", allowed_origin="*"), own=False).status == "warn"
-    assert doctor.check_origins(Health("ok", allowed_origin="http://x"), own=True).status == "ok"
-    assert doctor.check_origins(Health("ok"), own=False).status == "ok"
-    assert doctor.check_origins(None, own=False).status == "skip"
+    assert checks.check_origins(Health("ok", allowed_origin="*"), own=False).status == "warn"
+    assert checks.check_origins(Health("ok", allowed_origin="http://x"), own=True).status == "ok"
+    assert checks.check_origins(Health("ok"), own=False).status == "ok"
+    assert checks.check_origins(None, own=False).status == "skip"
 
 
 def test_a_folder_that_cannot_be_written_to_fails(tmp_path: Path) -> None:
-    assert doctor.check_folder("transcripts", tmp_path / "new").status == "ok"
+    assert checks.check_folder("transcripts", tmp_path / "new").status == "ok"
     (tmp_path / "file").touch()
-    blocked = doctor.check_folder("transcripts", tmp_path / "file" / "below")
+    blocked = checks.check_folder("transcripts", tmp_path / "file" / "below")
     assert (blocked.status, bool(blocked.hint)) == ("fail", True)
 
 
 def test_openblas_is_checked_on_linux_alone() -> None:
-    assert doctor.check_openblas("darwin").status == "skip"
+    assert checks.check_openblas("darwin").status == "skip"
     if sys.platform.startswith("linux"):
-        assert doctor.check_openblas().status in ("ok", "warn")
+        assert checks.check_openblas().status in ("ok", "warn")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.backends.models.download import file_sha256
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,
@@ -24,7 +25,6 @@ from mlx_tools.evaluate.bfcl_data import (
 from mlx_tools.evaluate.bfcl_schema import schema_of, tool_of
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import ToolCall
-from mlx_tools.models.fetch import file_sha256
 from mlx_tools.protocol import check_parameters, validate_arguments
 from tests.evaluate.questions import AREA, JAVA, QUESTIONS, SCRIPT, make_wheel
 

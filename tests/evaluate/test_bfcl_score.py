@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_score import Verdict, score
+from mlx_tools.evaluate.bfcl_score import CallScore, score
 from mlx_tools.messages import ToolCall
 from tests.evaluate.questions import AREA, AREA_ANSWER, JAVA, PLAY, PLAY_ANSWER, SCRIPT
 
@@ -37,7 +37,7 @@ def value_fault(kind: str, value: Any, allowed: list[Any], **schema: Any) -> str
 
 
 def test_a_right_call_is_right() -> None:
-    assert score("simple_python", [AREA], [area()], [AREA_ANSWER]) == Verdict(True)
+    assert score("simple_python", [AREA], [area()], [AREA_ANSWER]) == CallScore(True)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_wrong_with_a_call_is_told(calls: tuple[ToolCall, ...], said: st
 def test_a_parameter_is_expected_unless_an_empty_text_stands_among_its_values() -> None:
     answer = {"shapes.area": {"width": [2.5], "height": [4], "unit": ["cm"]}}
     said = score("simple_python", [AREA], [area()], [answer])
-    assert said == Verdict(False, "missing", "unit")
+    assert said == CallScore(False, "missing", "unit")
     assert score("simple_python", [AREA], [area(round=True)], [answer]).fault == "unexpected"
 
 
@@ -171,7 +171,7 @@ def test_parallel_calls_may_come_in_any_order() -> None:
     for order in (calls, calls[::-1]):
         assert score("parallel_multiple", [AREA, PLAY], order, answers).correct
     said = score("parallel_multiple", [AREA, PLAY], [area(), area()], answers)
-    assert said == Verdict(False, "unmatched", "play")
+    assert said == CallScore(False, "unmatched", "play")
     assert score("parallel_multiple", [AREA, PLAY], calls[:1], answers).fault == "wrong_count"
 
 
@@ -187,7 +187,7 @@ def test_each_expected_call_takes_the_first_that_fits() -> None:
 def test_where_no_call_is_due_none_is_right_and_where_one_is_any() -> None:
     for category in ("irrelevance", "live_irrelevance"):
         assert score(category, [AREA], [], []).correct
-        assert score(category, [AREA], [area()], []) == Verdict(False, "called", "shapes.area")
+        assert score(category, [AREA], [area()], []) == CallScore(False, "called", "shapes.area")
         assert score(category, [], [ToolCall("made.up", {})], []).fault == "called"
     assert score("live_relevance", [AREA], [ToolCall("made.up", {})], []).correct
     assert score("live_relevance", [AREA], [], []).fault == "not_called"

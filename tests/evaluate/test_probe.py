@@ -11,23 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import CompletionsBackend, Limits, RunSettings, data
+from mlx_tools import CompletionsBackend, Limits, RunSettings
+from mlx_tools.app.proposal import Proposal
+from mlx_tools.backends.models import read_model_files
+from mlx_tools.backends.router import find_chat_format
+from mlx_tools.backends.verdicts import FoundVerdict, StyleVerdict, Verdict
 from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,
     BackendUnreachable,
     ConfigError,
 )
+from mlx_tools.evaluate.conclude import is_better, judge, make_verdict
 from mlx_tools.evaluate.probe import Cell, Measured, Trial, measure, styles_for
 from mlx_tools.evaluate.probe_questions import Expected, fits, load_questions, same
-from mlx_tools.evaluate.verdict import is_better, judge, make_verdict
 from mlx_tools.messages import ToolCall
-from mlx_tools.models import read_model_files
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.prompt.words import WRITTEN_STYLES
-from mlx_tools.proposal import Proposal
-from mlx_tools.router import find_chat_format
-from mlx_tools.verdicts import FoundVerdict, StyleVerdict, Verdict
+from mlx_tools.store.prompt_files import load_words
 from tests.evaluate.oracle import Oracle, some_questions
 from tests.prompt.tooled import tooled_format
 
@@ -313,7 +314,7 @@ def test_the_questions_that_come_along_can_be_answered() -> None:
 
 
 def test_no_question_is_one_of_the_examples() -> None:
-    shown = data.load_words().examples
+    shown = load_words().examples
     examples = [one for ones in shown.tools.values() for one in ones]
     examples += [one for _, one in shown.foreign]
     said = {one.question for one in examples} | {question for question, _ in shown.direct}

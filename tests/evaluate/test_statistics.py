@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.evaluate.statistics import Share, difference, mcnemar, weighted_mean, wilson
+from mlx_tools.app.statistics import Share, difference, mcnemar, weighted_mean, wilson
 
 shares = st.integers(1, 5000).flatmap(
     lambda total: st.tuples(st.integers(0, total), st.just(total))

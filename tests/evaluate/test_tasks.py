@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Answered, RunSettings, Stopped, data
+from mlx_tools import Answered, RunSettings, Stopped
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
-from mlx_tools.evaluate.results import Results
+from mlx_tools.evaluate.results_file import Results
 from mlx_tools.evaluate.task_file import FILE, TOOLS, After, JobDue, Task, load_tasks
 from mlx_tools.evaluate.task_judge import answers, fault_of, fault_of_world, numbers_in, repeated
 from mlx_tools.evaluate.task_world import Left, World
 from mlx_tools.evaluate.tasks import How, ask_task, run_tasks
-from mlx_tools.outcome import CallReport
+from mlx_tools.paths import read_data
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript.outcome import CallReport
 from tests.core.sessions import answer, call
 
 TASKS = load_tasks()
@@ -194,7 +195,7 @@ def test_all_tools_can_be_offered_in_place_of_a_tasks_own(tmp_path: Path) -> Non
 
 
 def test_the_questions_are_none_of_the_examples_that_the_model_is_shown() -> None:
-    words = tomllib.loads(data.read_data("prompts/examples.toml"))
+    words = tomllib.loads(read_data("prompts/examples.toml"))
     shown = {example["question"] for example in words["direct"]}
     shown |= {e["question"] for examples in words["tools"].values() for e in examples}
     assert shown.isdisjoint(task.question for task in TASKS.tasks)

@@ -20,15 +20,15 @@ from mlx_tools import (
     ToolSpec,
     TranscriptStore,
 )
-from mlx_tools.approval import ApprovalAnswer
+from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.golden import Difference, Golden, make_golden, read_session, replay
-from mlx_tools.golden.results import Cell, Check, Sample
+from mlx_tools.golden.results import Column, GoldenCheck, Sample
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import CompletionRecord, DecisionRecord, ObservationRecord
+from mlx_tools.store.transcript import to_json
 from mlx_tools.testing import Script, ScriptedBackend
-from mlx_tools.transcript import to_json
-from mlx_tools.verdicts import FoundVerdict
+from mlx_tools.transcript.records import CompletionRecord, DecisionRecord, ObservationRecord
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -208,9 +208,11 @@ def changed(golden: Golden) -> Golden:
     return replace(golden, header=changed_header, golden=own, records=tuple(records))
 
 
-def check_of(golden: Golden, *more: Difference, error: str = "", records: bool = True) -> Check:
+def check_of(
+    golden: Golden, *more: Difference, error: str = "", records: bool = True
+) -> GoldenCheck:
     """What a replay of a transcript comes to."""
-    return Check(
+    return GoldenCheck(
         name=golden.name,
         path=f"golden_transcripts/{golden.name}.jsonl",
         source=golden.golden.source,
@@ -226,7 +228,7 @@ def check_of(golden: Golden, *more: Difference, error: str = "", records: bool =
     )
 
 
-def replayed() -> list[Check]:
+def replayed() -> list[GoldenCheck]:
     """Checks of real runs; three of them differ, one in all rooms, and one could not be read."""
     first, second, *others = runs()
     tools = Difference("tools", "the output of weather", "turn 1, call c1", "7 °C, rain", "8 °C")
@@ -236,15 +238,15 @@ def replayed() -> list[Check]:
         *(check_of(golden, records=False) for golden in others[-2:]),
         check_of(changed(first), tools),
         check_of(changed(second)),
-        Check(name="damaged", path="golden_transcripts/damaged.jsonl", samples=(damaged,)),
+        GoldenCheck(name="damaged", path="golden_transcripts/damaged.jsonl", samples=(damaged,)),
     ]
 
 
-def live(samples: int = 5) -> list[Check]:
+def live(samples: int = 5) -> list[GoldenCheck]:
     """A matrix: each transcript with two models in three cells each."""
     checks = []
     cells = [
-        Cell(model, style, strategy)
+        Column(model, style, strategy)
         for model in ("smollm2-135m-instruct", "qwen2.5-7b-instruct-4bit")
         for style, strategy in (("jsonl", "free"), ("jsonl", "guided"), ("xml", "free"))
     ]
@@ -272,7 +274,7 @@ def live(samples: int = 5) -> list[Check]:
             if row == 5 and column == 5:
                 continue
             checks.append(
-                Check(
+                GoldenCheck(
                     name=golden.name,
                     path=f"golden_transcripts/{golden.name}.jsonl",
                     mode="live",

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.app.statistics import Share, fisher
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.statistics import Share, fisher
 from mlx_tools.golden.baseline import Baseline
 from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.results import Cell, Check, Sample, read_results, write_results
+from mlx_tools.golden.results import Column, GoldenCheck, Sample, read_results, write_results
 
 WRONG = Difference("outcome", "the calls", "", "a", "b")
 
 
-def _check(name: str, hits: int, total: int, model: str = "m") -> Check:
+def _check(name: str, hits: int, total: int, model: str = "m") -> GoldenCheck:
     samples = [Sample(differences=() if n < hits else (WRONG,)) for n in range(total)]
-    cell = Cell(model, "jsonl", "free")
-    return Check(name=name, path="", mode="live", cell=cell, samples=tuple(samples))
+    cell = Column(model, "jsonl", "free")
+    return GoldenCheck(name=name, path="", mode="live", cell=cell, samples=tuple(samples))
 
 
 def test_what_is_not_drawn_at_random_must_not_fall_at_all() -> None:
@@ -70,7 +70,7 @@ def test_the_exact_test_is_that_of_the_textbook() -> None:
 
 
 def test_baselines_and_results_are_read_back(tmp_path: Path) -> None:
-    checks = [_check("a", 1, 2), Check(name="é", path="p", samples=(Sample(error="no"),))]
+    checks = [_check("a", 1, 2), GoldenCheck(name="é", path="p", samples=(Sample(error="no"),))]
     known = Baseline.of(checks, drawn=True)
     known.write(tmp_path / "b.json")
     assert Baseline.read(tmp_path / "b.json") == known

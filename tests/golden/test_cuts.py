@@ -9,11 +9,10 @@ from typing import get_args
 
 import pytest
 
-from mlx_tools.messages import FinishReason, Style, ToolCall
+from mlx_tools.messages import FinishReason, Style, ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, judge, read
-from mlx_tools.records import CompletionRecord, Header
-from mlx_tools.spec import ToolSpec
-from mlx_tools.transcript import load
+from mlx_tools.store.transcript import load
+from mlx_tools.transcript.records import CompletionRecord, Header
 
 FOLDER = Path(__file__).parents[2] / "golden_transcripts"
 TRANSCRIPTS = sorted(FOLDER.rglob("*.jsonl"))

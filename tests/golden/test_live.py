@@ -11,16 +11,16 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec
-from mlx_tools.approval import ApprovalAnswer
+from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec, builtin_tools
+from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, make_golden
 from mlx_tools.golden.live import check_live
-from mlx_tools.golden.results import Check
+from mlx_tools.golden.results import GoldenCheck
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import MemoryStore
+from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.verdicts import FoundVerdict
 
 SETTINGS = RunSettings(
     chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), strategy="free", model="m"
@@ -78,11 +78,11 @@ def golden_of(*scripts: str, edited: Mapping[str, Any] | None = None, **more: An
     return make_golden(session, name="weather", registry=registry, **more)
 
 
-def checked(golden: Golden, *scripts: Any, **more: Any) -> Check:
+def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:
     """The check of a transcript by a scripted model."""
     settings = more.pop("settings", SETTINGS)
 
-    async def check() -> Check:
+    async def check() -> GoldenCheck:
         return await check_live(golden, ScriptedBackend(*scripts), settings=settings, **more)
 
     return anyio.run(check)
@@ -153,7 +153,7 @@ def test_samples_are_counted_and_seeded_one_by_one() -> None:
 
     scripts = (call("weather", city="Bonn"), answer(), answer("I do not know."))
 
-    async def check() -> Check:
+    async def check() -> GoldenCheck:
         settings = replace(SETTINGS, seed=7)
         return await check_live(RAIN, Noting(*scripts), settings=settings, samples=2)
 
@@ -188,7 +188,7 @@ def test_a_folder_of_today_stands_in_the_place_of_the_recorded_one(tmp_path: Pat
 
     then, now = tmp_path / "then", tmp_path / "now"
     scripts = asked(then), answer("Tea.")
-    store, registry = MemoryStore(), Registry.builtin([then])
+    store, registry = MemoryStore(), builtin_tools([then])
     policy = Policy(preset="readonly_files")
     settings = replace(SETTINGS, roots=(str(then),))
     controller = Controller(
@@ -203,7 +203,7 @@ def test_a_folder_of_today_stands_in_the_place_of_the_recorded_one(tmp_path: Pat
         asked(now),
         answer("Tea."),
         tools="run",
-        registry=Registry.builtin([now]),
+        registry=builtin_tools([now]),
         settings=replace(SETTINGS, roots=(str(now),)),
     )
     assert check.passed, check.samples

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mlx_tools.backends.verdicts import StrategyChoice, StyleChoice
 from mlx_tools.golden import plugin
 from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.results import Check, Sample, decode_check, encode_check
-from mlx_tools.verdicts import StrategyChoice, StyleChoice
+from mlx_tools.golden.results import GoldenCheck, Sample, decode_check, encode_check
 from tests.cli.scripted_server import ScriptedServer, answer, call
 from tests.golden.made import changed_file, golden_file
 
@@ -301,7 +301,7 @@ print(*[n for n in golden.__all__ if isinstance(getattr(golden, n), types.Module
 def test_a_check_goes_from_process_to_process_whole() -> None:
     difference = Difference("tools", "it", "turn 1", "was \ud800", "now")
     sample = Sample(differences=(difference,), records=({"type": "header"},), seconds=0.5)
-    check = Check(name="é", path="p", features=("a",), samples=(sample, Sample(error="no")))
+    check = GoldenCheck(name="é", path="p", features=("a",), samples=(sample, Sample(error="no")))
     line = encode_check(check)
     assert line.isascii()
     assert decode_check(line) == check

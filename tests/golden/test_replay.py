@@ -26,15 +26,15 @@ from mlx_tools import (
     Tool,
     ToolSpec,
     TranscriptStore,
-    data,
 )
-from mlx_tools.approval import ApprovalAnswer
+from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.golden import Golden, make_golden, read_session, replay, settled, write_golden
 from mlx_tools.messages import FinishReason
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import CompactedRecord, CompletionRecord, MendRecord
+from mlx_tools.store.prompt_files import load_words
 from mlx_tools.testing import Script, ScriptedBackend
-from mlx_tools.verdicts import FoundVerdict
+from mlx_tools.transcript.records import CompactedRecord, CompletionRecord, MendRecord
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLE"
 MOST = 200
@@ -318,7 +318,7 @@ def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:
     golden = make_golden(session, name="it", registry=registry)
     assert any(isinstance(record, CompactedRecord) for record in golden.records)
     assert replay(golden).differences == ()
-    words = data.load_words()
+    words = load_words()
     other = replace(words.compaction, observation="Gone.", turns="Gone.")
     (told,) = {d.room for d in replay(golden, words=replace(words, compaction=other)).differences}
     assert told == "prompt"

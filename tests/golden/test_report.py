@@ -20,10 +20,10 @@ from mlx_tools.golden.difference import ROOMS, Difference
 from mlx_tools.golden.report import write_report
 from mlx_tools.golden.report_rows import rows_of
 from mlx_tools.golden.report_runs import MANY, Writing, diff_lines
-from mlx_tools.golden.results import Cell, Check, Sample
-from mlx_tools.golden.seen import brief, by_number, pieces, spelled
+from mlx_tools.golden.results import Column, GoldenCheck, Sample
 from mlx_tools.golden.steps import MAX_CHARS, folded, steps_of
-from mlx_tools.records import Record
+from mlx_tools.golden.visible import brief, by_number, pieces, spelled
+from mlx_tools.transcript.records import Record
 from tests.golden.report_input import live, replayed
 
 VOID = {"meta", "input"}
@@ -101,27 +101,29 @@ class Page(HTMLParser):
         return " ".join("".join(self.flow).split())
 
 
-def page_of(checks: list[Check], folder: Path, **more: Any) -> Page:
+def page_of(checks: list[GoldenCheck], folder: Path, **more: Any) -> Page:
     path = folder / "report.html"
     write_report(checks, path, **more)
     return Page(path.read_text(encoding="utf-8"))
 
 
-def one(*differences: Difference, **more: Any) -> Check:
-    return Check(name="it", path="it.jsonl", samples=(Sample(differences=differences, **more),))
+def one(*differences: Difference, **more: Any) -> GoldenCheck:
+    return GoldenCheck(
+        name="it", path="it.jsonl", samples=(Sample(differences=differences, **more),)
+    )
 
 
 @pytest.fixture(scope="module")
-def replays() -> list[Check]:
+def replays() -> list[GoldenCheck]:
     return replayed()
 
 
 @pytest.fixture(scope="module")
-def page(replays: list[Check], tmp_path_factory: pytest.TempPathFactory) -> Page:
+def page(replays: list[GoldenCheck], tmp_path_factory: pytest.TempPathFactory) -> Page:
     return page_of(replays, tmp_path_factory.mktemp("report"))
 
 
-def test_the_input_differs_in_every_room(replays: list[Check]) -> None:
+def test_the_input_differs_in_every_room(replays: list[GoldenCheck]) -> None:
     assert {room for check in replays for room in check.rooms} == set(ROOMS)
 
 
@@ -170,7 +172,7 @@ def test_failed_transcripts_come_first_and_are_written_out(page: Page) -> None:
     assert runs == ["error", "failed", "failed", *["passed"] * 4]  # two have no records
 
 
-def test_what_differs_is_open_and_named_by_its_room(page: Page, replays: list[Check]) -> None:
+def test_what_differs_is_open_and_named_by_its_room(page: Page, replays: list[GoldenCheck]) -> None:
     told = [own for own in page.all("details") if own.get("class") == "difference"]
     differences = [d for check in replays for s in check.samples for d in s.differences]
     assert len(told) == len(differences)
@@ -281,7 +283,7 @@ def test_a_passed_run_without_records_is_one_row(tmp_path: Path) -> None:
 
 def test_nothing_at_all_is_a_page_too(tmp_path: Path) -> None:
     assert "Nothing was checked" in page_of([], tmp_path).words
-    never = Check(name="never", path="never.jsonl")
+    never = GoldenCheck(name="never", path="never.jsonl")
     assert "never – not run" in page_of([never], tmp_path).words
 
 
@@ -289,7 +291,7 @@ def test_a_difference_that_many_share_is_written_once(tmp_path: Path) -> None:
     shared = Difference("prompt", "the system prompt", "", "be brief", "be short")
     own = Difference("outcome", "the answer", "question 1", "yes", "no")
     checks = [
-        Check(
+        GoldenCheck(
             name=f"t{n}", path=f"{n}.jsonl", samples=(Sample(differences=(shared, own)[: n + 1]),)
         )
         for n in range(MANY + 1)
@@ -305,10 +307,12 @@ def test_conversations_past_the_limit_are_left_out_and_that_is_said(tmp_path: Pa
     records = ({"type": "user", "content": "x" * 900},)
     wrong = Difference("outcome", "the answer", "", "a", "b")
     checks = [
-        Check(name=f"t{n}", path=f"{n}", samples=(Sample(differences=(wrong,), records=records),))
+        GoldenCheck(
+            name=f"t{n}", path=f"{n}", samples=(Sample(differences=(wrong,), records=records),)
+        )
         for n in range(3)
     ]
-    _, runs = rows_of(checks, [Cell()])
+    _, runs = rows_of(checks, [Column()])
     left = [run.samples[0].left_out for run in Writing(runs, limit=1500).written()]
     assert left == [False, False, True]
 
@@ -384,11 +388,11 @@ DIFFERENCE = st.builds(
     Difference, st.sampled_from(ROOMS), HOSTILE, HOSTILE, was=HOSTILE, now=HOSTILE
 )
 CHECK = st.builds(
-    Check,
+    GoldenCheck,
     name=HOSTILE,
     path=HOSTILE,
     mode=st.sampled_from(["replay", "live"]),
-    cell=st.builds(Cell, HOSTILE, HOSTILE, HOSTILE),
+    cell=st.builds(Column, HOSTILE, HOSTILE, HOSTILE),
     source=HOSTILE,
     about=HOSTILE,
     features=st.lists(HOSTILE, max_size=2).map(tuple),
@@ -409,7 +413,7 @@ CHECK = st.builds(
 @given(checks=st.lists(CHECK, max_size=4), title=HOSTILE, made=HOSTILE)
 @settings(max_examples=40)
 def test_whatever_is_shown_is_text(
-    checks: list[Check], title: str, made: str, tmp_path_factory: pytest.TempPathFactory
+    checks: list[GoldenCheck], title: str, made: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     page = page_of(checks, tmp_path_factory.getbasetemp(), title=title, made=made)
     assert page.open == []

@@ -11,7 +11,7 @@ import pytest
 
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.report import write_report
-from mlx_tools.golden.results import Cell, Check, Sample
+from mlx_tools.golden.results import Column, GoldenCheck, Sample
 from tests.golden.chromium import Page, find_chromium, started
 from tests.golden.report_input import live, replayed
 
@@ -49,7 +49,7 @@ CONTRAST = """
 """
 
 
-def hostile() -> list[Check]:
+def hostile() -> list[GoldenCheck]:
     """Checks whose every text tries to get out."""
     bad = (
         "</script></style></pre></title><script>window.hit = 1</script>"
@@ -89,9 +89,11 @@ def hostile() -> list[Check]:
         records=(*records, bad, None, 7, [bad], {bad: bad}),
         error=bad,
     )
-    cells = [Cell(bad, bad, bad), Cell("m", bad, "s")]
+    cells = [Column(bad, bad, bad), Column("m", bad, "s")]
     return [
-        Check(name=bad, path=bad, cell=cell, source=bad, about=bad, features=(bad,), samples=many)
+        GoldenCheck(
+            name=bad, path=bad, cell=cell, source=bad, about=bad, features=(bad,), samples=many
+        )
         for cell in cells
         for many in ((sample,), (sample, Sample()))
     ]

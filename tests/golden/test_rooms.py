@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Limits, Policy, Registry, RunSettings, data
-from mlx_tools.approval import AlwaysApprove
+from mlx_tools import Controller, Limits, Policy, RunSettings, builtin_tools
+from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.controller.approver import AlwaysApprove
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden import (
     CannotSettle,
@@ -25,7 +26,11 @@ from mlx_tools.golden import (
 )
 from mlx_tools.golden.batch import replay_file, replay_files
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import (
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.session_store import MemoryStore
+from mlx_tools.store.transcript import encode
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
     DecisionRecord,
@@ -34,10 +39,6 @@ from mlx_tools.records import (
     Record,
     UserRecord,
 )
-from mlx_tools.store import MemoryStore
-from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript import encode
-from mlx_tools.verdicts import FoundVerdict
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -50,7 +51,7 @@ def answer(text: str = "done") -> str:
 
 def golden_of(*scripts: str, policy: Policy | None = None, **settings: Any) -> Golden:
     """A golden transcript of a scripted run with the built-in tools."""
-    store, registry = MemoryStore(), Registry.builtin()
+    store, registry = MemoryStore(), builtin_tools()
     controller = Controller(
         ScriptedBackend(*scripts),
         registry,
@@ -91,12 +92,12 @@ def test_what_was_recorded_passes(golden: Golden) -> None:
 
 
 def test_words_of_the_prompt_are_the_prompts(golden: Golden) -> None:
-    words = replace(data.load_words(), persona="You are terse.")
+    words = replace(load_words(), persona="You are terse.")
     assert found(golden, words=words) == [("prompt", "the system prompt")]
 
 
 def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
-    own = data.load_words()
+    own = load_words()
     words = replace(own, corrections={**own.corrections, "unknown_tool": "Look again."})
     (difference,) = replay(golden, words=words).differences
     assert (difference.room, difference.what, difference.where) == (
@@ -144,7 +145,7 @@ def test_another_policy_is_policys_and_nothing_elses(golden: Golden) -> None:
 
 
 def test_another_tool_is_the_tools(golden: Golden) -> None:
-    spec = replace(Registry.builtin().specs()["calculator"], description="Adds.")
+    spec = replace(builtin_tools().specs()["calculator"], description="Adds.")
     assert found(golden, tools={"calculator": spec}) == [
         ("tools", "the description of the tool calculator")
     ]
@@ -174,7 +175,7 @@ def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
 
 
 def test_what_changed_is_accepted_and_then_passes(golden: Golden) -> None:
-    words = replace(data.load_words(), persona="You are terse.", unanswered="(nothing)")
+    words = replace(load_words(), persona="You are terse.", unanswered="(nothing)")
     now = settled(golden, words=words).now
     assert replay(now, words=words).passed
     assert "You are terse." in now.header.system

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.kb import KnowledgeBase, adding
-from mlx_tools.kb import database as module
+from mlx_tools.toolbox.kb import KnowledgeBase, adding
+from mlx_tools.toolbox.kb import database as module
 
 adding.BATCH_FILES = 3  # type: ignore[misc]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.kb import KnowledgeBase
+from mlx_tools.toolbox.kb import KnowledgeBase
 
 TEXTS = {
     "tea.md": "# Tea\n\nBoil the water, then let the leaves stand for three minutes.\n",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from mlx_tools.kb import KnowledgeBase
-from mlx_tools.kb.copies import MOST, Told
+from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox.kb.copies import MOST, SeenTexts
 from tests.kb.shelf import paths, written
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -72,7 +72,7 @@ def test_files_that_are_found_by_name_alone_are_no_copies(
 
 
 def test_what_repeats_what() -> None:
-    told = Told()
+    told = SeenTexts()
     assert [told.repeats(text) for text in (TEXT, TEXT.upper(), TEXT[:200])] == [False, True, True]
     assert not told.repeats(f"{TEXT} And this is new, all of it, from the first word to the last.")
     assert [told.repeats(text) for text in ("", "", "one", "one", "two")] == [False, True] * 2 + [
@@ -82,5 +82,5 @@ def test_what_repeats_what() -> None:
 
 
 def test_no_more_texts_are_compared_than_bounded() -> None:
-    told = Told()
+    told = SeenTexts()
     assert sum(told.repeats("the same again") for _ in range(MOST + 100)) == MOST - 1

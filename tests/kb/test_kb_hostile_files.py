@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
-from mlx_tools.kb import KnowledgeBase, pdf
-from mlx_tools.kb.pdf import read_pdf
-from mlx_tools.kb.terms import terms
-from mlx_tools.kb.walk import FoundFile, Place, read_file
+from mlx_tools.toolbox.kb import KnowledgeBase, pdf
+from mlx_tools.toolbox.kb.pdf import read_pdf
+from mlx_tools.toolbox.kb.terms import terms
+from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, read_file
 
 WORD = b"plover "
 WORKER = Path(pdf.__file__).with_name("pdf_worker.py")
@@ -121,7 +121,7 @@ def test_pipes_sockets_devices_and_loops_are_not_opened(
 def test_what_takes_a_files_place_before_it_is_opened_is_not_read(folder: Path) -> None:
     outside = folder.parent / "secret.txt"
     outside.write_bytes(b"xyzzy")
-    found = FoundFile(Place(folder), ("inner", "a.txt"), 7, "")
+    found = FoundFile(WalkStart(folder), ("inner", "a.txt"), 7, "")
     (folder / "inner").mkdir()
     (folder / "inner" / "a.txt").symlink_to(outside)
     with pytest.raises(OSError):

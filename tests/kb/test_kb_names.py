@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.kb import KnowledgeBase
-from mlx_tools.kb.chunks import defined_in
-from mlx_tools.kb.names import dotted_names
+from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox.kb.chunks import defined_in
+from mlx_tools.toolbox.kb.names import dotted_names
 from tests.kb.shelf import paths, written
 
 TESTS = "".join(

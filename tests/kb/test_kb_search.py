@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.kb import Added, KnowledgeBase
-from mlx_tools.kb.base import MAX_LIMIT
-from mlx_tools.kb.database import Database
-from mlx_tools.kb.query import Matcher, Wanted
-from mlx_tools.kb.search import MAX_NAME_CHARS, search
-from mlx_tools.kb.snippet import snippet
+from mlx_tools.toolbox.kb import Added, KnowledgeBase
+from mlx_tools.toolbox.kb.database import Database
+from mlx_tools.toolbox.kb.knowledge_base import MAX_LIMIT
+from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm
+from mlx_tools.toolbox.kb.search import MAX_NAME_CHARS, search
+from mlx_tools.toolbox.kb.snippet import snippet
 from tests.kb.shelf import paths, written
 
 
@@ -174,7 +174,7 @@ def test_a_long_question_is_bounded(shared: KnowledgeBase, question: str) -> Non
 
 @given(st.text(max_size=2_000), st.integers(20, 500))
 def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
-    at, shown = snippet(text, Matcher([Wanted("tea")]), most)
+    at, shown = snippet(text, TermMatcher([WantedTerm("tea")]), most)
     assert len(shown) <= most
     assert text[at:].startswith(shown.strip("…").rstrip())
 
@@ -183,7 +183,7 @@ def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
 def test_a_snippet_is_where_the_words_are(between: str) -> None:
     words = [*("nothing here" for _ in range(60)), "green tea", *("or here" for _ in range(60))]
     text = between.join(words)
-    at, shown = snippet(text, Matcher([Wanted("tea"), Wanted("gree", True)]), 100)
+    at, shown = snippet(text, TermMatcher([WantedTerm("tea"), WantedTerm("gree", True)]), 100)
     assert "green tea" in shown
     assert 60 < len(shown) <= 100
     assert shown.startswith("…") and shown.endswith("…")

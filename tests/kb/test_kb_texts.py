@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.kb.chunks import MOST, OVERLAP, passages
-from mlx_tools.kb.documents import read_document
-from mlx_tools.kb.encodings import Unreadable, decoded
-from mlx_tools.kb.html import read_html
-from mlx_tools.kb.pdf import read_pdf
-from mlx_tools.kb.query import query_of
-from mlx_tools.kb.terms import asked, indexed, phrases, terms
+from mlx_tools.toolbox.kb.chunks import MOST, OVERLAP, passages
+from mlx_tools.toolbox.kb.documents import read_document
+from mlx_tools.toolbox.kb.encodings import UnreadableFile, decoded
+from mlx_tools.toolbox.kb.html import read_html
+from mlx_tools.toolbox.kb.pdf import read_pdf
+from mlx_tools.toolbox.kb.query import query_of
+from mlx_tools.toolbox.kb.terms import asked, indexed, phrases, terms
 
 FORMS = ("markdown", "rst", "tex", "code", "text")
 
@@ -199,9 +199,9 @@ def test_any_text_can_be_a_page(text: str) -> None:
 
 def test_what_is_no_text_is_said_to_be_none() -> None:
     for data in (b"\x89PNG\r\n\x1a\n\0\0", bytes(range(256)) * 9, b"\x01\x02\x03\x04 \x05" * 50):
-        with pytest.raises(Unreadable, match="binary"):
+        with pytest.raises(UnreadableFile, match="binary"):
             read_document("a.txt", data)
-    with pytest.raises(Unreadable, match="private key"):
+    with pytest.raises(UnreadableFile, match="private key"):
         read_document("notes.txt", b"-----BEGIN OPENSSH " + b"PRIVATE KEY-----\nabc\n")
 
 
@@ -225,12 +225,12 @@ def test_encodings() -> None:
     ],
 )
 def test_an_encoding_that_is_not_known_is_not_taken_for_another(text: str, encoding: str) -> None:
-    with pytest.raises(Unreadable, match="encoding is not known"):
+    with pytest.raises(UnreadableFile, match="encoding is not known"):
         decoded(text.encode(encoding))
 
 
 def test_a_form_that_is_not_read_is_named() -> None:
-    with pytest.raises(Unreadable, match="docx are not read"):
+    with pytest.raises(UnreadableFile, match="docx are not read"):
         read_document("Letter.DOCX", b"PK\3\4\0\0\0")
 
 
@@ -274,7 +274,7 @@ def test_a_notebook_is_its_cells() -> None:
 def test_any_bytes_are_a_document_or_unreadable(data: bytes, name: str) -> None:
     try:
         document = read_document(name, data)
-    except Unreadable as error:
+    except UnreadableFile as error:
         assert str(error)
     else:
         document.text.encode()

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Answered, Controller, Limits, Paused, Policy, Registry, RunSettings
-from mlx_tools.kb import KnowledgeBase
+from mlx_tools import (
+    Answered,
+    Controller,
+    Limits,
+    Paused,
+    Policy,
+    RunSettings,
+    builtin_tools,
+)
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.toolbox.kb import KnowledgeBase
 
 TOOLS = ["query_knowledge_base", "list_corpora"]
 
@@ -35,7 +43,7 @@ def answer(content: str) -> str:
 
 
 def controller(base: KnowledgeBase, *lines: str, allow: Any = TOOLS, **rest: Any) -> Controller:
-    registry = Registry.builtin(knowledge_base=base.path)
+    registry = builtin_tools(knowledge_base=base.path)
     return Controller(ScriptedBackend(*lines), registry, Policy(allow=allow), **rest)
 
 
@@ -70,7 +78,7 @@ def test_an_unknown_corpus_is_an_error_that_names_those_there_are(base: Knowledg
 
 def test_without_a_corpus_both_are_disabled_and_say_how_to_make_one(tmp_path: Path) -> None:
     base = KnowledgeBase(tmp_path / "none.sqlite3")
-    registry = Registry.builtin(knowledge_base=base.path)
+    registry = builtin_tools(knowledge_base=base.path)
     for name in TOOLS:
         assert "mlx-tools kb add" in registry.disabled[name]
     (tmp_path / "a.md").write_text("tea")
@@ -83,7 +91,7 @@ def test_without_a_corpus_both_are_disabled_and_say_how_to_make_one(tmp_path: Pa
 
 
 def test_both_only_read_and_what_they_answer_is_private() -> None:
-    specs = Registry.builtin().all_specs()
+    specs = builtin_tools().all_specs()
     for name in TOOLS:
         assert specs[name].possible_effects == {"read"}
         assert specs[name].private
@@ -91,7 +99,7 @@ def test_both_only_read_and_what_they_answer_is_private() -> None:
 
 def test_the_preset_lets_them_run_and_the_default_does_not(base: KnowledgeBase) -> None:
     for preset, status in (("readonly_knowledge", "ok"), ("readonly_basic", "denied")):
-        registry = Registry.builtin(knowledge_base=base.path)
+        registry = builtin_tools(knowledge_base=base.path)
         backend = ScriptedBackend(call(TOOLS[1]), answer("ok"))
         settings = RunSettings(strategy="free")
         run = Controller(backend, registry, Policy(preset=preset), settings=settings)
@@ -122,7 +130,7 @@ def test_a_poisoned_document_moves_nothing(base: KnowledgeBase, tmp_path: Path) 
     base.add([poison], "web")
     root = tmp_path / "root"
     root.mkdir()
-    registry = Registry.builtin([f"{root}:rw"], knowledge_base=base.path)
+    registry = builtin_tools([f"{root}:rw"], knowledge_base=base.path)
     backend = ScriptedBackend(call(TOOLS[0], query="passwords"), order, answer("See [7]."))
     policy = Policy(allow=[*TOOLS, "create_file"])
     outcome = Controller(backend, registry, policy).run_sync("Go")

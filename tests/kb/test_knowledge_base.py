@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
-from mlx_tools.kb import KnowledgeBase
-from mlx_tools.kb.indexes import TABLES
+from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox.kb.indexes import TABLES
 from tests.kb.shelf import TEXTS, paths, written
 
 KILLED = Path(__file__).with_name("killed_add.py")
@@ -312,7 +312,7 @@ def test_a_file_that_may_not_grow_is_told_of(base: KnowledgeBase, folder: Path) 
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from mlx_tools.errors import KnowledgeBaseError\n"
-        "from mlx_tools.kb import KnowledgeBase\n"
+        "from mlx_tools.toolbox.kb import KnowledgeBase\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
         "try: KnowledgeBase(Path(sys.argv[1])).add(sys.argv[2:])\n"
         "except KnowledgeBaseError as error: print(error)\n"

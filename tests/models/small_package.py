@@ -17,9 +17,9 @@ import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
-from mlx_tools.models.embedded import EmbeddedModel
-from mlx_tools.models.fetch import Progress, file_sha256
-from mlx_tools.models.pull import pull_embedded
+from mlx_tools.backends.models.download import PullProgress, file_sha256
+from mlx_tools.backends.models.embedded import EmbeddedModel
+from mlx_tools.backends.models.pull import pull_embedded
 
 NAME, VERSION = "tiny-gguf-model", "1.0"
 
@@ -111,7 +111,7 @@ def start_pull(model: EmbeddedModel, environ: dict[str, str]) -> subprocess.Pope
     )
 
 
-def _print(progress: Progress) -> None:
+def _print(progress: PullProgress) -> None:
     print(progress.stage, flush=True)
 
 

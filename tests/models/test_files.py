@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.backends.models import ModelFiles, read_model_files
 from mlx_tools.errors import ModelError
-from mlx_tools.models import ModelFiles, read_model_files
 
 BOS_FIRST = {
     "type": "TemplateProcessing",

@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.backends.models import (
+    ModelMissing,
+    PullProgress,
+    find_model,
+    list_models,
+    model_path,
+    pull_model,
+)
+from mlx_tools.backends.models.hub import cached_model, cached_models, hub_cache_dir
+from mlx_tools.backends.models.memory import GB, memory_bytes, suggest_model
 from mlx_tools.errors import ModelError, UsageError
-from mlx_tools.models import ModelMissing, Progress, find_model, list_models, model_path, pull_model
-from mlx_tools.models.hub import cached_model, cached_models, hub_cache_dir
-from mlx_tools.models.memory import GB, memory_bytes, suggest_model
 from tests.backends.loopback import Connection, Server
 
 WHOLE = {
@@ -208,7 +215,7 @@ def entry(name: str, text: str) -> dict[str, Any]:
 
 @pytest.mark.real
 def test_a_model_is_fetched_into_the_cache(hub: Server, environ: dict[str, str]) -> None:
-    steps: list[Progress] = []
+    steps: list[PullProgress] = []
     pulled = pull_model("org/tiny", steps.append, environ)
     assert pulled.fetched
     assert pulled.path == find_model("org/tiny", environ)

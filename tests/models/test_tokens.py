@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.models.tokens import TokenCounter, bound
+from mlx_tools.backends.models.tokens import TokenCounter, bound
 
 PIECES = st.lists(
     st.one_of(

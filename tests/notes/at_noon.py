@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mlx_tools.tools.builtin.notes import Notes
+from mlx_tools.toolbox.notes import Notes
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 

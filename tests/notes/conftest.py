@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.tools.builtin.notes import Notes
+from mlx_tools.toolbox.notes import Notes
 from tests.notes.at_noon import notes_in
 
 

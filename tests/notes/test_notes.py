@@ -16,15 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools import builtin_tools
+from mlx_tools.controller.direct import DirectCall, call_tool
 from mlx_tools.policy import Policy
+from mlx_tools.store.private_names import folded
+from mlx_tools.toolbox.note_names import has_a_title, note_stem
+from mlx_tools.toolbox.note_text import note_of
+from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of
+from mlx_tools.toolbox.notes_create import notes_create
+from mlx_tools.toolbox.notes_search import ranked
 from mlx_tools.tools import Registry
-from mlx_tools.tools.builtin.note_names import has_a_title, note_stem
-from mlx_tools.tools.builtin.note_text import note_of
-from mlx_tools.tools.builtin.notes import MAX_SAME, Notes, body_of
-from mlx_tools.tools.builtin.notes_create import notes_create
-from mlx_tools.tools.builtin.notes_search import ranked
-from mlx_tools.tools.builtin.private_names import folded
-from mlx_tools.tools.direct import DirectCall, call_tool
 from mlx_tools.tools.executor import execute
 from mlx_tools.tools.tool import ToolError
 from tests.notes.at_noon import NOON, notes_in
@@ -153,7 +154,7 @@ def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_
 @pytest.mark.skipif(not NAUGHTY.is_file(), reason="MLX_TOOLS_SUITES has no naughty_strings")
 def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) -> None:
     strings = [text for text in json.loads(NAUGHTY.read_text()) if text.strip()]
-    registry = Registry.builtin(notes=tmp_path / "notes")
+    registry = builtin_tools(notes=tmp_path / "notes")
     for text in strings:
         title = text if has_a_title(text) else "Nothing to see"
         arguments = {"title": title, "content": text}
@@ -227,7 +228,7 @@ def test_an_approval_is_for_the_name_that_was_shown(notes: Notes, folder: Path) 
 
 
 def test_notes_are_written_where_policy_allows_it_and_nowhere_else(tmp_path: Path) -> None:
-    registry = Registry.builtin(notes=tmp_path / "notes")
+    registry = builtin_tools(notes=tmp_path / "notes")
     arguments = {"title": "Plan", "content": "text"}
     assert call(registry, "notes_create", arguments).status == "denied"
     assert call(registry, "notes_create", arguments, preset="readonly_basic").status == "denied"
@@ -241,7 +242,7 @@ def test_notes_are_written_where_policy_allows_it_and_nowhere_else(tmp_path: Pat
 
 
 def test_without_a_folder_the_tools_are_disabled_and_say_why() -> None:
-    disabled = Registry.builtin().disabled
+    disabled = builtin_tools().disabled
     assert "no folder for notes" in disabled["notes_create"]
     assert "no folder for notes" in disabled["notes_search"]
 

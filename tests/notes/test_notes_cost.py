@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from mlx_tools.tools.builtin.note_text import Note
-from mlx_tools.tools.builtin.note_words import MAX_TERMS
-from mlx_tools.tools.builtin.notes import Found, Notes
-from mlx_tools.tools.builtin.notes_search import notes_search, ranked
+from mlx_tools.toolbox.note_text import Note
+from mlx_tools.toolbox.note_words import MAX_TERMS
+from mlx_tools.toolbox.notes import FoundNotes, Notes
+from mlx_tools.toolbox.notes_search import notes_search, ranked
 from mlx_tools.tools.context import ToolContext, reset_context, set_context
 
 NOTES = [Note(f"{number}.md", f"Note {number}", "bread and flour") for number in range(50)]
@@ -40,7 +40,7 @@ class Cancelled(Notes):
         super().__init__(folder)
         self._context = context
 
-    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> Found:
+    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
         found = super().read_all(given_up)
         assert found.notes and not given_up()
         self._context.cancel()

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.access_file import AccessFile, MemoryAccess, fingerprints
 from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy.access import AccessList, refused
-from mlx_tools.spec import ToolSpec
+from mlx_tools.store.access_file import AccessFile, MemoryAccess, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))
 SAVE = ToolSpec("save", effects=frozenset({"write"}))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.policy import Facts, facts_of
-from mlx_tools.spec import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.tools.declaration import EffectsBy
 
 

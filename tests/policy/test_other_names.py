@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Policy, RunSettings, UsageError
+from mlx_tools import Controller, Policy, RunSettings, UsageError, builtin_tools
+from mlx_tools.controller.direct import call_tool
 from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.messages import ALIASES, ToolSpec, names_of, own_name, tool_named
 from mlx_tools.policy import decide, matches, permitted
 from mlx_tools.protocol import Reading, judge, read
-from mlx_tools.spec import ALIASES, ToolSpec, names_of, own_name, tool_named
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry, Tool
-from mlx_tools.tools.direct import call_tool
 
 KINDS = tuple(ALIASES.items())
 
@@ -44,7 +44,7 @@ def test_any_table_works_with_any_target() -> None:
     assert tool_named("addNumbers", {"calculator"}, table) == "calculator"
     assert tool_named("addNumbers", {"addNumbers", "calculator"}, table) == "addNumbers"
     assert tool_named("addNumbers", {"clock"}, table) == "addNumbers"
-    specs = Registry.builtin().specs()
+    specs = builtin_tools().specs()
     text = '{"type":"tool_call","name":"addNumbers","arguments":{"expression":"1+1"}}'
     (call,) = judge(read(text), specs, aliases=table)
     assert (call.call.name, call.error, call.runs) == ("calculator", None, "freely")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.policy import Policy, Rate, Tally, exceeded
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import Policy, Rate, RateCounts, exceeded
 from mlx_tools.policy.rates import UNITS, checked_rates, full, instant
-from mlx_tools.spec import ToolSpec
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOOK = ToolSpec("look", effects=frozenset({"read"}))
@@ -23,14 +23,14 @@ def at(seconds: float) -> str:
     return (START + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
-def tally(*made: tuple[str, float | None]) -> Tally:
-    found = Tally()
+def tally(*made: tuple[str, float | None]) -> RateCounts:
+    found = RateCounts()
     for number, (name, seconds) in enumerate(made):
         found.add(f"c{number}", name, "" if seconds is None else at(seconds))
     return found
 
 
-def rule(policy: Policy, made: Tally, now: str, spec: ToolSpec = LOOK) -> str | None:
+def rule(policy: Policy, made: RateCounts, now: str, spec: ToolSpec = LOOK) -> str | None:
     over = exceeded(policy, spec, made, now)
     return over.rule if over is not None else None
 
@@ -90,7 +90,7 @@ def test_a_time_that_is_not_known_counts_against_the_call(unknown: str) -> None:
     earlier = tally(("look", 0), ("look", 0))
     over = exceeded(policy, LOOK, earlier, unknown)  # of the call itself
     assert over is not None and "not known" in over.reason
-    made = Tally()
+    made = RateCounts()
     made.add("c1", "look", unknown)  # of earlier ones
     made.add("c2", "look", unknown)
     over = exceeded(policy, LOOK, made, at(1e6))
@@ -104,7 +104,7 @@ def test_a_clock_that_was_set_back_counts_against_the_call() -> None:
 
 
 def test_the_same_call_told_twice_is_one_call() -> None:
-    made = Tally()
+    made = RateCounts()
     made.add("c1", "look", at(0))
     made.add("c1", "look", at(0))
     assert len(made.times()) == 1

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ErrorCode, UsageError
+from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec
 from mlx_tools.policy import (
     PRESETS,
     Decision,
     Exceeded,
     Facts,
     Policy,
-    Tally,
+    RateCounts,
     asks,
     decide,
     denial,
@@ -26,7 +27,6 @@ from mlx_tools.policy import (
     restriction,
 )
 from mlx_tools.policy.patterns import first_match, first_template
-from mlx_tools.spec import ALL_EFFECTS, MUTATING, Effects, ToolSpec
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
@@ -554,7 +554,7 @@ Call = tuple[ToolSpec, dict[str, Any], Runs, bool, Facts, list[tuple[str, str]]]
 def decided(policy: Policy, call: Call) -> Decision:
     """The decision at 2026-03-01T12:00:02Z, as a session comes to it."""
     spec, arguments, runs, echoed, facts, made = call
-    tally = Tally()
+    tally = RateCounts()
     for number, (name, time) in enumerate(made):
         tally.add(f"c{number}", name, time)
     facts = replace(facts, exceeded=exceeded(policy, spec, tally, at(2)))

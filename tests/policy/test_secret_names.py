@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import facts_of
 from mlx_tools.policy.redact import Redactor, find_secrets
-from mlx_tools.spec import ToolSpec
 from tests.policy.secret_samples import ALNUM, HEX, drawn
 
 REDACTOR = Redactor()

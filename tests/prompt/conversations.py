@@ -13,12 +13,12 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from mlx_tools import data
 from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, format_from_template
-from mlx_tools.records import AnswerRecord, CompletionRecord, Record, UserRecord
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.transcript.records import AnswerRecord, CompletionRecord, Record, UserRecord
 
 TEMPLATES = Path(__file__).parent / "templates"
-WORDS = data.load_words()
+WORDS = load_words()
 
 
 @dataclass(frozen=True)

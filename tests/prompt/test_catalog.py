@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.catalog import (
     LEAST_SHOWN,
     MAX_LINE_CHARS,
@@ -17,7 +18,6 @@ from mlx_tools.prompt.catalog import (
     names_in,
     signature,
 )
-from mlx_tools.spec import ToolSpec
 
 
 def tool(name: str = "f", description: str = "", /, **parameters: Any) -> ToolSpec:

@@ -24,7 +24,7 @@ from mlx_tools.prompt import (
     turns_of,
 )
 from mlx_tools.prompt.markers import KNOWN_TOKENS
-from mlx_tools.records import (
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompactedRecord,

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ErrorInfo
-from mlx_tools.models.files import read_model_files
+from mlx_tools.backends.models.files import read_model_files
+from mlx_tools.backends.router import find_chat_format
+from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
@@ -28,7 +29,7 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.prompt.markers import KNOWN_TOKENS, PROTOCOL_TAGS
 from mlx_tools.protocol import forcing_prefix, write_answer, write_call
-from mlx_tools.records import (
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
@@ -37,8 +38,6 @@ from mlx_tools.records import (
     Record,
     UserRecord,
 )
-from mlx_tools.router import find_chat_format
-from mlx_tools.spec import ToolSpec
 from tests.prompt.conversations import MODELS, WORDS, format_of
 from tests.prompt.transcripts import STYLES
 

@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import data
+from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import FinalAnswer, ToolCall
-from mlx_tools.prompt import Turn, build_examples
+from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
+from mlx_tools.prompt import ExampleTurn, build_examples
 from mlx_tools.prompt.examples import MAX_CALLS, MAX_WHOLE
-from mlx_tools.prompt.sample import fits
 from mlx_tools.protocol import ReadingRules, read
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
+from mlx_tools.schema.sample import fits
+from mlx_tools.store.prompt_files import load_words
 from tests.prompt.conversations import WORDS
 from tests.prompt.transcripts import STYLES
 
-BUILTIN = Registry.builtin(roots=()).specs()
+BUILTIN = builtin_tools(roots=()).specs()
 PLACE = {
     "type": "object",
     "properties": {
@@ -46,7 +45,7 @@ FOREIGN = {name for name, _ in WORDS.examples.foreign} - {"weather"}
 """The tools that are shown and nobody has; one bears the name of a tool of these tests."""
 
 
-def messages(turns: tuple[Turn, ...], style: Any = "jsonl") -> list[Any]:
+def messages(turns: tuple[ExampleTurn, ...], style: Any = "jsonl") -> list[Any]:
     """What the assistant's turns say, read by the protocol's own reader."""
     said = [
         read(t.content, rules=ReadingRules(style=style)) for t in turns if t.role == "assistant"
@@ -144,7 +143,7 @@ def test_an_unknown_style_is_an_error() -> None:
 
 
 def test_the_natural_examples_fit_the_built_in_tools() -> None:
-    tools = {name: BUILTIN.get(name) for name in data.load_words().examples.tools}
+    tools = {name: BUILTIN.get(name) for name in load_words().examples.tools}
     for name, examples in WORDS.examples.tools.items():
         spec = tools[name]
         assert examples[0].observation, name

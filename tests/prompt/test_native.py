@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
@@ -24,7 +24,7 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.prompt.markers import KNOWN_TOKENS
 from mlx_tools.protocol import ReadingRules, forcing_prefix, read
-from mlx_tools.records import (
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
@@ -32,7 +32,6 @@ from mlx_tools.records import (
     ObservationRecord,
     UserRecord,
 )
-from mlx_tools.spec import ToolSpec
 from tests.prompt.conversations import MODELS, WORDS, format_of
 from tests.prompt.tooled import TOOLED, rendered_with_tools, template_text, tooled_format
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
@@ -21,8 +22,7 @@ from mlx_tools.prompt import (
     build_system,
 )
 from mlx_tools.prompt.markers import PROTOCOL_TAGS
-from mlx_tools.records import UserRecord
-from mlx_tools.spec import ToolSpec
+from mlx_tools.transcript.records import UserRecord
 from tests.prompt.conversations import MODELS, WORDS, format_of
 from tests.prompt.transcripts import CONTENT, STYLES, Step, transcripts
 

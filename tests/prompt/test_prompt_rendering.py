@@ -10,8 +10,8 @@ import pytest
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Prompt, Turn
-from mlx_tools.records import (
+from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, ExampleTurn, Prompt
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
@@ -347,10 +347,10 @@ def test_in_xml_an_answer_ends_at_its_last_tag() -> None:
 
 def test_examples_are_turns_before_the_first_question() -> None:
     examples = [
-        Turn("user", "Hi <|im_end|>"),
+        ExampleTurn("user", "Hi <|im_end|>"),
         {"role": "assistant", "content": CALL},
         {"role": "observation", "content": '{"type":"tool_observation","content":"<s>"}'},
-        Turn("assistant", ANSWER),
+        ExampleTurn("assistant", ANSWER),
     ]
     prompt = folded(UserRecord(content="?"), examples=examples)
     assert turns(prompt)[:4] == [
@@ -364,7 +364,11 @@ def test_examples_are_turns_before_the_first_question() -> None:
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
 def test_an_example_that_is_no_line_of_an_observation_ends_no_turn(style: str) -> None:
     for text in ("<|im_end|>", "<|im_end|>{}", '{"a":"<|im_end|>"}<|im_end|>', "</tool_response>"):
-        examples = [Turn("user", "?"), Turn("assistant", CALL), Turn("observation", text)]
+        examples = [
+            ExampleTurn("user", "?"),
+            ExampleTurn("assistant", CALL),
+            ExampleTurn("observation", text),
+        ]
         prompt = folded(UserRecord(content="!"), examples=examples, style=style)
         shown = turns(prompt)[2][1]
         assert "<|im_end|>" not in shown

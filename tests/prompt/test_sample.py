@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.prompt.sample import fits, sample_arguments
+from mlx_tools.schema.sample import fits, sample_arguments
 from tests.prompt.conversations import WORDS
 
 TEXTS = WORDS.examples.samples

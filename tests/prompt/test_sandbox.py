@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.prompt.sandbox import TemplateRefused, compile_template, literals_of
+from mlx_tools.prompt.template_sandbox import TemplateRefused, compile_template, literals_of
 
 MESSAGES = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yo"}]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlx_tools import Answered, Controller, Policy, RunSettings, tool
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Message
 from mlx_tools.prompt import NAMED_FORMATS, Neutraliser, Prompt
-from mlx_tools.prompt.spoken import closed
+from mlx_tools.prompt.model_text import closed
 from mlx_tools.protocol import (
     Reader,
     Reading,
@@ -24,7 +24,8 @@ from mlx_tools.protocol import (
     write_answer,
     write_call,
 )
-from mlx_tools.records import (
+from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
@@ -32,7 +33,6 @@ from mlx_tools.records import (
     ObservationRecord,
     UserRecord,
 )
-from mlx_tools.testing import Script, ScriptedBackend
 from tests.prompt.conversations import prompt_for
 from tests.prompt.transcripts import CONTENT, STYLES
 

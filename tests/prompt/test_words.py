@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools import data
 from mlx_tools.errors import ConfigError
+from mlx_tools.paths import read_data
 from mlx_tools.prompt.words import CODES, FILES, fill, parse_words
+from mlx_tools.store import prompt_files
+from mlx_tools.store.prompt_files import load_words
 
-TEXTS: Mapping[str, str] = {name: data.read_data(f"prompts/{name}") for name in FILES}
+TEXTS: Mapping[str, str] = {name: read_data(f"prompts/{name}") for name in FILES}
 
 
 def changed(file: str, old: str, new: str) -> Mapping[str, str]:
@@ -21,7 +23,7 @@ def changed(file: str, old: str, new: str) -> Mapping[str, str]:
 
 
 def test_there_are_words_for_every_error_code() -> None:
-    words = data.load_words()
+    words = load_words()
     assert set(words.errors) == set(CODES)
     for code in CODES:
         text = words.error(code, name="tool", reason="because")
@@ -46,11 +48,11 @@ def test_a_reason_is_a_sentence_of_its_own_or_nothing(reason: str, text: str) ->
 
 
 def test_an_error_is_at_most_500_characters() -> None:
-    assert len(data.load_words().error("tool_error", name="x", reason="y" * 1000)) == 500
+    assert len(load_words().error("tool_error", name="x", reason="y" * 1000)) == 500
 
 
 def test_the_notice_of_a_cut_names_the_number() -> None:
-    assert "1234" in data.load_words().cut_notice(1234)
+    assert "1234" in load_words().cut_notice(1234)
 
 
 def test_a_value_with_braces_is_not_filled_again() -> None:
@@ -88,26 +90,26 @@ def test_a_slip_is_told_by_file_and_key(file: str, old: str, new: str, said: str
 
 def test_a_folder_of_ones_own_stands_in_for_single_files(tmp_path: Path) -> None:
     (tmp_path / "persona.txt").write_text("You are a pirate.", encoding="utf-8")
-    words = data.load_words(tmp_path)
+    words = load_words(tmp_path)
     assert words.persona == "You are a pirate."
-    assert words.protocols == data.load_words().protocols
+    assert words.protocols == load_words().protocols
 
 
 def test_a_folder_that_is_not_there_and_a_file_that_is_no_text_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder"):
-        data.load_words(tmp_path / "gone")
+        load_words(tmp_path / "gone")
     (tmp_path / "persona.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        data.load_words(tmp_path)
+        load_words(tmp_path)
 
 
 def test_a_data_file_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"prompts/nothing\.txt is missing"):
-        data.read_data("prompts/nothing.txt")
+        read_data("prompts/nothing.txt")
 
 
 def test_no_file_of_prompts_is_read_by_nobody() -> None:
-    folder = Path(data.__file__).parent.parent / "prompts"
+    folder = Path(prompt_files.__file__).parents[2] / "prompts"
     if not folder.is_dir():
         pytest.skip("not run from a checkout")
     assert {path.name for path in folder.iterdir() if path.is_file()} == set(FILES)

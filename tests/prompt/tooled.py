@@ -11,8 +11,8 @@ from typing import Any
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import ChatFormat, format_from_template
-from mlx_tools.spec import ToolSpec
 from tests.prompt.conversations import TEMPLATES
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.messages import FinalAnswer, ToolCall
+from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec
 from mlx_tools.protocol import Reader, Reading, ReadingRules, judge, read, write_answer, write_call
-from mlx_tools.spec import TOOL_NAME, ToolSpec
 
 Vector = Mapping[str, Any]
 SHARE = 0.98

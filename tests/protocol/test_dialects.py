@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import TOOL_NAME, ToolCall
 from mlx_tools.protocol import DIALECTS, Reader, Reading, ReadingRules, read
 from mlx_tools.protocol.dialects import Dialect
-from mlx_tools.spec import TOOL_NAME
 
 Call = tuple[str, Mapping[str, Any]]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import canonical, judge, read, write_call
-from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import arguments, mixtures
 
 WRITES = {"create_file": ToolSpec("create_file")}

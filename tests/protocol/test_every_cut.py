@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.messages import FinishReason, ToolCall
+from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, Style, judge, read, write_call
-from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import arguments
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import DIALECTS, Reader, ReadingRules, judge, read, write_call
 from mlx_tools.protocol.echo import calls_in
-from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import CALL, FRAGMENTS, MESSAGES, OBSERVATION
 
 UNITS = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.protocol.pattern import TooLong, UnsupportedPattern, compiled
+from mlx_tools.schema.pattern import TooLong, UnsupportedPattern, compiled
 
 PATTERNS = (
     r"^(a+)+$",

@@ -10,7 +10,7 @@ import pytest
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import Reading, ReadingRules, read
-from mlx_tools.protocol.rules import sound
+from mlx_tools.protocol.reading import sound
 from tests.protocol.texts import ANSWER, CALL, OBSERVATION, OTHER_CALL
 
 CALLED = ToolCall("calculator", {"expression": "17 * 23"})

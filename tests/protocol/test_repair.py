@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.messages import FinalAnswer, ToolCall
+from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
 from mlx_tools.protocol import REPAIRS, ReadingRules, judge, read
-from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import BROKEN, CALL, MESSAGES, mixtures
 
 SPECS = {name: ToolSpec(name) for name in ("calculator", "clock", "a", "b", "c", "x", "t")}

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, judge, read
 from mlx_tools.protocol.strict import Unreadable, loads
-from mlx_tools.spec import ToolSpec
 from tests.protocol.texts import json_values, one_line
 
 SUITES = os.environ.get("MLX_TOOLS_SUITES")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
-from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.protocol import (
     COERCIONS,
     JudgedCall,
@@ -22,9 +22,8 @@ from mlx_tools.protocol import (
     validate_arguments,
     write_call,
 )
-from mlx_tools.protocol.plain import plain_schema
-from mlx_tools.protocol.schema import bounded, faults, validator_for
-from mlx_tools.spec import ToolSpec
+from mlx_tools.schema.simple import plain_schema
+from mlx_tools.schema.validator import bounded, faults, validator_for
 from tests.protocol.texts import CALL, json_values
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}

@@ -17,16 +17,16 @@ from mlx_tools import (
     Limits,
     Outcome,
     Policy,
-    Registry,
     RunSettings,
+    builtin_tools,
 )
+from mlx_tools.backends.models.files import read_model_files
+from mlx_tools.backends.router import find_chat_format
 from mlx_tools.backends.template_probe import probe_chat_format
-from mlx_tools.models.files import read_model_files
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.records import CompletionRecord
-from mlx_tools.router import find_chat_format
-from mlx_tools.store import TranscriptStore
-from mlx_tools.transcript import load
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.transcript import load
+from mlx_tools.transcript.records import CompletionRecord
 
 pytestmark = pytest.mark.real
 
@@ -35,7 +35,7 @@ def _controller(url: str, model: Path, folder: Path) -> Controller:
     found = find_chat_format(files=read_model_files(model))
     return Controller(
         CompletionsBackend(url),
-        Registry.builtin(),
+        builtin_tools(),
         Policy(preset="readonly_basic"),
         limits=Limits(max_tokens=60),
         settings=RunSettings(chat_format=found.chat_format, strategy="free"),

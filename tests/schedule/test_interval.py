@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.schedule import Interval, When, parse_when
+from mlx_tools.toolbox.schedule import Interval, When, parse_when
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin

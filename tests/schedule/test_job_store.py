@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.schedule import Job, JobStore, When, parse_when
-from mlx_tools.schedule.store import KEPT_RUNS, MAX_ATTEMPTS, MAX_JOBS
+from mlx_tools.toolbox.schedule import Job, JobStore, When, parse_when
+from mlx_tools.toolbox.schedule.job_store import KEPT_RUNS, MAX_ATTEMPTS, MAX_JOBS
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 HOURLY = When("UTC", cron="0 * * * *")

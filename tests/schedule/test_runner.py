@@ -16,8 +16,18 @@ import pytest
 
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.schedule import Ended, Job, JobStore, Listed, RunEnd, Runner, Seen, When, settle
-from mlx_tools.schedule.owner import is_alive
+from mlx_tools.toolbox.schedule import (
+    Ended,
+    Job,
+    JobStore,
+    Listed,
+    RunEnd,
+    Runner,
+    Seen,
+    When,
+    settle,
+)
+from mlx_tools.toolbox.schedule.owner import is_alive
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
@@ -428,7 +438,7 @@ CHILD = """
 import sys, time, anyio
 from datetime import UTC, datetime
 from pathlib import Path
-from mlx_tools.schedule import JobStore, Runner, Seen
+from mlx_tools.toolbox.schedule import JobStore, Runner, Seen
 
 now = datetime.fromisoformat(sys.argv[2])
 store = JobStore(sys.argv[1], b"secret", lambda: now)

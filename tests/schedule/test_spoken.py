@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.schedule import parse_when
-from mlx_tools.schedule.when import counts_from_now
+from mlx_tools.toolbox.schedule import parse_when
+from mlx_tools.toolbox.schedule.when import counts_from_now
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)  # a Sunday, 15:30 in Berlin

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.schedule import When, local_zone, parse_when, zone_of
-from mlx_tools.schedule.cron import SHORTHANDS, checked, next_time
+from mlx_tools.toolbox.schedule import When, local_zone, parse_when, zone_of
+from mlx_tools.toolbox.schedule.cron import SHORTHANDS, checked, next_time
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.tools import Registry, execute
-from mlx_tools.tools.command.sandbox import NoSandbox, sandbox
+from mlx_tools import builtin_tools
+from mlx_tools.toolbox.command.sandbox import NoSandbox, sandbox
+from mlx_tools.tools import execute
 from mlx_tools.tools.executor import ToolResult
 from mlx_tools.tools.tool import Callee
 
@@ -27,7 +28,7 @@ needs_sandbox = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
 def tool(*roots: str | Path, commands: Sequence[str] = ()) -> Callee:
-    return Registry.builtin([str(root) for root in roots], commands=commands).get("run_command")
+    return builtin_tools([str(root) for root in roots], commands=commands).get("run_command")
 
 
 def called(callee: Callee, program: str, *arguments: str, timeout: float = 60) -> ToolResult:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.tools import Registry, execute
-from mlx_tools.tools.builtin.arithmetic import MAX_CHARS, evaluate
-from mlx_tools.tools.builtin.decimals import write
-from mlx_tools.tools.builtin.numbers import CalculationError
+from mlx_tools import builtin_tools
+from mlx_tools.toolbox.arithmetic import MAX_CHARS, evaluate
+from mlx_tools.toolbox.decimals import write
+from mlx_tools.toolbox.numbers import CalculationError
+from mlx_tools.tools import execute
 
 
 def value(expression: str) -> str:
@@ -260,7 +261,7 @@ def test_it_agrees_with_exact_arithmetic(expression: str) -> None:
 
 
 def test_the_tool_answers_and_says_what_is_wrong() -> None:
-    calculator = Registry.builtin().get("calculator")
+    calculator = builtin_tools().get("calculator")
 
     async def main(expression: str) -> object:
         result = await execute(calculator, {"expression": expression}, timeout=10)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.toolbox.clock import clock, zone_of
 from mlx_tools.tools import ToolError
-from mlx_tools.tools.builtin.clock import clock, zone_of
 
 NOW = datetime(2026, 11, 21, 23, 30, 5, 123456, tzinfo=UTC)
 

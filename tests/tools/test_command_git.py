@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.tools.builtin.rooted import Root, RootName
-from mlx_tools.tools.command.plan import plan
-from mlx_tools.tools.command.private import hidden, repository_state
-from mlx_tools.tools.command.programs import trusted_folders
-from mlx_tools.tools.command.rules import rules
-from mlx_tools.tools.command.run import run
-from mlx_tools.tools.command.sandbox import sandbox
-from mlx_tools.tools.command.view import View
+from mlx_tools.store.roots import Root, RootName
+from mlx_tools.toolbox.command.plan import plan
+from mlx_tools.toolbox.command.private import hidden, repository_state
+from mlx_tools.toolbox.command.program_rules import rules
+from mlx_tools.toolbox.command.programs import trusted_folders
+from mlx_tools.toolbox.command.run import run
+from mlx_tools.toolbox.command.sandbox import sandbox
+from mlx_tools.toolbox.command.sandbox_view import SandboxView
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 ENVIRONMENT = {
@@ -204,7 +204,9 @@ def with_the_right_to_write(root: Path, words: list[str]) -> int:
     made = plan(rules(), trusted_folders(), [opened], "git", words)
     config = str(root / ".git" / "config")
     private = dataclasses.replace(hidden([opened]), repositories=[])
-    view = View(str(root), [(str(root), True)], private, {config: repository_state(Path(config))})
+    view = SandboxView(
+        str(root), [(str(root), True)], private, {config: repository_state(Path(config))}
+    )
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **made.environment}
     with sandbox().confined(made.argv, view) as confined:
         ran = run(confined, environment, 60)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.tools.builtin.rooted import Refused, Root, RootName
-from mlx_tools.tools.command import bwrap, private, seatbelt
-from mlx_tools.tools.command.private import Hidden, hidden
-from mlx_tools.tools.command.programs import program, trusted_folders
-from mlx_tools.tools.command.sandbox import (
+from mlx_tools.store.roots import Refused, Root, RootName
+from mlx_tools.toolbox.command import bwrap, private, seatbelt
+from mlx_tools.toolbox.command.private import Hidden, hidden
+from mlx_tools.toolbox.command.programs import program, trusted_folders
+from mlx_tools.toolbox.command.sandbox import (
     Confined,
     NoSandbox,
     Seatbelt,
@@ -24,7 +24,7 @@ from mlx_tools.tools.command.sandbox import (
     probe,
     sandbox,
 )
-from mlx_tools.tools.command.view import View
+from mlx_tools.toolbox.command.sandbox_view import SandboxView
 from tests.tools.sandboxed import needs_sandbox
 
 FOLDERS = trusted_folders()
@@ -38,7 +38,7 @@ class Open:
     hides_contents = True
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: View) -> Iterator[Confined]:
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
         yield Confined(tuple(argv))
 
 
@@ -50,7 +50,7 @@ class Broken:
     hides_contents = True
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: View) -> Iterator[Confined]:
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
         yield Confined(("/usr/bin/false",))
 
 
@@ -89,7 +89,7 @@ def pairs(options: list[str]) -> list[tuple[str, str]]:
 
 def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
     for switches in bwrap.SWITCHES:
-        options = bwrap.options(switches, View("/data/r", [("/data/r", False)]), 9, {})
+        options = bwrap.options(switches, SandboxView("/data/r", [("/data/r", False)]), 9, {})
         assert {"--unshare-all", "--die-with-parent", "--new-session"} <= set(options)
         assert "--share-net" not in options
         assert ("--cap-drop", "ALL") in pairs(options)
@@ -100,7 +100,7 @@ def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
 
 def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -> None:
     private = Hidden(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
-    view = View("/data", [("/data/in", True), ("/data", False)], private)
+    view = SandboxView("/data", [("/data/in", True), ("/data", False)], private)
     options = bwrap.options(frozenset(), view, 9, {})
     order = [options.index(path) for path in ("/data", "/data/in", "/data/.git", "/data/.ssh")]
     assert order == sorted(order)
@@ -124,7 +124,7 @@ def test_what_bwrap_tells_is_read_however_it_comes() -> None:
 
 def test_the_profile_denies_what_it_does_not_name() -> None:
     private = Hidden(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
-    view = View("/data", [("/data", False), ("/data/w", True)], private, starts=False)
+    view = SandboxView("/data", [("/data", False), ("/data/w", True)], private, starts=False)
     lines = seatbelt.profile("/bin/cat", view).splitlines()
     assert lines[:2] == ["(version 1)", "(deny default)"]
     assert lines[-1] == "(deny network*)"
@@ -139,13 +139,15 @@ def test_the_profile_denies_what_it_does_not_name() -> None:
 
 
 def test_a_path_cannot_end_the_profiles_string() -> None:
-    text = seatbelt.profile("/bin/cat", View("/a", [('/a"))(allow default)\\', False)]))
+    text = seatbelt.profile("/bin/cat", SandboxView("/a", [('/a"))(allow default)\\', False)]))
     assert '(subpath "/a\\"))(allow default)\\\\")' in text
     assert "\n(allow default)" not in text
 
 
 def test_sandbox_exec_is_given_the_profile_and_the_words() -> None:
-    with Seatbelt("/usr/bin/sandbox-exec").confined(["/bin/cat", "a"], View("/d", [])) as confined:
+    with Seatbelt("/usr/bin/sandbox-exec").confined(
+        ["/bin/cat", "a"], SandboxView("/d", [])
+    ) as confined:
         assert confined.argv[:2] == ("/usr/bin/sandbox-exec", "-p")
         assert confined.argv[3:] == ("/bin/cat", "a")
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
+from mlx_tools import builtin_tools
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, load_items
-from mlx_tools.protocol.schema import fits_within
-from mlx_tools.tools import Registry
-from mlx_tools.tools.grammar import COMPACT, compilable
+from mlx_tools.schema.compilable import COMPACT, compilable
+from mlx_tools.schema.validator import fits_within
 from tests.decoding.schemas import typed
 from tests.evaluate.questions import fetched_wheel
 
@@ -248,5 +248,5 @@ def test_all_of_bfcl_is_held_in_full(category: str) -> None:
 
 
 def test_all_built_in_tools_are_held() -> None:
-    for spec in Registry.builtin().all_specs().values():
+    for spec in builtin_tools().all_specs().values():
         assert compilable(spec.parameters).schema is not None, spec.name

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.approval import AlwaysApprove, ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.approver import AlwaysApprove, ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.direct import DirectCall, call_tool
 from mlx_tools.policy import Limits, Policy
-from mlx_tools.records import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
 from mlx_tools.tools import Registry, tool
-from mlx_tools.tools.direct import DirectCall, call_tool
+from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
 from tests.policy.test_facts import Words
 
 CALLS: list[int] = []

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.spec import ToolSpec
+from mlx_tools.messages import ToolSpec
 from mlx_tools.tools import (
     Callee,
     Progress,

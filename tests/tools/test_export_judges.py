@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
+from mlx_tools import builtin_tools
+from mlx_tools.messages import ToolSpec
 from mlx_tools.tools.exports import export
 from tests.tools.test_exports import TREE
 
@@ -47,7 +47,7 @@ def test_the_vendors_own_types_accept_the_exports(tmp_path: Path) -> None:
     )
     if fetched.returncode != 0:
         pytest.skip(f"the packages cannot be fetched: {fetched.stderr[-200:]}")
-    specs = [*Registry.builtin([f"{tmp_path}:rw"]).all_specs().values()]
+    specs = [*builtin_tools([f"{tmp_path}:rw"]).all_specs().values()]
     specs += [ToolSpec("tree.walk", "Walks.", TREE), ToolSpec("plain", effects=frozenset())]
     specs += [
         ToolSpec(f"{number:x<64}", "日本 \u202e\x1b", schema) for number, schema in ODD.items()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import write_answer, write_call
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
 from mlx_tools.tools.exports import (
     FORMATS,
     export,
@@ -37,7 +37,7 @@ TREE = {
         }
     },
 }
-BUILTIN = tuple(Registry.builtin().all_specs().values())
+BUILTIN = tuple(builtin_tools().all_specs().values())
 SPECS = (
     *BUILTIN,
     ToolSpec("tree.walk", "Walks.", TREE),

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.toolbox.fetch_url import fetch_url
+from mlx_tools.toolbox.web.body import Body, Unpacker, read_body
 from mlx_tools.tools import ToolError, execute
-from mlx_tools.tools.builtin.fetch_url import fetch_url
-from mlx_tools.tools.web.body import Body, Unpacker, read_body
 from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, says, site, text
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"

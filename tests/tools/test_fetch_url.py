@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools import Policy
-from mlx_tools.tools import Registry, ToolResult, execute
-from mlx_tools.tools.builtin.fetch_url import fetch_url
-from mlx_tools.tools.web.addresses import Address
-from mlx_tools.tools.web.fetch import MAX_REDIRECTS
+from mlx_tools import Policy, builtin_tools
+from mlx_tools.toolbox.fetch_url import fetch_url
+from mlx_tools.toolbox.web.addresses import Address
+from mlx_tools.toolbox.web.fetch import MAX_REDIRECTS
+from mlx_tools.tools import ToolResult, execute
 from tests.tools.web_server import (
     Asked,
     Names,
@@ -52,7 +52,7 @@ def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
 
 def test_what_is_usual_refuses_this_machine() -> None:
     with site(says(PAGE)) as server:
-        usual = Registry.builtin().get("fetch_url")
+        usual = builtin_tools().get("fetch_url")
         for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"):
             for port in (server.port, 8080):
                 url = f"http://{host}:{port}/"

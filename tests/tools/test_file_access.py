@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.policy import Policy, decide
+from mlx_tools.store.private_names import private_part
+from mlx_tools.store.roots import Refused, Root, RootName
 from mlx_tools.tools import Registry, ToolResult, execute
-from mlx_tools.tools.builtin.private_names import private_part
-from mlx_tools.tools.builtin.rooted import Refused, Root, RootName
 
 SECRET = "nobody may read this"
 
@@ -66,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(folder: Path) -> Registry:
-    return Registry.builtin([str(folder)])
+    return builtin_tools([str(folder)])
 
 
 def test_a_file_is_read_as_it_is(files: Registry, folder: Path) -> None:
@@ -179,13 +180,13 @@ def test_what_is_no_regular_file_is_refused_without_waiting(files: Registry, fol
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc here")
 def test_the_kernels_files_are_refused_even_under_a_root_that_holds_them() -> None:
-    files = Registry.builtin(["/"])
+    files = builtin_tools(["/"])
     for path in ("/proc/self/environ", "proc/self/mem", "/dev/zero", "/sys/kernel", "dev/null"):
         assert refusal(files, "read", path)[0] == "not_allowed"
     assert refusal(files, "list", "/proc")[0] == "not_allowed"
     for root in ("/proc", "/proc/self", "/dev", "/sys"):
         with pytest.raises(UsageError, match="kernel"):
-            Registry.builtin([root])
+            builtin_tools([root])
 
 
 @pytest.mark.parametrize(
@@ -248,11 +249,11 @@ def test_other_names_are_not(path: str) -> None:
 
 
 def test_a_private_folder_that_was_named_is_let_in(folder: Path) -> None:
-    files = Registry.builtin([str(folder / ".ssh")])
+    files = builtin_tools([str(folder / ".ssh")])
     assert content(files, "read", "known_hosts") == SECRET
     (folder / ".ssh" / "id_rsa").write_text(SECRET)
     assert refusal(files, "read", "id_rsa")[0] == "not_allowed"
-    assert refusal(Registry.builtin([str(folder / ".git")]), "read", "config")[0] == "not_allowed"
+    assert refusal(builtin_tools([str(folder / ".git")]), "read", "config")[0] == "not_allowed"
 
 
 def test_names_in_another_form_of_unicode_reach_the_private_list() -> None:
@@ -322,11 +323,11 @@ def test_a_root_is_written_with_what_may_be_done(folder: Path) -> None:
     assert RootName.parse("data:ro") == RootName("data", writable=False)
     assert RootName.parse("data:rw") == RootName("data", writable=True)
     assert RootName.parse("a:b") == RootName("a:b", writable=False)
-    assert content(Registry.builtin([f"{folder}:rw"]), "read", "a.txt")
+    assert content(builtin_tools([f"{folder}:rw"]), "read", "a.txt")
 
 
 def test_a_root_stays_the_folder_it_was(folder: Path) -> None:
-    files = Registry.builtin([str(folder)])
+    files = builtin_tools([str(folder)])
     folder.rename(folder.parent / "moved")
     folder.symlink_to(folder.parent / "data-evil")
     assert content(files, "read", "a.txt") == "first\nsecond\n"
@@ -335,7 +336,7 @@ def test_a_root_stays_the_folder_it_was(folder: Path) -> None:
 def test_a_root_may_be_named_through_a_link(folder: Path) -> None:
     link = folder.parent / "link"
     link.symlink_to(folder)
-    files = Registry.builtin([str(link)])
+    files = builtin_tools([str(link)])
     for path in ("a.txt", f"{link}/a.txt", f"{folder}/a.txt"):
         assert content(files, "read", path) == "first\nsecond\n"
 
@@ -346,7 +347,7 @@ def test_several_roots_are_searched_in_order(folder: Path) -> None:
     (other / "a.txt").write_text("other")
     (other / "only.txt").write_text("only")
     (other / "empty").write_text("a file here")
-    files = Registry.builtin([str(folder), f"{other}:rw"])
+    files = builtin_tools([str(folder), f"{other}:rw"])
     assert content(files, "read", "a.txt") == "first\nsecond\n"
     assert content(files, "read", f"{other}/a.txt") == "other"
     assert content(files, "read", "only.txt") == "only"

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools import builtin_tools
+from mlx_tools.controller.direct import call_tool
 from mlx_tools.policy import Policy
+from mlx_tools.store.changes import name_new
+from mlx_tools.store.places import MAX_NEW_FOLDERS, place_of
+from mlx_tools.store.private_names import private_part
+from mlx_tools.store.roots import Root, RootName
+from mlx_tools.toolbox.text_files import MAX_BYTES
 from mlx_tools.tools import Registry
-from mlx_tools.tools.builtin.changing import name_new
-from mlx_tools.tools.builtin.places import MAX_NEW_FOLDERS, place_of
-from mlx_tools.tools.builtin.private_names import private_part
-from mlx_tools.tools.builtin.rooted import Root, RootName
-from mlx_tools.tools.builtin.text_files import MAX_BYTES
 from mlx_tools.tools.context import ToolContext, reset_context, set_context
-from mlx_tools.tools.direct import call_tool
 from mlx_tools.tools.tool import ToolError
 from tests.tools.file_calls import SECRET, done, names, refusal, run, tree
 
@@ -41,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(folder: Path) -> Registry:
-    return Registry.builtin([f"{folder}:rw"])
+    return builtin_tools([f"{folder}:rw"])
 
 
 # --- what they do ---
@@ -108,7 +109,7 @@ def test_a_reader_of_the_old_file_keeps_it(files: Registry, folder: Path) -> Non
 def test_below_a_root_that_is_only_read_nothing_is_written_or_deleted(folder: Path) -> None:
     other = folder.parent / "other"
     other.mkdir()
-    files = Registry.builtin([str(folder), f"{other}:rw"])
+    files = builtin_tools([str(folder), f"{other}:rw"])
     before = tree(folder)
     for path in ("a.txt", str(folder / "a.txt"), "sub/b.txt", f"{folder}/sub/new.txt"):
         for operation in ("write", "delete") if "new" not in path else ("write",):
@@ -122,7 +123,7 @@ def test_below_a_root_that_is_only_read_nothing_is_written_or_deleted(folder: Pa
 
 
 def test_where_no_root_is_writable_a_model_is_not_shown_that_it_could_write(folder: Path) -> None:
-    files = Registry.builtin([str(folder)])
+    files = builtin_tools([str(folder)])
     spec = files.specs()["file_access"]
     assert spec.parameters["properties"]["operation"]["enum"] == ["read", "list"]
     assert "content" not in spec.parameters["properties"]
@@ -155,11 +156,11 @@ def test_where_a_root_is_writable_the_schema_says_what_is_needed(files: Registry
 
 
 def test_a_new_file_may_lie_below_either_kind_of_root(folder: Path) -> None:
-    done(Registry.builtin([str(folder)]), "create", "c/d.txt", "x")
+    done(builtin_tools([str(folder)]), "create", "c/d.txt", "x")
     assert (folder / "c" / "d.txt").read_text() == "x"
     other = folder.parent / "other"
     (other / "both").mkdir(parents=True)
-    files = Registry.builtin([str(folder), f"{other}:rw"])
+    files = builtin_tools([str(folder), f"{other}:rw"])
     for path, where in (
         ("plain.txt", other),  # one that is writable first
         ("sub/x.txt", folder),  # the one that has its folder first
@@ -175,22 +176,22 @@ def test_a_new_file_may_lie_below_either_kind_of_root(folder: Path) -> None:
 
 
 def test_the_innermost_root_decides(folder: Path) -> None:
-    outer_only = Registry.builtin([f"{folder}:rw", str(folder / "sub")])
+    outer_only = builtin_tools([f"{folder}:rw", str(folder / "sub")])
     for path in ("sub/b.txt", str(folder / "sub" / "b.txt"), "b.txt"):
         assert refusal(outer_only, "write", path, "x")[0] == "not_allowed"
         assert refusal(outer_only, "delete", path)[0] == "not_allowed"
     done(outer_only, "write", "a.txt", "x")
-    inner_only = Registry.builtin([str(folder), f"{folder}/sub:rw"])
+    inner_only = builtin_tools([str(folder), f"{folder}/sub:rw"])
     assert refusal(inner_only, "write", "a.txt", "x")[0] == "not_allowed"
     for path in ("sub/b.txt", str(folder / "sub" / "b.txt"), "b.txt"):
         done(inner_only, "write", path, "x")
-    twice = Registry.builtin([str(folder), f"{folder}:rw"])
+    twice = builtin_tools([str(folder), f"{folder}:rw"])
     assert refusal(twice, "write", "a.txt", "y")[0] == "not_allowed"
 
 
 def test_without_a_root_nothing_is_made() -> None:
-    assert "--root" in Registry.builtin().disabled["create_file"]
-    spec = Registry.builtin().all_specs()["create_file"]
+    assert "--root" in builtin_tools().disabled["create_file"]
+    spec = builtin_tools().all_specs()["create_file"]
     assert spec.needs_approval and spec.effects == {"write"}
 
 
@@ -237,7 +238,7 @@ def test_what_is_no_file_of_its_own_is_left_alone(files: Registry, folder: Path)
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc here")
 def test_the_kernels_files_are_not_written() -> None:
-    files = Registry.builtin(["/:rw"])
+    files = builtin_tools(["/:rw"])
     for path in ("/proc/self/comm", "proc/sys/kernel/hostname", "/dev/null", "/sys/x", "dev/x/y"):
         for operation, content in CHANGES:
             assert refusal(files, operation, path, content)[0] == "not_allowed"
@@ -336,7 +337,7 @@ def test_only_what_can_be_read_back_is_written(
 def test_a_folder_that_cannot_be_written_to_is_told(folder: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("the superuser may write anywhere")
-    files = Registry.builtin([f"{folder}:rw"])
+    files = builtin_tools([f"{folder}:rw"])
     (folder / "sub").chmod(0o555)
     try:
         for operation, path in (("write", "sub/b.txt"), ("write", "sub/n"), ("create", "sub/n/m")):
@@ -456,6 +457,6 @@ def test_no_descriptor_is_handed_to_another_program(folder: Path) -> None:
         return done.stdout
 
     before = seen()
-    files = Registry.builtin([f"{folder}:rw"])
+    files = builtin_tools([f"{folder}:rw"])
     done(files, "create", "x/y", "x")
     assert seen() == before

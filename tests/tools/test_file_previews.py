@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools import builtin_tools
+from mlx_tools.toolbox.unified import MAX_CHARS, MAX_LINES, unified_diff
 from mlx_tools.tools import Registry
-from mlx_tools.tools.builtin.unified import MAX_CHARS, MAX_LINES, unified_diff
 from mlx_tools.tools.tool import Preview, ToolError
 from tests.tools.file_calls import done, preview, refusal, tree
 
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(folder: Path) -> Registry:
-    return Registry.builtin([f"{folder}:rw"])
+    return builtin_tools([f"{folder}:rw"])
 
 
 def shown(files: Registry, operation: str, path: str, content: str | None = None) -> Preview:
@@ -95,7 +96,7 @@ def test_reading_has_nothing_to_tell(files: Registry) -> None:
 
 
 def test_with_several_roots_it_is_told_where(folder: Path) -> None:
-    files = Registry.builtin([str(folder), f"{folder}/sub:rw"])
+    files = builtin_tools([str(folder), f"{folder}/sub:rw"])
     for operation in ("write", "create"):
         told = shown(files, operation, "n.txt", "x")
         assert f"+++ {folder}/sub/n.txt\n" in told.text

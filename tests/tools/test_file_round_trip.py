@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mlx_tools import builtin_tools
+from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded
 from mlx_tools.tools import Registry
-from mlx_tools.tools.builtin.text_files import MAX_BYTES, decoded, encoded
 from mlx_tools.tools.tool import Tool, ToolError
 from tests.tools.file_calls import names, quick_folder
 
@@ -45,7 +46,7 @@ ANY = st.one_of(
 @given(text=ANY)
 @settings(max_examples=300, suppress_health_check=FIXTURE)
 def test_a_text_is_read_back_as_it_was_written(folder: Path, text: str) -> None:
-    files = Registry.builtin([f"{folder}:rw"])
+    files = builtin_tools([f"{folder}:rw"])
     (folder / "a.txt").write_text("old")
     allowed = "\0" not in text and not text.startswith("\ufeff")
     allowed = allowed and not any("\ud800" <= c <= "\udfff" for c in text)
@@ -89,7 +90,7 @@ def naughty() -> list[str]:
 
 @pytest.mark.skipif(SUITES is None, reason="MLX_TOOLS_SUITES is not set")
 def test_naughty_strings_are_contents_like_any_other(folder: Path) -> None:
-    files = Registry.builtin([f"{folder}:rw"])
+    files = builtin_tools([f"{folder}:rw"])
     refused = []
     for text in naughty():
         (folder / "a.txt").write_text("old")
@@ -109,7 +110,7 @@ def test_naughty_strings_are_contents_like_any_other(folder: Path) -> None:
 def test_naughty_strings_as_names_make_that_file_or_are_refused(folder: Path) -> None:
     base = folder / "data"
     base.mkdir()
-    files = Registry.builtin([f"{base}:rw"])
+    files = builtin_tools([f"{base}:rw"])
     made = 0
     for name in naughty():
         before = {path for path in folder.rglob("*") if path.is_file()}

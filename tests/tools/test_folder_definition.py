@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import ALL_EFFECTS
-from mlx_tools.tools.folder import files
+from mlx_tools.messages import ALL_EFFECTS
+from mlx_tools.tools.folder import contents
 from mlx_tools.tools.folder.definition import folders_in, read_folder
 from tests.tools.tool_folders import make_folder
 
@@ -259,19 +259,19 @@ def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
 def test_a_folder_has_a_size(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     with (folder / "large").open("wb") as file:
-        file.truncate(files.MAX_BYTES + 1)
+        file.truncate(contents.MAX_BYTES + 1)
     with pytest.raises(ToolDefinitionError, match="at most 20000000 bytes"):
         read_folder(folder)
     (folder / "large").unlink()
-    deep = folder.joinpath(*["d"] * (files.MAX_DEPTH + 1))
+    deep = folder.joinpath(*["d"] * (contents.MAX_DEPTH + 1))
     deep.mkdir(parents=True)
     with pytest.raises(ToolDefinitionError, match="folders deep"):
         read_folder(folder)
     rmtree(folder / "d")
     (folder / "many").mkdir()
-    for number in range(files.MAX_FILES - 3):
+    for number in range(contents.MAX_FILES - 3):
         (folder / "many" / str(number)).touch()
-    assert len(read_folder(folder).contents) == files.MAX_FILES
+    assert len(read_folder(folder).contents) == contents.MAX_FILES
     (folder / "one more").touch()
     with pytest.raises(ToolDefinitionError, match="more than 1000 files"):
         read_folder(folder)

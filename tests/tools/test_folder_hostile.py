@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.messages import ALIASES
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
-from mlx_tools.spec import ALIASES
-from mlx_tools.tools import Progress, Registry, ToolResult, execute, load_tool
+from mlx_tools.tools import Progress, ToolResult, execute, load_tool
+from mlx_tools.tools.folder.collection import Shelf
 from mlx_tools.tools.folder.definition import read_folder
-from mlx_tools.tools.folder.shelf import Shelf
 from tests.tools.tool_folders import make_folder
 
 
@@ -101,7 +102,7 @@ NAMES = sorted({*ALIASES, *(name for preset in PRESETS.values() for name in pres
 def test_no_folder_takes_a_name_that_a_preset_grants(tmp_path: Path, name: str) -> None:
     shelf = Shelf(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
     shelf.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
-    made = Registry.builtin().with_folder(shelf)
+    made = builtin_tools().with_folder(shelf)
     assert "there is a tool" in made.disabled[f"plugin:folder/{name}"]
     check_presets(made.all_specs())
     spec = load_tool(shelf.folder / name).spec
@@ -113,7 +114,7 @@ def test_no_folder_takes_a_name_that_a_preset_grants(tmp_path: Path, name: str) 
 def test_no_name_grants_a_folder_anything(tmp_path: Path, name: str) -> None:
     shelf = Shelf(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
     shelf.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
-    made = Registry.builtin().with_folder(shelf)
+    made = builtin_tools().with_folder(shelf)
     check_presets(made.all_specs())
     for preset in PRESETS:
         why = made.lacks(name, Policy(preset=preset))

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools import builtin_tools
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Registry, ToolResult, execute
-from mlx_tools.tools.builtin.xml_lines import MAX_CHARS, MAX_DEPTH, pretty
+from mlx_tools.toolbox.xml_lines import MAX_CHARS, MAX_DEPTH, pretty
+from mlx_tools.tools import ToolResult, execute
 
 
 def formatted(text: str) -> ToolResult:
-    tool = Registry.builtin().get("format_xml")
+    tool = builtin_tools().get("format_xml")
     return asyncio.run(execute(tool, {"content": text}, timeout=30))
 
 
@@ -122,11 +123,11 @@ def test_work_is_linear_in_the_text() -> None:
 
 
 def test_presets_of_files_hold_it_and_it_only_reads() -> None:
-    spec = Registry.builtin().specs()["format_xml"]
+    spec = builtin_tools().specs()["format_xml"]
     assert spec.effects == {"read"}
     names = {"readonly_basic": False, "readonly_files": True, "workspace": True}
     for preset, held in names.items():
-        assert (Registry.builtin().lacks("format_xml", Policy(preset=preset)) is None) == held
+        assert (builtin_tools().lacks("format_xml", Policy(preset=preset)) is None) == held
 
 
 TEXT = st.text(

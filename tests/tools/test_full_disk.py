@@ -18,7 +18,7 @@ CALLS = """
 import asyncio, json, os, resource, sys
 from mlx_tools.tools import Registry, execute
 
-files = Registry.builtin([sys.argv[1] + ":rw"])
+files = builtin_tools([sys.argv[1] + ":rw"])
 
 def call(name, **arguments):
     return asyncio.run(execute(files.get(name), arguments, timeout=60))

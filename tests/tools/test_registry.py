@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
-from mlx_tools.schedule import JobStore
-from mlx_tools.spec import ToolSpec
+from mlx_tools.toolbox.schedule import JobStore
+from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import Registry, Tool, tool
-from mlx_tools.tools.builtin.schedule_task import Jobs
 from mlx_tools.tools.entry_points import Offer
 
 
@@ -70,7 +71,7 @@ def offering(*offers: tuple[str, str, Any]) -> Registry:
         return load
 
     listed = [Offer(package, name, loader(value)) for package, name, value in offers]
-    return Registry.builtin().with_entry_points(lambda: listed)
+    return builtin_tools().with_entry_points(lambda: listed)
 
 
 def test_the_callers_tools_are_there_in_order() -> None:
@@ -115,7 +116,7 @@ def test_an_unknown_name_is_answered_with_a_close_one() -> None:
 
 
 def test_the_built_in_tools_without_a_folder() -> None:
-    registry = Registry.builtin()
+    registry = builtin_tools()
     assert usable(registry) == USABLE
     assert list(registry.all_specs()) == EVERY
     for name in ("file_access", "create_file"):
@@ -130,7 +131,7 @@ def test_the_built_in_tools_without_a_folder() -> None:
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
     store = JobStore(tmp_path / "schedule.sqlite", b"secret")
-    registry = Registry.builtin([str(tmp_path)], notes=tmp_path / "notes", jobs=Jobs(store=store))
+    registry = builtin_tools([str(tmp_path)], notes=tmp_path / "notes", jobs=Jobs(store=store))
     late = {"run_command", "web_search", *KNOWLEDGE}  # where there is no sandbox, or not the extra
     assert set(EVERY) - late <= set(registry.specs())
     assert set(registry.disabled) <= late
@@ -139,12 +140,12 @@ def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ["", ":rw", "/nowhere/at/all", "\0", __file__])
 def test_a_root_that_is_no_folder_is_the_callers_fault(root: str) -> None:
     with pytest.raises(UsageError, match="root"):
-        Registry.builtin([root])
+        builtin_tools([root])
 
 
 def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
     off = {"clock": "not wanted", "fore*": "by a glob", "plugin:w": "the whole plugin"}
-    registry = Registry.builtin(switched_off=off)
+    registry = builtin_tools(switched_off=off)
     registry.add(forecast)
     registry.add(rename.of_plugin("w"))
     assert usable(registry) == [name for name in USABLE if name != "clock"]
@@ -179,7 +180,7 @@ def test_nothing_is_loaded_before_it_is_needed() -> None:
         loaded.append("looked")
         return [Offer("one", "t", lambda: loaded.append("imported") or forecast)]
 
-    registry = Registry.builtin().with_entry_points(find)
+    registry = builtin_tools().with_entry_points(find)
     registry.get("calculator")
     assert loaded == []
     registry.specs()
@@ -282,7 +283,7 @@ def test_metadata_that_cannot_be_read_costs_no_other_tool() -> None:
     def find() -> list[Offer]:
         raise OSError("unreadable")
 
-    registry = Registry.builtin().with_entry_points(find)
+    registry = builtin_tools().with_entry_points(find)
     assert "calculator" in registry.specs()
     assert "unreadable" in registry.disabled["plugin:any/entry_points"]
 
@@ -291,7 +292,7 @@ INSTALLED = """
 import json
 from mlx_tools.tools import Registry
 
-registry = Registry.builtin().with_entry_points()
+registry = builtin_tools().with_entry_points()
 plugins = {name: spec.plugin for name, spec in registry.specs().items()}
 print(json.dumps([plugins, dict(registry.disabled)]))
 """
@@ -355,13 +356,13 @@ def test_a_description_is_all_that_is_known_as_json() -> None:
     assert found["parameters"] == forecast.spec.parameters
     assert found["effects"] == ["read"]
     assert found["private"] is False
-    assert Registry.builtin().describe("file_access")["private"] is True
+    assert builtin_tools().describe("file_access")["private"] is True
 
 
 def test_the_words_of_the_built_in_tools_have_examples() -> None:
     from jsonschema import Draft202012Validator
 
-    for spec in Registry.builtin().all_specs().values():
+    for spec in builtin_tools().all_specs().values():
         Draft202012Validator.check_schema(spec.parameters)
         properties: Mapping[str, Any] = spec.parameters["properties"]
         for schema in properties.values():

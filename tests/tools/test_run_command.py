@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy, decide
-from mlx_tools.tools import Registry, execute
-from mlx_tools.tools.builtin.rooted import Root, RootName
-from mlx_tools.tools.builtin.run_command import run_command
-from mlx_tools.tools.command.sandbox import NoSandbox, Sandbox
+from mlx_tools.store.roots import Root, RootName
+from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox
+from mlx_tools.toolbox.run_command import run_command
+from mlx_tools.tools import execute
 from mlx_tools.tools.tool import Callee, Tool
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
@@ -60,17 +61,17 @@ def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(folder: Path) -> 
 
 
 def test_without_a_root_it_is_disabled() -> None:
-    registry = Registry.builtin()
+    registry = builtin_tools()
     assert "--root" in registry.disabled["run_command"]
     assert "run_command" not in registry.specs()
 
 
 def test_the_whole_system_is_no_root() -> None:
-    assert "whole system" in Registry.builtin(["/"]).disabled["run_command"]
+    assert "whole system" in builtin_tools(["/"]).disabled["run_command"]
 
 
 def test_disabled_and_not_permitted_are_told_apart() -> None:
-    rows = {row["name"]: row for row in Registry.builtin().listing(Policy(allow=["clock"]))}
+    rows = {row["name"]: row for row in builtin_tools().listing(Policy(allow=["clock"]))}
     assert rows["run_command"]["disabled_reason"]
     assert rows["calculator"]["enabled"] and not rows["calculator"]["permitted"]
 
@@ -78,11 +79,11 @@ def test_disabled_and_not_permitted_are_told_apart() -> None:
 @pytest.mark.parametrize("name", ["", "/bin/sh", "../sh", "-x", ".sh", "a\0b", "a\nb"])
 def test_a_further_program_is_named_by_its_name_alone(name: str) -> None:
     with pytest.raises(UsageError, match=r"tools\.commands"):
-        Registry.builtin(commands=[name])
+        builtin_tools(commands=[name])
 
 
 def test_every_call_is_asked_about_and_a_dry_run_runs_none() -> None:
-    spec = Registry.builtin().all_specs()["run_command"]
+    spec = builtin_tools().all_specs()["run_command"]
     call = {"program": "ls", "arguments": []}
     assert spec.possible_effects == {"read", "write", "execute"}
     allowed = Policy(allow=["run_command"])

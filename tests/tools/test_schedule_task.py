@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from mlx_tools import Controller
-from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, decide
-from mlx_tools.schedule import JobStore
-from mlx_tools.spec import ToolSpec
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.toolbox.schedule import JobStore
+from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
 from mlx_tools.tools import preview_of
-from mlx_tools.tools.builtin.schedule_task import Jobs, schedule_task
 from mlx_tools.tools.executor import ToolResult, execute
 
 START = datetime(2026, 3, 4, 23, 30, tzinfo=UTC)

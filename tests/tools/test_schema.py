@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.tools.schema import check_parameters, walk
+from mlx_tools.schema.resolve import check_parameters, walk
 
 
 def object_of(**properties: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import ALL_EFFECTS
+from mlx_tools.messages import ALL_EFFECTS
 from mlx_tools.tools import EffectsBy, InvalidArguments, Registry, Tool, ToolContext, tool
 
 if typing.TYPE_CHECKING:
@@ -717,7 +717,7 @@ def test_declaring_a_tool_loads_no_pydantic() -> None:
         "def area(width: float) -> float:\n"
         "    '''Area.'''\n"
         "    return width\n"
-        "Registry.builtin().specs()\n"
+        "builtin_tools().specs()\n"
         "print('pydantic' in sys.modules, 'jsonschema' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_tools.controller.direct import call_tool
+from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import Finder, signature
-from mlx_tools.spec import Effects, ToolSpec
 from mlx_tools.tools import Registry, Tool, execute
-from mlx_tools.tools.builtin.tool_search import find_tools
-from mlx_tools.tools.direct import call_tool
+from mlx_tools.tools.tool_search import find_tools
 
 READ: Effects = frozenset({"read"})
 ALL = Policy(allow=["*"])

@@ -14,15 +14,16 @@ from threading import Thread
 
 import pytest
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, execute, load_tool
-from mlx_tools.tools.builtin.tool_search import find_tools
 from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools.folder.collection import Shelf, exposed_by
 from mlx_tools.tools.folder.definition import read_folder
-from mlx_tools.tools.folder.record import Said, change_record, read_record
-from mlx_tools.tools.folder.shelf import Shelf, exposed_by
 from mlx_tools.tools.folder.template import write_template
+from mlx_tools.tools.folder.trust import FolderRecord, change_record, read_record
+from mlx_tools.tools.tool_search import find_tools
 from tests.tools.tool_folders import ECHO, make_folder
 
 
@@ -32,7 +33,7 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 def registry(shelf: Shelf) -> Registry:
-    return Registry.builtin().with_folder(shelf)
+    return builtin_tools().with_folder(shelf)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -173,7 +174,7 @@ def test_no_tool_takes_the_name_of_another(tmp_path: Path, shelf: Shelf) -> None
 
 def test_no_package_can_pass_for_the_folder(tmp_path: Path) -> None:
     offers = [Offer("folder", "t", lambda: load_tool(make_folder(tmp_path)))]
-    made = Registry.builtin().with_entry_points(lambda: offers)
+    made = builtin_tools().with_entry_points(lambda: offers)
     assert "cannot name a plugin" in made.disabled["plugin:folder/t"]
 
 
@@ -217,7 +218,7 @@ def test_removing_deletes_the_folder_and_forgets(tmp_path: Path, shelf: Shelf) -
     shelf.switch("echo", False)
     shelf.remove("echo")
     assert not (shelf.folder / "echo").exists()
-    assert shelf.said() == Said()
+    assert shelf.said() == FolderRecord()
     make_folder(shelf.folder)
     assert "nobody has said" in (why(shelf) or "")
 
@@ -316,7 +317,7 @@ def test_two_who_change_the_record_at_once_lose_nothing(tmp_path: Path) -> None:
 
     def switch(start: int) -> None:
         for number in range(start, start + 20):
-            change_record(path, partial(Said.switching, name=f"t{number}", on=False))
+            change_record(path, partial(FolderRecord.switching, name=f"t{number}", on=False))
 
     threads = [Thread(target=switch, args=(start,)) for start in (0, 100, 200)]
     for thread in threads:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.tools import Registry
+from mlx_tools import builtin_tools
 from mlx_tools.tools.tool import Tool, ToolError
 from tests.tools.file_calls import SECRET, quick_folder, tree
 from tests.tools.hostile_paths import hostile_paths, hostile_tree
@@ -40,7 +40,7 @@ def test_there_are_more_than_a_thousand_different_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["rw", "ro"])
 def test_no_path_touches_anything_outside_its_root(place: Path, operation: str, mode: str) -> None:
     root = hostile_tree(place)
-    files = Registry.builtin([f"{root}:{mode}"])
+    files = builtin_tools([f"{root}:{mode}"])
     tool = files.get("create_file" if operation == "create" else "file_access")
     assert isinstance(tool, Tool)
     before, elsewhere = outside(root), [Path("/etc"), Path.home(), Path.cwd()]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import Style
+from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol import (
     ReadingRules,
     forcing_prefix,
@@ -22,15 +23,13 @@ from mlx_tools.protocol import (
     write_answer,
     write_call,
 )
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools import Registry
+from mlx_tools.protocol.grammar import turn_grammar
 from mlx_tools.tools.exports import to_gbnf
-from mlx_tools.tools.grammar import turn_grammar
 from tests.decoding.schemas import tools
 from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
-BUILTIN = Registry.builtin().all_specs()
+BUILTIN = builtin_tools().all_specs()
 
 
 @functools.cache

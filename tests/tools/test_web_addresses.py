@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mlx_tools.toolbox.web.addresses import not_public
+from mlx_tools.toolbox.web.lookup import Gate, system_resolve
+from mlx_tools.toolbox.web.urls import UrlRefused, read_url
 from mlx_tools.tools import ToolError
-from mlx_tools.tools.web.addresses import not_public
-from mlx_tools.tools.web.gate import Gate, system_resolve
-from mlx_tools.tools.web.urls import Refused, read_url
 from tests.tools.address_spellings import (
     FORBIDDEN_V4,
     FORBIDDEN_V6,
@@ -34,7 +34,7 @@ def admitted(url: str) -> list[str]:
     """The addresses that would be asked for a URL; none where it is refused."""
     try:
         return asyncio.run(Gate(resolve=as_the_system_reads_it).admit(read_url(url)))
-    except (Refused, ToolError):
+    except (UrlRefused, ToolError):
         return []
 
 
@@ -62,7 +62,7 @@ def test_a_name_that_leads_to_a_forbidden_address_is_not_asked(
     async def resolve(host: str, port: int) -> Sequence[str]:
         return ["93.184.215.14", str(address)]
 
-    with pytest.raises(Refused, match="not out on the internet"):
+    with pytest.raises(UrlRefused, match="not out on the internet"):
         asyncio.run(Gate(resolve=resolve).admit(read_url("https://site.example.org/")))
 
 
@@ -122,5 +122,5 @@ def test_at_most_four_addresses_of_a_host_are_tried_and_all_of_them_checked() ->
     target = read_url("https://site.org/")
     assert asyncio.run(Gate(resolve=resolve).admit(target)) == many[:4]
     many.append("10.0.0.1")
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRefused):
         asyncio.run(Gate(resolve=resolve).admit(target))

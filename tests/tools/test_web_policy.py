@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Policy, Registry
+from mlx_tools import Controller, Policy, Registry, builtin_tools
+from mlx_tools.controller.direct import call_tool
 from mlx_tools.policy.presets import PRESETS
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools.builtin.fetch_url import fetch_url
-from mlx_tools.tools.builtin.web_search import web_search
-from mlx_tools.tools.direct import call_tool
+from mlx_tools.toolbox.fetch_url import fetch_url
+from mlx_tools.toolbox.web_search import web_search
 from tests.tools.web_server import fetching, says, site
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -47,7 +47,7 @@ if way == "run":
     policy = Policy(allow=["*"], local_only=True)
     sys.addaudithook(watch)
     free = RunSettings(strategy="free")
-    outcome = Controller(backend, Registry.builtin(), policy, settings=free).run_sync("Look.")
+    outcome = Controller(backend, builtin_tools(), policy, settings=free).run_sync("Look.")
     (made,) = outcome.calls
     assert (made.status, made.error_code) == ("denied", "not_allowed"), made
 else:
@@ -92,7 +92,7 @@ def test_no_preset_grants_the_network() -> None:
 
 
 def test_both_tools_read_and_use_the_network() -> None:
-    specs = Registry.builtin().all_specs()
+    specs = builtin_tools().all_specs()
     for name in ("fetch_url", "web_search"):
         assert specs[name].effects == {"read", "network"}
 

@@ -14,10 +14,10 @@ import pytest
 from mlx_tools import Controller, Policy, Registry
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.toolbox.web.search_engines import ENGINES, EngineSearch, Search, hits_of
+from mlx_tools.toolbox.web.worker import Bounds, WorkerFailed
+from mlx_tools.toolbox.web_search import web_search
 from mlx_tools.tools import ToolError, ToolResult, execute
-from mlx_tools.tools.builtin.web_search import web_search
-from mlx_tools.tools.web.search import ENGINES, EngineSearch, Search, hits_of
-from mlx_tools.tools.web.worker import Bounds, Ended
 
 HITS = [
     {"url": "https://a.org/x", "title": "First", "text": "one two"},
@@ -135,7 +135,12 @@ def test_the_next_engine_hears_of_a_query_only_where_those_before_found_nothing(
     search, asked = engines("duckduckgo", "brave", duckduckgo={"hits": HITS}, brave={"hits": []})
     assert asyncio.run(search("q", 5, 10)) == HITS
     assert asked == ["duckduckgo"]
-    failures: list[Answer] = [{"hits": []}, {"error": "no"}, Ended(beyond=True), {"hits": "x"}]
+    failures: list[Answer] = [
+        {"hits": []},
+        {"error": "no"},
+        WorkerFailed(beyond=True),
+        {"hits": "x"},
+    ]
     for failure in failures:
         search, asked = engines("duckduckgo", "brave", duckduckgo=failure, brave={"hits": HITS})
         assert asyncio.run(search("q", 5, 10)) == HITS
@@ -156,7 +161,9 @@ def test_engines_that_fail_alike_are_told_of_together_and_in_plain_words() -> No
 
 
 def test_that_no_engine_answered_is_an_error_and_that_none_found_anything_is_not() -> None:
-    search, _ = engines("brave", "mojeek", brave={"error": "blocked"}, mojeek=Ended(beyond=True))
+    search, _ = engines(
+        "brave", "mojeek", brave={"error": "blocked"}, mojeek=WorkerFailed(beyond=True)
+    )
     with pytest.raises(ToolError, match="brave: blocked; mojeek: too slow"):
         asyncio.run(search("q", 5, 10))
     search, _ = engines("brave", "mojeek", brave={"error": "blocked"}, mojeek={"hits": []})
@@ -185,7 +192,7 @@ for name, content in {
 }.items():
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(content)
-runpy.run_module("mlx_tools.foreign.search_script", run_name="__main__")
+runpy.run_module("mlx_tools.process.search_script", run_name="__main__")
 """
 
 
@@ -221,7 +228,7 @@ import sys
 sys.modules["ddgs"] = None
 from mlx_tools import Policy, Registry
 
-registry = Registry.builtin()
+registry = builtin_tools()
 assert "pip install 'mlx-tools[web]'" in registry.disabled["web_search"]
 assert "fetch_url" not in registry.disabled
 assert "disabled" in registry.lacks("web_search", Policy(allow=["*"]))

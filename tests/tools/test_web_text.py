@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.foreign.readable import readable
+from mlx_tools.process.html_text import readable
+from mlx_tools.toolbox.web.media import is_html, media_of, text_of
 from mlx_tools.tools import ToolError
-from mlx_tools.tools.web.media import is_html, media_of, text_of
 from tests.tools.web_server import fetched, fetching, refusal, says, site, text
 
 URL = "https://site.org/dir/page?x=1"

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.tools.web.gate import Gate
-from mlx_tools.tools.web.urls import MAX_CHARS, Refused, is_within, joined, read_domain, read_url
+from mlx_tools.toolbox.web.lookup import Gate
+from mlx_tools.toolbox.web.urls import (
+    MAX_CHARS,
+    UrlRefused,
+    is_within,
+    joined,
+    read_domain,
+    read_url,
+)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +101,7 @@ def test_a_url_has_one_spelling(text: str, url: str) -> None:
     ],
 )
 def test_what_could_be_read_in_two_ways_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(UrlRefused, match=why):
         read_url(text)
 
 
@@ -102,7 +109,7 @@ def test_what_could_be_read_in_two_ways_is_refused(text: str, why: str) -> None:
 def test_a_url_that_is_read_is_read_the_same_again(text: str) -> None:
     try:
         target = read_url(text)
-    except Refused:
+    except UrlRefused:
         return
     assert target.url.isascii() and target.url.isprintable() and " " not in target.url
     assert read_url(target.url) == target
@@ -136,7 +143,7 @@ def test_a_place_is_seen_from_where_it_was_named(place: str, url: str) -> None:
     ],
 )
 def test_a_place_that_is_no_url_is_refused(place: str) -> None:
-    with pytest.raises(Refused, match=r"^(example\.org|the server) leads on to"):
+    with pytest.raises(UrlRefused, match=r"^(example\.org|the server) leads on to"):
         joined(read_url("https://example.org/x/a"), place)
 
 
@@ -151,7 +158,7 @@ def test_a_domain_means_itself_and_what_is_below_it() -> None:
     "text", ["", "a b.org", "https://a.org", "a.org/x", "u@a.org", "a.org:80", "x"]
 )
 def test_what_is_no_domain_is_refused(text: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRefused):
         read_domain(text)
 
 
@@ -159,10 +166,10 @@ def test_only_some_ports_are_asked_and_only_some_domains() -> None:
     for port in (80, 443, 8080, 8443):
         Gate().check(read_url(f"http://example.org:{port}/"))
     for port in (22, 25, 81, 3306, 6379, 11434, 65535):
-        with pytest.raises(Refused, match=f"port {port}"):
+        with pytest.raises(UrlRefused, match=f"port {port}"):
             Gate().check(read_url(f"http://example.org:{port}/"))
     gate = Gate(domains=("example.org",), blocked=("bad.example.org",))
     gate.check(read_url("https://docs.example.org/"))
     for host, why in (("other.org", "web.domains"), ("a.bad.example.org", "web.blocked_domains")):
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(UrlRefused, match=why):
             gate.check(read_url(f"https://{host}/"))

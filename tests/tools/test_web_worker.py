@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.toolbox.web.body import Body
+from mlx_tools.toolbox.web.fetch import FetchedPage
+from mlx_tools.toolbox.web.media import Media
+from mlx_tools.toolbox.web.page import told_of
+from mlx_tools.toolbox.web.urls import read_url
+from mlx_tools.toolbox.web.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError
-from mlx_tools.tools.web.body import Body
-from mlx_tools.tools.web.fetch import Page
-from mlx_tools.tools.web.media import Media
-from mlx_tools.tools.web.page import told_of
-from mlx_tools.tools.web.urls import read_url
-from mlx_tools.tools.web.worker import Bounds, Ended, ask_script
 
 SLOW = "<" * 5_000_000
 """Takes the reader minutes: what does not end it hangs."""
@@ -54,7 +54,7 @@ def test_a_page_is_read_and_the_process_is_gone() -> None:
 )
 def test_a_process_that_goes_beyond_its_bounds_is_ended(bounds: Bounds) -> None:
     page = SLOW if bounds.most > 10 and bounds.memory_mb > 60 else "<p>x" * 100_000
-    with pytest.raises(Ended) as caught:
+    with pytest.raises(WorkerFailed) as caught:
         asked(page, bounds)
     assert caught.value.beyond
     assert no_child_is_left()
@@ -75,7 +75,7 @@ def test_a_process_nobody_waits_for_is_ended() -> None:
 
 
 def test_a_process_that_breaks_is_told_from_one_that_is_ended() -> None:
-    with pytest.raises(Ended) as caught:
+    with pytest.raises(WorkerFailed) as caught:
         asked("x", script="no_such_script")
     assert not caught.value.beyond
 
@@ -125,6 +125,8 @@ def test_a_missing_package_is_said() -> None:
 
 
 def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:
-    page = Page(read_url("https://example.org/"), Media("", "html", ""), Body(SLOW.encode(), False))
+    page = FetchedPage(
+        read_url("https://example.org/"), Media("", "html", ""), Body(SLOW.encode(), False)
+    )
     with pytest.raises(ToolError, match="too much time or memory: https://example"):
         asyncio.run(told_of(page, 0.5))

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools.toolbox.fetch_url import fetch_url
+from mlx_tools.toolbox.web.addresses import Address
+from mlx_tools.toolbox.web.fetch import Fetcher
+from mlx_tools.toolbox.web.lookup import Gate
+from mlx_tools.toolbox.web.request import Wire
 from mlx_tools.tools import ToolResult, execute
-from mlx_tools.tools.builtin.fetch_url import fetch_url
-from mlx_tools.tools.web.addresses import Address
-from mlx_tools.tools.web.fetch import Fetcher
-from mlx_tools.tools.web.gate import Gate
-from mlx_tools.tools.web.hop import Wire
 
 HTML = "text/html; charset=utf-8"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import ToolSpec
-from mlx_tools.tools.schema import check_parameters
+from mlx_tools.messages import ToolSpec
+from mlx_tools.schema.resolve import check_parameters
 
 CONFIG: Final = "config.json"
 DEFINITION: Final = "tool_definition.json"

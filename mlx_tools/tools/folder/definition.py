@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.spec import ToolSpec
+from mlx_tools.messages import ToolSpec
 from mlx_tools.tools.declaration import check_declared
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.folder.code import check_code, missing_packages
+from mlx_tools.tools.folder.contents import File, digest_of, read_files
 from mlx_tools.tools.folder.declared import CONFIG, DEFINITION, configuration, definition
-from mlx_tools.tools.folder.files import File, digest_of, read_files
 
 EXECUTE: Final = "execute.py"
 

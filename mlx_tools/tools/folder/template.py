@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from mlx_tools import data
 from mlx_tools.errors import UsageError
-from mlx_tools.spec import ALIASES, TOOL_NAME
-from mlx_tools.tools.folder.shelf import check_folder_name
+from mlx_tools.messages import ALIASES, TOOL_NAME
+from mlx_tools.paths import read_data
+from mlx_tools.tools.folder.collection import check_folder_name
 
 _FILES: Final = {
     "config.json": "config.json",
@@ -50,6 +50,6 @@ def write_template(folder: Path, name: str) -> Path:
 
 def _write(made: Path) -> None:
     for file, source in _FILES.items():
-        text = data.read_data(f"prompts/new-tool/{source}").replace("{{name}}", made.name)
+        text = read_data(f"prompts/new-tool/{source}").replace("{{name}}", made.name)
         file = file.format(name=re.sub(r"\W", "_", made.name))
         (made / file).write_text(text, encoding="utf-8")

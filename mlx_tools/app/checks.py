@@ -1,0 +1,301 @@
+"""What stands behind ``mlx-tools doctor``: each check is a value, and none of them raises.
+
+A check asks one thing of the server, of the model's files or of this machine. ``warn`` is a thing
+that works and could be better, ``fail`` one that stops a run, ``skip`` one that cannot be told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast
+
+from mlx_tools.backends.capabilities import (
+    has_logprobs,
+    honours_stop,
+    obeys_grammar,
+    reports_cache,
+    single_tokens,
+)
+from mlx_tools.backends.choose import Chosen
+from mlx_tools.backends.completions import CompletionsBackend
+from mlx_tools.backends.health import Health
+from mlx_tools.backends.interface import Backend, CompletionRequest
+from mlx_tools.backends.local import LocalBackend
+from mlx_tools.backends.models.files import ModelFiles
+from mlx_tools.backends.server import ServerBackend
+from mlx_tools.backends.server_process import find_openblas
+from mlx_tools.backends.verdicts import DEFAULT_STYLE, FoundVerdict, StrategyChoice, StyleChoice
+from mlx_tools.errors import MlxToolsError
+from mlx_tools.paths import private_dir
+from mlx_tools.prompt import ChatFormat
+from mlx_tools.store.prompt_files import words_digest
+
+Status = Literal["ok", "warn", "fail", "skip"]
+
+Finding = tuple[Status, str, str]
+"""Status, detail and hint of a check."""
+
+T = TypeVar("T")
+
+TOKENS_ASKED: Final = 8
+"""How many control tokens are tried: each takes a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. ``hint`` says what to do, empty where there is nothing to do."""
+
+    name: str
+    status: Status
+    detail: str
+    hint: str = ""
+
+
+async def check_all(
+    chosen: Chosen,
+    *,
+    sessions: Path,
+    chat_format: str = "",
+    control_tokens: Sequence[str] = (),
+    native: Check | None = None,
+) -> list[Check]:
+    """Every check of a backend that was chosen, in the order they are shown.
+
+    ``chat_format`` says in words which one is used and where it comes from; ``control_tokens`` are
+    its own, tried on the server; ``native`` is what `check_native_tools` says of it. ``sessions``
+    is the folder that transcripts are written to. A server of our own is started, and left running;
+    a model in this process is loaded.
+    """
+    if isinstance(chosen.backend, LocalBackend):
+        checks = await check_local(chosen.backend)
+        checks += [check_model(chosen), check_chat_format(chosen.files, chat_format)]
+        checks += [native] if native is not None else []
+        return [*checks, check_folder("transcripts", sessions)]
+    server, client = await check_server(chosen.backend)
+    checks = [server, check_model(chosen), check_chat_format(chosen.files, chat_format)]
+    if client is not None:
+        checks.append(await check_completion(client))
+        checks.append(await check_control_tokens(client, control_tokens))
+        checks += await check_abilities(client)
+    checks += [native] if native is not None else []
+    health = chosen.health if client is None else await client.health()
+    checks.append(check_origins(health, own=isinstance(chosen.backend, ServerBackend)))
+    checks.append(check_openblas())
+    checks.append(check_folder("transcripts", sessions))
+    return checks
+
+
+async def check_server(
+    backend: CompletionsBackend | ServerBackend,
+) -> tuple[Check, CompletionsBackend | None]:
+    """Whether the server answers; and its client, None where it does not."""
+    try:
+        client = await backend.connected() if isinstance(backend, ServerBackend) else backend
+    except MlxToolsError as error:
+        return Check("server", "fail", error.message, error.hint or ""), None
+    health = await client.health()
+    dead = health.as_error(str(client.address))
+    if dead is not None:
+        return Check("server", "fail", dead.message, dead.hint or ""), None
+    if health.status in ("unreachable", "loading"):
+        return Check("server", "fail", health.detail, "start it, or wait until it is ready"), None
+    return Check("server", "ok", f"{client.address} answers ({health.detail})"), client
+
+
+async def check_local(backend: LocalBackend) -> list[Check]:
+    """Whether a model in this process loads and completes text, and what it can do."""
+    try:
+        await backend.start()
+    except MlxToolsError as error:
+        return [Check("loading", "fail", error.message, error.hint or "")]
+    found = [Check("loading", "ok", f"{backend.model.name} is loaded into this process")]
+    found.append(await check_completion(backend))
+    found += [Check("OpenBLAS", "warn", line) for line in backend.notes]
+    return [*found, Check("grammar", "ok", "offered, by llguidance")]
+
+
+async def check_completion(client: Backend) -> Check:
+    """Whether the server completes text as a run needs it: streamed, one token."""
+    request = CompletionRequest(prompt="1, 2,", max_tokens=1, timeout=60)
+    try:
+        async with aclosing(cast(Any, client.complete(request))) as chunks:
+            async for _ in chunks:
+                pass
+    except MlxToolsError as error:
+        return Check("completion", "fail", error.message, error.hint or "")
+    return Check("completion", "ok", "one token came, streamed")
+
+
+def check_model(chosen: Chosen) -> Check:
+    """Whether it is known which model is served, and whether its files are here."""
+    if chosen.model is None:
+        return Check(
+            "model", "warn", "the server does not say which model it serves", "name it with --model"
+        )
+    if chosen.files is None:
+        return Check(
+            "model",
+            "warn",
+            f"{chosen.model}; its files are not on this machine",
+            "its chat format is guessed from its name; name one with --chat-format",
+        )
+    return Check("model", "ok", f"{chosen.model} ({chosen.files.path})")
+
+
+def check_chat_format(files: ModelFiles | None, used: str) -> Check:
+    """Where the chat format comes from: the model's own template is the best source."""
+    if files is not None and files.chat_template is not None:
+        return Check("chat format", "ok", used or "the model's own template")
+    if files is not None:
+        hint = "a base model has none: use an instruct version, or name one with --chat-format"
+        return Check("chat format", "warn", used or "the model has no template", hint)
+    hint = "name the model with --model, or the format with --chat-format"
+    return Check("chat format", "warn", used or "no template is at hand", hint)
+
+
+def check_verdict(
+    found: FoundVerdict, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
+) -> Check:
+    """Which verdict is in force; ``style`` and ``strategy`` are those of the settings."""
+    named = [f"{name} {value}" for name, value in (("style", style), ("strategy", strategy))]
+    named = [one for one in named if not one.endswith(" auto")]
+    over = f"; the settings name {' and '.join(named)}" if named else ""
+    verdict, again = found.verdict, "mlx-tools doctor --probe"
+    if verdict is None:
+        if found.problem:
+            return Check("verdict", "warn", found.problem)
+        detail = f"none: style {DEFAULT_STYLE}, strategy auto{over}"
+        if found.model is None:
+            detail, again = f"{detail}; nothing tells which model it is", f"{again} --model NAME"
+        hint = f"{again} measures which style and strategy the model follows best"
+        return Check("verdict", "ok", detail, hint)
+    where = f"kept in {found.place}" if found.source == "stored" else "comes with mlx-tools"
+    detail = (
+        f"style {verdict.style}, strategy {verdict.strategy}, as measured on "
+        f"{verdict.measured_at[:10]} with {verdict.questions} questions ({where}){over}"
+    )
+    if found.problem:
+        return Check("verdict", "warn", f"{detail}; {found.problem}")
+    if verdict.prompts != words_digest():
+        return Check("verdict", "warn", f"{detail}; the prompts have changed since", again)
+    return Check("verdict", "ok", detail)
+
+
+async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]) -> Check:
+    """Whether the server's tokenizer reads the chat format's control tokens as such."""
+    asked = list(dict.fromkeys(token for token in tokens if token))[:TOKENS_ASKED]
+    if not asked:
+        return Check("control tokens", "skip", "the chat format has none")
+    return await _asked("control tokens", single_tokens(client, asked), _control_tokens)
+
+
+async def check_abilities(client: CompletionsBackend) -> list[Check]:
+    """``logprobs``, ``stop``, cache reporting, grammars: what the server can do, unjudged."""
+    return [
+        await _asked("logprobs", has_logprobs(client), _logprobs),
+        await _asked("stop", honours_stop(client), _stop),
+        await _asked("cache reporting", reports_cache(client), _cache),
+        await _asked("grammar", obeys_grammar(client), _grammar),
+    ]
+
+
+def check_native_tools(chat_format: ChatFormat) -> Check:
+    """Whether the style ``native`` is to be had: the model's own template tells of tools."""
+    tools = chat_format.tools
+    if tools is None:
+        return Check("native tools", "ok", f"no style native: {chat_format.toolless}")
+    form = tools.dialect or "bare objects"
+    return Check("native tools", "ok", f"the template tells of tools (calls: {form}): style native")
+
+
+def check_origins(health: Health | None, *, own: bool) -> Check:
+    """Whether any web page may read the server's answers."""
+    if health is None or health.status == "unreachable":
+        return Check("web pages", "skip", "the server does not answer")
+    if health.allowed_origin == "*":
+        return Check(
+            "web pages",
+            "warn",
+            "any web page that is open on this machine can use the server (it has no key)",
+            "start mlx_lm.server with --allowed-origins http://localhost",
+        )
+    if own:
+        return Check("web pages", "ok", "none can use our server: it allows an origin nobody has")
+    return Check("web pages", "ok", "the server does not let every web page read its answers")
+
+
+def check_openblas(platform: str = sys.platform) -> Check:
+    """Whether OpenBLAS is here for MLX's Linux build."""
+    if not platform.startswith("linux"):
+        return Check("OpenBLAS", "skip", "only MLX's Linux build needs it")
+    found = find_openblas(platform)
+    if found is not None:
+        return Check("OpenBLAS", "ok", f"{found} is preloaded into a server of our own")
+    return Check(
+        "OpenBLAS",
+        "warn",
+        "not installed: MLX reads a prompt about ten times as slowly",
+        "on Debian or Ubuntu: apt install libopenblas0-pthread",
+    )
+
+
+def check_folder(name: str, folder: Path) -> Check:
+    """Whether files can be written to ``folder``, which is created where it is missing."""
+    try:
+        with tempfile.TemporaryFile(dir=private_dir(folder)) as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except MlxToolsError as error:
+        return Check(name, "fail", error.message, error.hint or "")
+    except OSError as error:
+        return Check(name, "fail", f"{folder} cannot be written to: {error.strerror}", "free it")
+    return Check(name, "ok", f"{folder} can be written to")
+
+
+async def _asked(name: str, probe: Awaitable[T], say: Callable[[T], Finding]) -> Check:
+    try:
+        return Check(name, *say(await probe))
+    except MlxToolsError as error:
+        return Check(name, "skip", f"cannot be told: {error.message}")
+
+
+def _control_tokens(found: Mapping[str, bool] | None) -> Finding:
+    if found is None:
+        return "skip", "the server does not count prompt tokens", ""
+    wrong = [token for token, single in found.items() if not single]
+    if not wrong:
+        return "ok", f"{len(found)} tried, each is one token of the model's", ""
+    hint = "the chat format is another model's: name the right one with --chat-format"
+    return "warn", f"no tokens of this model: {', '.join(wrong)}", hint
+
+
+def _logprobs(found: bool) -> Finding:
+    return "ok", "the likeliest tokens can be asked for" if found else "not offered", ""
+
+
+def _stop(found: str | None) -> Finding:
+    words = {
+        "yes": "honoured in this try; it is not relied upon",
+        "edits": "edits the text and may run on; it is not relied upon",
+        "no": "ignored; it is not relied upon",
+    }
+    if found is None:
+        return "skip", "the model wrote too little to tell", ""
+    return "ok", words[found], ""
+
+
+def _cache(found: bool) -> Finding:
+    if found:
+        return "ok", "usage says how much of a prompt was cached", ""
+    return "ok", "not reported: cached tokens are shown as unknown", ""
+
+
+def _grammar(found: str | None) -> Finding:
+    return "ok", f"offered, by {found}" if found else "not offered", ""

@@ -1,0 +1,77 @@
+"""What the settings say of jobs: where they are kept, and what a job is made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from mlx_tools.app import config
+from mlx_tools.app.config import Configuration
+from mlx_tools.paths import state_dir
+from mlx_tools.store.roots import RootName
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.toolbox.schedule import JobStore, local_zone
+from mlx_tools.toolbox.schedule_task import Jobs
+from mlx_tools.transcript.records import Header
+
+_LASTING: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
+"""The settings that a job keeps, where they were set to something when it was made."""
+
+
+def job_store() -> JobStore:
+    """The user's jobs; they are sealed with the key that approvals are."""
+    folder = state_dir()
+    return JobStore(folder / "schedule.sqlite", lambda: TranscriptStore(folder / "sessions").secret)
+
+
+def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
+    """What ``schedule_task`` makes jobs with under these settings, or in a session that goes on:
+    then its ``header`` says how the model is spoken to, and the limits."""
+    named = configuration.settings.schedule.timezone
+    return Jobs(
+        store=job_store(),
+        zone=local_zone if named is None else lambda: named,
+        standing=configuration.standing(),
+        roots=roots_of(configuration),
+        options=lasting(configuration) | (recorded(header) if header is not None else {}),
+    )
+
+
+def roots_of(configuration: Configuration) -> tuple[str, ...]:
+    """The folders of file tools, so that they are the same from anywhere."""
+    return tuple(RootName.parse(root).absolute() for root in configuration.settings.tools.roots)
+
+
+def lasting(configuration: Configuration) -> dict[str, str]:
+    """How the model is reached and spoken to, and the limits, as options would give them: what was
+    set here holds for the job, wherever it runs."""
+    found = {}
+    for key, row in config.table().items():
+        value: Any = configuration.values.get(key)
+        if not key.startswith(_LASTING) or value is None or not configuration.is_set(key):
+            continue
+        if key == "model.name" and Path(value).expanduser().is_dir():
+            value = str(Path(value).expanduser().resolve())
+        scale = row.setting.scale
+        found[key] = str(value) if scale == 1 else f"{value / scale:.9g}"
+    return found
+
+
+def recorded(header: Header) -> dict[str, str]:
+    """How a session speaks to its model, and its limits, as options would give them."""
+    said: dict[str, Any] = {
+        "model.strategy": header.strategy,
+        "model.prompt_style": header.style,
+        "model.reasoning": header.reasoning,
+        "model.response_mode": header.response_mode,
+        "model.temperature": header.sampling.get("temperature"),
+        "model.seed": header.sampling.get("seed"),
+    }
+    for key, row in config.table().items():
+        name = key.removeprefix("limits.")
+        if name != key:
+            limit = header.limits.get(name.removesuffix("_ms"))
+            if limit is not None and name.endswith("_ms"):  # recorded in seconds
+                limit = f"{limit * 1000 / row.setting.scale:.9g}"
+            said[key] = limit
+    return {key: str(value) for key, value in said.items() if value is not None}

@@ -1,0 +1,243 @@
+"""One turn, and nothing runs: what a model would write, how it is read, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, Final
+
+from mlx_tools.backends.guard import Guarded
+from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
+from mlx_tools.controller.controller import Controller
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller.session import Session
+from mlx_tools.controller.step import Complete
+from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
+from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, total_usage
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.protocol import Reading, judge, read, with_mended
+from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store.session_store import MemoryStore, SessionFiles
+from mlx_tools.tools import Registry, Tool
+from mlx_tools.transcript.outcome import Stopped
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    Header,
+    Record,
+)
+
+_FOLLOWS: Final = (CallRecord, AnswerRecord, CorrectionRecord)
+"""What ends a turn: the records that follow from its last completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a model would write in one turn.
+
+    ``calls`` are those it makes, right or wrong, with the arguments as the tools would get them;
+    ``answered`` says that it answers. ``valid``: it keeps to the protocol with no repair, and every
+    call names a known tool and fits its schema. ``error`` is the code of the first fault.
+    ``strategy`` is how the turn was written at last. ``requests``, ``usage``, ``pieces`` (of text,
+    with a stock server as many as tokens) and ``seconds`` are of the whole turn, a first try
+    included; ``completion`` is its text, the host's part included. ``tools`` are those it was held
+    to: the given ones, and `tool_search` where they do not all fit into the catalog.
+    """
+
+    calls: tuple[ToolCall, ...] = ()
+    answered: bool = False
+    valid: bool = False
+    error: str | None = None
+    strategy: str = "free"
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    pieces: int | None = None
+    seconds: float = 0.0
+    completion: str = ""
+    reasoning: str = ""
+    reading: Reading = field(default_factory=Reading)
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict)
+
+
+class Proposer:
+    """Asks for one turn as a run does: same prompt, same limits.
+
+    Every call waits for an approval that nobody gives, so nothing runs.
+    """
+
+    def __init__(
+        self, backend: Backend, *, settings: RunSettings | None = None, limits: Limits | None = None
+    ) -> None:
+        self._backend = backend
+        self._settings = settings or RunSettings()
+        self._limits = limits
+
+    async def __call__(
+        self,
+        question: str,
+        tools: Mapping[str, ToolSpec],
+        *,
+        history: Sequence[Mapping[str, str]] = (),
+        context: str = "",
+    ) -> Proposal:
+        """What the model would write.
+
+        ``history`` are earlier messages as `Controller.run` takes them; ``context`` is told to the
+        model besides the settings' project context. Raises the `BackendError` that left no turn to
+        be had; `BackendTimeout` where there was no time for one.
+        """
+        if not isinstance(tools, Mapping):
+            raise wrong_argument("tools", tools, "give specs by name")
+        settings, store = self._settings, _MemoryStore()
+        if context:
+            parts = filter(None, (settings.project_context, context))
+            settings = replace(settings, project_context="\n\n".join(parts))
+        backend = _OneTurn(self._backend, store)
+        registry = Registry([Tool(spec, _never) for spec in tools.values()])
+        controller = Controller(
+            backend,
+            registry,
+            Policy(allow=["*"], ask=["*"]),
+            limits=self._limits,
+            settings=settings,
+            store=store,
+        )
+        began = monotonic()
+        outcome = await controller.run(question, history=history)
+        seconds = monotonic() - began
+        if not store.turn_is_over():
+            if backend.failure is not None:
+                raise backend.failure
+            message = outcome.message if isinstance(outcome, Stopped) else "there was no completion"
+            timed_out = isinstance(outcome, Stopped) and outcome.reason.endswith("_timeout")
+            raise (BackendTimeout if timed_out else BackendError)(message)
+        known = registry.specs()
+        return _proposal(store, known, settings, requests=backend.requests, seconds=seconds)
+
+
+def _proposal(
+    store: _MemoryStore,
+    tools: Mapping[str, ToolSpec],
+    settings: RunSettings,
+    *,
+    requests: int,
+    seconds: float,
+) -> Proposal:
+    completions = store.completions()
+    last = completions[-1]
+    reading = _reading(store.opening(), last, tools)
+    judged = judge(reading, tools, tool_choice=settings.tool_choice)
+    errors = [error for error in (reading.error, *(call.error for call in judged)) if error]
+    calls = tuple(call.call for call in judged)
+    answers = [message for message in reading.messages if isinstance(message, FinalAnswer)]
+    repaired = any(call.repairs for call in calls) or any(answer.repairs for answer in answers)
+    opened = store.opening()
+    native = isinstance(opened[0], Header) and opened[0].style == "native"
+    bare = reading.bare_text and not native  # where bare text is how an answer is written
+    return Proposal(
+        calls=calls,
+        answered=bool(answers),
+        valid=bool(reading.messages) and not (errors or repaired or bare),
+        error=errors[0].code if errors else None,
+        strategy=last.strategy,
+        requests=requests,
+        usage=total_usage([completion.usage for completion in completions]),
+        pieces=_total([completion.pieces for completion in completions]),
+        seconds=seconds,
+        completion=last.prefix + last.text,
+        reasoning=last.reasoning,
+        reading=reading,
+        tools=tools,
+    )
+
+
+def _total(numbers: Sequence[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _reading(
+    opening: Sequence[Record], completion: CompletionRecord, tools: Mapping[str, ToolSpec]
+) -> Reading:
+    """How a completion of the first turn is read."""
+    if completion.error is not None:
+        return Reading(error=completion.error)
+    due = Session(opening, specs=tools, words=load_words()).due()
+    assert isinstance(due, Complete)
+    rules = replace(due.rules, prefix=completion.prefix)
+    reading = read(completion.text, completion.finish_reason or "stop", rules)
+    return with_mended(reading, completion.mended)
+
+
+class _MemoryStore(MemoryStore):
+    """A store in memory, whose last session can be looked at."""
+
+    files: SessionFiles | None = None
+
+    def create(self) -> SessionFiles:
+        self.files = super().create()
+        return self.files
+
+    @property
+    def records(self) -> list[Record]:
+        """The session's records so far."""
+        return list(self.files.transcript) if self.files is not None else []
+
+    def opening(self) -> list[Record]:
+        """The records before the first completion."""
+        records = self.records
+        places = (n for n, record in enumerate(records) if isinstance(record, CompletionRecord))
+        return records[: next(places, len(records))]
+
+    def completions(self) -> list[CompletionRecord]:
+        """The completions of the first turn: more than one where it was asked for again."""
+        found = []
+        for record in self.records:
+            if isinstance(record, CompletionRecord):
+                found.append(record)
+            elif found and isinstance(record, _FOLLOWS):
+                break
+        return found
+
+    def turn_is_over(self) -> bool:
+        """Whether what the first turn brings is written down."""
+        records = self.records[len(self.opening()) :]
+        return any(isinstance(record, _FOLLOWS) for record in records)
+
+
+class _OneTurn:
+    """Lets the requests of one turn through: the run is over then, whatever the model wrote.
+
+    ``failure`` is what the last request failed with, None where it did not.
+    """
+
+    def __init__(self, backend: Backend, store: _MemoryStore) -> None:
+        self._backend = Guarded(backend)
+        self._asked = backend
+        self._store = store
+        self.requests = 0
+        self.failure: BackendError | None = None
+
+    def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
+        return getattr(self._asked, name)
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        if self._store.turn_is_over():
+            raise BackendError("one turn was asked for")
+        self.requests += 1
+        self.failure = None
+        try:
+            async with aclosing(self._backend.complete(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except BackendError as error:
+            self.failure = error
+            raise
+
+
+def _never(arguments: Mapping[str, Any]) -> Any:
+    raise AssertionError("a proposed call must not run")

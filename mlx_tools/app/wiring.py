@@ -1,0 +1,347 @@
+"""From settings to the things that run: registry, store, backend, controller."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from mlx_tools.app.config import Configuration
+from mlx_tools.app.config.web import Web
+from mlx_tools.app.jobs import jobs_of
+from mlx_tools.app.own_output import keep
+from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, choose_backend
+from mlx_tools.backends.address import parse_address
+from mlx_tools.backends.deadlines import found_within
+from mlx_tools.backends.models import ModelMissing, memory_bytes, suggest_model
+from mlx_tools.backends.models.identity import model_identity
+from mlx_tools.backends.router import find_served_format, native_markers
+from mlx_tools.backends.verdicts import decide, find_verdict
+from mlx_tools.controller.approver import AlwaysApprove, Approver, NobodyThere
+from mlx_tools.controller.controller import Controller
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.errors import ModelError, UsageError
+from mlx_tools.paths import data_dir, private_dir, state_dir
+from mlx_tools.policy import check_presets, permitted
+from mlx_tools.policy.patterns import PLUGIN, is_glob, tool_in
+from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
+from mlx_tools.store.roots import RootName
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.toolbox import builtin_tools
+from mlx_tools.toolbox.schedule_task import Jobs
+from mlx_tools.toolbox.web.web_options import WebOptions
+from mlx_tools.tools import Registry
+from mlx_tools.tools.folder.collection import OFF, Shelf, exposed_by
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a command that asks a model was told: the settings that hold, and what is asked once."""
+
+    configuration: Configuration
+    tool_choice: str = "auto"
+    require_tools: tuple[str, ...] = ()
+    model: str | None = None
+
+    @property
+    def model_name(self) -> str | None:
+        """The model that was named: here, or by the settings."""
+        return self.model or self.configuration.settings.model.name
+
+
+def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+    """The tools that exist under these settings, the switched-off ones among them. ``jobs`` is what
+    jobs are made with, None for what these settings say.
+
+    Raises `UsageError` for a root that is no folder, and for an allowed tool that does not exist.
+    """
+    registry = tools_of(configuration, jobs)
+    _check_names(configuration, registry)
+    return registry
+
+
+def shelf_of(configuration: Configuration) -> Shelf:
+    """The user's tools folder under these settings."""
+    return Shelf.of(configuration.settings.tools.folder)
+
+
+def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+    """`registry_of`, whatever tools the settings name."""
+    settings = configuration.settings
+    off: dict[str, str] = {}
+    if not settings.enabled:
+        off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
+    for pattern in settings.tools.disabled:
+        off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
+    own = settings.tools
+    shelf = shelf_of(configuration)
+    for name, on in shelf.said().switched.items():
+        if not on:
+            off[name] = OFF.format(name=name)
+    registry = builtin_tools(
+        own.roots,
+        switched_off=off,
+        commands=own.commands,
+        notes=own.notes or data_dir() / "notes",
+        jobs=jobs or jobs_of(configuration),
+        web=_web_options(settings.web),
+    )
+    registry.with_folder(shelf, exposed_by(shelf, own.roots))
+    if settings.tools.entry_points:
+        registry.with_entry_points()
+    keep()  # from here on there may be code of others in this process
+    check_presets(registry.all_specs())
+    return registry
+
+
+def _web_options(own: Web) -> WebOptions:
+    return WebOptions(
+        seconds=own.timeout_ms / 1000,
+        max_bytes=own.max_kb * 1000,
+        domains=own.domains,
+        blocked_domains=own.blocked_domains,
+        engines=own.search_engines,
+    )
+
+
+def _check_names(configuration: Configuration, registry: Registry) -> None:
+    """A name that no tool has is a slip of the pen: it must not pass as a tool that is never
+    called, or as one that is forbidden."""
+    known = registry.all_specs()
+    offered = {key.partition("/")[2] for key in registry.disabled if "/" in key}
+    values = configuration.settings.policy
+    for key, names in (
+        ("policy.allow", values.allow or ()),
+        ("policy.deny", values.deny),
+        ("policy.ask", values.ask),
+        ("policy.standing_approvals", map(tool_in, values.standing_approvals)),
+        ("policy.rate_limits", values.rate_limits),
+        ("tools.disabled", configuration.settings.tools.disabled),
+    ):
+        for name in names:
+            if registry.named(name) in known or name in offered:
+                continue
+            if is_glob(name) or name.startswith(PLUGIN):
+                continue
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise UsageError(
+                f"{configuration.named_by(key)}: there is no tool {name}",
+                hint=hint,
+            )
+
+
+def refuse_where_off(options: RunOptions, *, tools: bool = True) -> None:
+    """Raise `UsageError` where a switch turns off what is about to be done, naming the switch."""
+    configuration = options.configuration
+    settings = configuration.settings
+    if not settings.routing.local_enabled:
+        raise UsageError(
+            "the path by way of a prompt to a local model is turned off by "
+            f"{configuration.named_by('routing.local_enabled')}",
+            hint="this version has no other path; set it to true",
+        )
+    if tools and not settings.enabled and options.tool_choice != "none":
+        raise _tools_off(configuration)
+
+
+def refuse_tools_where_off(configuration: Configuration) -> None:
+    """Raise `UsageError` where tools are turned off as a whole."""
+    if not configuration.settings.enabled:
+        raise _tools_off(configuration)
+
+
+def _tools_off(configuration: Configuration) -> UsageError:
+    return UsageError(
+        f"tools are turned off by {configuration.named_by('enabled')}",
+        hint="set it to true, or ask without tools: --tool-choice none",
+    )
+
+
+def session_store(configuration: Configuration) -> TranscriptStore:
+    """Where sessions are kept."""
+    own = configuration.settings.artifacts
+    return TranscriptStore(
+        private_dir(state_dir()) / "sessions",
+        keep=own.keep_days * 86_400,
+        max_bytes=own.max_mb * 1_000_000,
+        keep_all=own.keep == "always",
+        watched=configuration.watched,
+    )
+
+
+def at_terminal() -> bool:
+    """Whether a person is there to be asked: keyboard and screen."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def approver_of(configuration: Configuration, user: Approver) -> Approver:
+    """Who decides about calls that need approval: ``user``, where one is wanted and there."""
+    wish = configuration.settings.policy.approve
+    if wish != "never" and at_terminal():
+        return user
+    return AlwaysApprove() if wish == "always" else NobodyThere()
+
+
+async def choose(options: RunOptions, note: Note) -> Chosen:
+    """The backend that the settings ask for. What a person should know is told to ``note``."""
+    configuration = options.configuration
+    own = configuration.settings.backend
+    url = own.url
+    if (
+        own.kind in ("server", "local")
+        and configuration.origins["backend.kind"][-1].kind == "option"
+    ):
+        named_here = url is not None and configuration.named_by("backend.url") == "--url"
+        url = url if named_here else None
+    if (
+        configuration.settings.policy.local_only
+        and url is not None
+        and not parse_address(url).loopback
+    ):
+        raise UsageError(
+            f"{configuration.named_by('policy.local_only')}: {url} is not on this machine",
+            hint="name a loopback address, or leave local-only mode",
+        )
+    try:
+        chosen = await choose_backend(
+            kind=own.kind,
+            url=url,
+            model=options.model_name,
+            api_key=own.api_key if url is not None else None,
+            note=note,
+        )
+    except ModelMissing as error:
+        if options.model_name is not None or own.kind != "auto":
+            raise
+        raise ModelError(
+            "no server was named, none answers, and the embedded model is not here",
+            hint=f"{error.hint}, or start a server; {suggest_model(memory_bytes()).line}",
+        ) from error
+    if chosen.note:
+        note(chosen.note)
+    if chosen.suggestion and sys.stderr.isatty():
+        note(chosen.suggestion)
+    return chosen
+
+
+@asynccontextmanager
+async def opened(
+    options: RunOptions,
+    *,
+    approver: Approver,
+    note: Note,
+    wrap: Callable[[Backend], Backend] = lambda backend: backend,
+) -> AsyncIterator[Controller]:
+    """A controller as the settings say; its backend is closed at the end.
+
+    ``wrap`` may put something between controller and backend, such as a trace.
+    """
+    configuration = options.configuration
+    registry = registry_of(configuration)
+    _note_unfindable(configuration, registry, note)
+    async with found(options, note) as (chosen, settings):
+        yield Controller(
+            wrap(chosen.backend),
+            registry,
+            configuration.policy(),
+            limits=configuration.limits(),
+            settings=settings,
+            store=session_store(configuration),
+            approver=approver,
+            standing=configuration.standing(),
+        )
+
+
+@asynccontextmanager
+async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, RunSettings]]:
+    """The backend that the settings ask for, closed at the end, and how a run speaks with it.
+
+    Raises `BackendTimeout` where finding that out takes the whole time that a run may take.
+    """
+    end = monotonic() + options.configuration.limits().total_timeout
+    with found_within(end - monotonic()):
+        chosen = await choose(options, note)
+    try:
+        with found_within(end - monotonic()):
+            settings = await run_settings(options, chosen, note)
+        yield chosen, settings
+    finally:
+        await chosen.backend.aclose()
+
+
+def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
+    """Tells that some tools are neither in the catalog nor found by the model, where that is so."""
+    policy, budget = configuration.policy(), configuration.settings.prompt.catalog_tokens
+    specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
+    if any(map(is_search, specs)):
+        return
+    listed = [spec for spec in specs if not told_when_needed(spec)]
+    if hidden := len(build_catalog(listed, budget).hidden):
+        note(
+            f"{hidden} of {len(listed)} tools do not fit into the catalog, and {SEARCH}, with "
+            "which the model would find them, is not allowed: allow it too, or raise "
+            "prompt.catalog_tokens"
+        )
+
+
+async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSettings:
+    """How a run speaks with the model that was chosen.
+
+    Where its chat format is a guess, ``note`` is told: at a terminal alone, since only a person can
+    act on it, and a program may rely on silence. `doctor` says it everywhere.
+    """
+    settings = options.configuration.settings
+    model = chosen.model or options.model_name
+    found = await find_served_format(
+        chosen.backend, settings.model.chat_format, files=chosen.files, model=model
+    )
+    if found.doubt and sys.stderr.isatty():
+        note(found.doubt)
+    verdict = find_verdict(identity_of(chosen, model))
+    if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
+        note(verdict.problem)
+    style = decide(settings.model.prompt_style, "free", verdict).style
+    if not isinstance(chosen.backend, LocalBackend) and not native_markers(style):
+        chosen.backend.forbidden_tokens = ()
+    return RunSettings(
+        style=settings.model.prompt_style,
+        strategy=settings.model.strategy,
+        verdict=verdict,
+        chat_format=found.chat_format,
+        reasoning=settings.model.reasoning,
+        response_mode=settings.model.response_mode,
+        persona=settings.prompt.persona,
+        project_context=settings.prompt.project_context,
+        catalog_budget=settings.prompt.catalog_tokens,
+        tool_choice=options.tool_choice,
+        require_tools=options.require_tools,
+        temperature=settings.model.temperature,
+        seed=settings.model.seed,
+        cache=settings.tools.cache,
+        long_observations=settings.model.long_observations,
+        context=settings.model.context,
+        compact=settings.model.compact,
+        model=model,
+        backend=_described(chosen),
+        roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),
+    )
+
+
+def identity_of(chosen: Chosen, model: str | None) -> str | None:
+    """What identifies the model that was chosen; ``model`` is its name, where it has one."""
+    return model_identity(model, chosen.files.path if chosen.files is not None else None)
+
+
+def _described(chosen: Chosen) -> Mapping[str, Any]:
+    if isinstance(chosen.backend, ServerBackend):
+        return {"kind": "server", "how": chosen.how}
+    if isinstance(chosen.backend, LocalBackend):
+        return {"kind": "local", "how": chosen.how}
+    return {"kind": "completions", "how": chosen.how, "url": str(chosen.backend.address)}

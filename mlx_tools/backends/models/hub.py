@@ -1,0 +1,206 @@
+"""The Hugging Face cache: which models stand there, and fetching one into it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mlx_tools.backends.models.download import PullProgress, Report, run
+from mlx_tools.backends.models.embedded import folder_bytes
+from mlx_tools.errors import MissingDependency, ModelError, UsageError
+from mlx_tools.paths import private_dir
+from mlx_tools.process.child import SUPERVISED
+from mlx_tools.process.foreign_text import clean
+
+REPOSITORY: Final = re.compile(
+    r"(?!.*(?:--|\.\.))[\w][\w.-]{0,95}/[\w][\w.-]{0,95}(?<![.-])", re.ASCII
+)
+"""What a repository is called: ``owner/name``."""
+
+_FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt")
+"""What mlx-lm reads of a repository. Code that may stand in it is left out."""
+
+_SCRIPT: Final = str(Path(__file__).with_name("hub_fetch.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A model in the Hugging Face cache that mlx-lm can be asked to load. ``size`` is in bytes.
+
+    ``mlx``: it was made for MLX (quantised by it, or published as such); others load as well where
+    mlx-lm knows their architecture.
+    """
+
+    name: str
+    path: Path
+    size: int
+    mlx: bool
+
+
+def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the Hugging Face libraries keep what they fetch; the folder need not exist."""
+    for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environ.get(key):
+            return Path(environ[key]).expanduser()
+    home = environ.get("HF_HOME")
+    if not home:
+        home = f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return Path(home).expanduser() / "hub"
+
+
+def cached_models(environ: Mapping[str, str] = os.environ) -> list[CachedModel]:
+    """The whole models in the cache, by name; half-fetched ones are left out."""
+    try:
+        folders = sorted(hub_cache_dir(environ).glob("models--*--*"))
+    except OSError:
+        return []
+    found = (_cached(folder) for folder in folders)
+    return sorted((model for model in found if model is not None), key=lambda model: model.name)
+
+
+def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> CachedModel | None:
+    """The model called ``owner/name`` if the cache holds all of it."""
+    if not REPOSITORY.fullmatch(name):
+        return None
+    return _cached(hub_cache_dir(environ) / f"models--{name.replace('/', '--')}")
+
+
+def _cached(folder: Path) -> CachedModel | None:
+    name = "/".join(folder.name.split("--")[1:3])
+    for snapshot in _snapshots(folder):
+        config = _object(snapshot / "config.json")
+        if config is None or not isinstance(config.get("model_type"), str):
+            continue
+        if _has_tokenizer(snapshot) and _has_weights(snapshot):
+            made = "quantization" in config or name.startswith("mlx-community/")
+            return CachedModel(
+                name, snapshot, folder_bytes(snapshot), made or "mlx" in name.lower()
+            )
+    return None
+
+
+def _snapshots(folder: Path) -> Iterator[Path]:
+    """The snapshot that ``main`` names, then the others, newest first."""
+    try:
+        named = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        named = ""
+    if re.fullmatch(r"[\w-]+", named) and (folder / "snapshots" / named).is_dir():
+        yield folder / "snapshots" / named
+    try:
+        others = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
+        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+    yield from (path for path in others if path.name != named)
+
+
+def _has_tokenizer(snapshot: Path) -> bool:
+    return any((snapshot / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+
+
+def _has_weights(snapshot: Path) -> bool:
+    """Whether every weight file that there should be is there (a link to nothing is not)."""
+    index = _object(snapshot / "model.safetensors.index.json")
+    if index is not None:
+        places = index.get("weight_map")
+        names = set(places.values()) if isinstance(places, dict) else set()
+        return bool(names) and all((snapshot / str(name)).is_file() for name in names)
+    files = list(snapshot.glob("model*.safetensors"))
+    return bool(files) and all(path.is_file() for path in files)
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def pull_from_hub(
+    name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """Fetch the repository ``owner/name`` into the Hugging Face cache; give its snapshot's folder.
+
+    What is there already is not fetched again, and a fetch that was broken off goes on where it
+    stopped.
+
+    Raises:
+        UsageError: that is no repository's name.
+        MissingDependency: the ``huggingface_hub`` package (which mlx-lm brings) is not here.
+        ModelError: no such model, no network, no access, no space, or no weights for mlx-lm in it.
+    """
+    if not REPOSITORY.fullmatch(name):
+        raise UsageError(
+            f"{clean(name, 80)!r} names no model",
+            hint="a model on Hugging Face is called owner/name, e.g. mlx-community/Qwen3-4B-4bit",
+        )
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MissingDependency(
+            "fetching from Hugging Face needs huggingface_hub",
+            hint="pip install 'mlx-tools[mlx]'",
+        )
+    cache = private_dir(hub_cache_dir(environ))
+    with tempfile.TemporaryDirectory(prefix="mlx-tools-") as work:
+        _fetch(name, cache, Path(work) / "log", report, environ)
+    model = cached_model(name, environ)
+    if model is None:
+        raise ModelError(
+            f"{name} holds no model that mlx-lm can load (config, tokenizer and safetensors)",
+            hint="look for a version of it under mlx-community",
+        )
+    return model.path
+
+
+def _fetch(name: str, cache: Path, log: Path, report: Report, environ: Mapping[str, str]) -> None:
+    folder = cache / f"models--{name.replace('/', '--')}"
+    before = folder_bytes(folder / "blobs")
+    total = 0
+
+    def watch() -> None:
+        nonlocal total
+        if not total:
+            said = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
+            total = int(said[1]) if said else 0
+        done = folder_bytes(folder / "blobs") - (0 if total else before)
+        report(PullProgress("fetch", min(done, total) if total else max(done, 0), total))
+
+    own = dict(environ) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [*SUPERVISED, _SCRIPT, name, str(cache), *_FILES]
+    run(command, log, own, watch, lambda said: _not_pulled(name, said))
+
+
+_REASONS: Final = (
+    # a class that huggingface_hub or what it is built on raises, what it means, what to do
+    (
+        "GatedRepoError",
+        "its owner asks for consent first",
+        "accept on its page, then hf auth login",
+    ),
+    ("RepositoryNotFoundError", "there is no such model, or it is private", "check the name"),
+    ("RevisionNotFoundError", "it has no main version", "check the name"),
+    ("OfflineModeIsEnabled", "HF_HUB_OFFLINE forbids it", "unset HF_HUB_OFFLINE"),
+    ("LocalEntryNotFoundError", "the hub cannot be reached", "check the network, then pull again"),
+    ("TransportError", "the hub cannot be reached", "check the network, then pull again"),
+    ("ConnectionError", "the hub cannot be reached", "check the network, then pull again"),
+    ("TimeoutError", "the hub does not answer", "check the network, then pull again"),
+)
+
+
+def _not_pulled(name: str, log: str) -> ModelError:
+    found = re.search(r"(?m)^failed (\{.*\})$", log)
+    said: dict[str, Any] = json.loads(found[1]) if found else {"kinds": [], "message": log[-300:]}
+    if said.get("disk_full"):
+        return ModelError("the disk is full", hint="free some space, then pull again")
+    for kind, what, hint in _REASONS:
+        if kind in said["kinds"]:
+            return ModelError(f"{name} cannot be fetched: {what}", hint=hint)
+    return ModelError(f"{name} cannot be fetched: {clean(said['message'], 200)}", hint="pull again")

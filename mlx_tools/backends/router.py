@@ -1,0 +1,277 @@
+"""How a model is spoken to, and where that was learnt: chat format, style, strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from mlx_tools.backends.interface import Backend
+from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
+from mlx_tools.backends.models.identity import model_identity
+from mlx_tools.backends.models.listing import find_model
+from mlx_tools.backends.native_tokens import Native
+from mlx_tools.backends.verdicts import (
+    DEFAULT_STYLE,
+    Decided,
+    FoundVerdict,
+    StrategyChoice,
+    StyleChoice,
+    decide,
+    find_verdict,
+)
+from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
+from mlx_tools.messages import Style
+from mlx_tools.prompt import (
+    NAMED_FORMATS,
+    ChatFormat,
+    format_for_name,
+    format_from_template,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFormat:
+    """A chat format and, in a few words, where it comes from.
+
+    ``doubt`` is one line for a person where it is a mere guess, empty elsewhere.
+    """
+
+    chat_format: ChatFormat
+    source: str
+    doubt: str = ""
+
+
+def find_chat_format(
+    wanted: str = "auto", *, files: ModelFiles | None = None, model: str | None = None
+) -> FoundFormat:
+    """The chat format to use.
+
+    ``wanted`` names one, or is ``auto``: then the model's own template decides, where its files are
+    on this machine, and else its name. Control tokens that the files name are neutralised with any
+    format. Raises `ChatFormatError` for a name that is unknown and a template that is of no use.
+    """
+    if wanted != "auto":
+        if wanted not in NAMED_FORMATS:
+            raise ChatFormatError(
+                f"{wanted!r} is no chat format", hint=f"use auto, {', '.join(NAMED_FORMATS)}"
+            )
+        return FoundFormat(_guarded(NAMED_FORMATS[wanted], files), "named")
+    if files is not None and files.chat_template is not None:
+        found = format_from_template(
+            files.chat_template,
+            name=files.name,
+            bos_token=files.bos_token or "",
+            eos_token=files.eos_token or "",
+            special_tokens=(*files.special_tokens, *files.end_tokens),
+            adds_bos=files.adds_bos,
+        )
+        return FoundFormat(_guarded(found, files), "the model's own template")
+    found = format_for_name(model or "")
+    doubt = _doubt(model) if found is NAMED_FORMATS["plain"] else ""
+    return FoundFormat(_guarded(found, files), f"the model's name ({found.name})", doubt)
+
+
+async def find_served_format(
+    backend: Backend, wanted: str = "auto", *, files: ModelFiles | None, model: str | None
+) -> FoundFormat:
+    """Like `find_chat_format`, for the model behind ``backend``.
+
+    Where nothing names the model, mlx-lm's server is asked in a few short requests which format
+    its own chat endpoint writes.
+    """
+    from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.template_probe import hides_its_model, probe_chat_format
+
+    found = find_chat_format(wanted, files=files, model=model)
+    nameless = wanted == "auto" and files is None and model is None
+    if nameless and isinstance(backend, CompletionsBackend) and await hides_its_model(backend):
+        probed = await probe_chat_format(backend)
+        if probed is not None:
+            return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
+    return found
+
+
+async def format_of(backend: Backend, style: Style = "jsonl") -> ChatFormat:
+    """The chat format of the model behind ``backend``, which is to write in this style.
+
+    Raises `BackendUnreachable` where a server does not answer.
+    """
+    model, files = await _served(backend, style)
+    return (await find_served_format(backend, files=files, model=model)).chat_format
+
+
+async def _served(backend: Backend, style: Style = "jsonl") -> tuple[str | None, ModelFiles | None]:
+    """The name and the files of the model behind ``backend``, as far as they can be had."""
+    from mlx_tools.backends.choose import look_at
+    from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.local import LocalBackend
+    from mlx_tools.backends.server import ServerBackend
+
+    if isinstance(backend, ServerBackend | LocalBackend):
+        return str(backend.model), read_model_files(backend.model)
+    if isinstance(backend, CompletionsBackend):
+        chosen = await look_at(backend, forbid=native_markers(style))
+        return chosen.model, chosen.files
+    return model_of(backend), None
+
+
+async def context_of(backend: Backend, model: str | None = None) -> int | None:
+    """How many tokens the model behind ``backend`` takes: as that says, or else the model's files.
+
+    A backend may say it by ``context``, a number or an async function. ``model`` is the model's
+    name, where it is known. None where nobody says.
+    """
+    from mlx_tools.backends.completions import CompletionsBackend
+
+    said = getattr(backend, "context", None)
+    if callable(said):
+        try:
+            said = await said()
+        except Exception:  # a foreign object's own
+            said = None
+    try:
+        if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+            return said
+        if isinstance(backend, CompletionsBackend) and (model or backend.model) is None:
+            model = (await _served(backend))[0]
+        folder = folder_of(backend, model)
+        return None if folder is None else read_context(folder)
+    except (BackendError, ModelError):
+        return None  # the run's own request will say what is wrong
+
+
+def folder_of(backend: Backend, model: str | None = None) -> Path | None:
+    """The folder of the files of the model behind ``backend``, None where they are not on this
+    machine. ``model`` is the model's name, where it is known."""
+    own = getattr(backend, "model", None)
+    if isinstance(own, Path):
+        return own
+    name = model or model_of(backend)
+    remote = not getattr(getattr(backend, "address", None), "loopback", True)
+    if name is None or (remote and Path(name).is_absolute()):
+        return None  # a path on another machine says nothing about this one
+    return find_model(name)
+
+
+def native_markers(style: Style) -> frozenset[Native]:
+    """Which of its own markers a model shall not write in this style: `choose_backend`."""
+    own = style in ("xml", "native")  # they are what a call is written with
+    return frozenset() if own else frozenset(("calls",))
+
+
+# --- style and strategy -----------------------------------------------------------------------
+
+
+class Wishes(Protocol):
+    """What a caller says of style and strategy: a part of `RunSettings`."""
+
+    @property
+    def style(self) -> StyleChoice: ...
+    @property
+    def strategy(self) -> StrategyChoice: ...
+    @property
+    def verdict(self) -> FoundVerdict | None: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def chat_format(self) -> ChatFormat | None: ...
+
+
+async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
+    """The style and strategy of a run with the model behind ``backend``.
+
+    Where ``auto`` leaves a choice and no verdict comes with the wishes, what is known of the model
+    is looked up. Nothing is asked of a server that has a name and a chat format already. Raises
+    `BackendUnreachable` where a server is asked, and does not answer.
+    """
+    style, strategy, found = wishes.style, wishes.strategy, wishes.verdict
+    if "auto" not in (style, strategy):
+        found = FoundVerdict()
+    elif found is None:
+        look = wishes.chat_format is None
+        found = find_verdict(await _identity(backend, wishes.model, look=look))
+    grammars = found.wants_grammar(style, strategy) and await takes_grammar(backend)
+    return decide(style, strategy, found, grammars=grammars)
+
+
+def speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -> Decided:
+    """What was decided, for a model whose turns have this format.
+
+    Raises `UsageError` for the style ``native`` where the model's own template does not tell of
+    tools in a way that can be learnt; left to ``auto``, the usual style takes its place.
+    """
+    if decided.style != "native":
+        return decided
+    if chat_format.tools is None and wished == "auto":
+        why = {**decided.why, "passed_over": f"the style native: {chat_format.toolless}"}
+        return replace(decided, style=DEFAULT_STYLE, why=why)
+    if chat_format.tools is None:
+        raise UsageError(
+            f"the style native is not to be had for this model: {chat_format.toolless}",
+            hint="use --style jsonl, markdown-json or xml",
+        )
+    if decided.strategy == "grammar":
+        raise UsageError(
+            "in the style native no grammar can be given, since its marks are special tokens",
+            hint="use --strategy auto, guided or free",
+        )
+    return decided
+
+
+async def takes_grammar(backend: Backend) -> bool:
+    """Whether the backend can hold its model to a grammar. A server is asked, in short requests."""
+    from mlx_tools.backends.capabilities import obeys_grammar
+    from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.local import LocalBackend
+
+    if isinstance(backend, LocalBackend):
+        return True
+    if isinstance(backend, CompletionsBackend):
+        try:
+            return await obeys_grammar(backend) is not None
+        except BackendError:
+            return False  # the run's own request will say what is wrong
+    return False
+
+
+async def _identity(backend: Backend, model: str | None, *, look: bool) -> str | None:
+    from mlx_tools.backends.completions import CompletionsBackend
+    from mlx_tools.backends.local import LocalBackend
+    from mlx_tools.backends.server import ServerBackend
+
+    if isinstance(backend, ServerBackend | LocalBackend):
+        return model_identity(model, backend.model)
+    name = model or model_of(backend)
+    if not isinstance(backend, CompletionsBackend):
+        return name
+    if name is None:
+        if not look:
+            return None
+        name, files = await _served(backend)
+        return model_identity(name, files.path if files is not None else None)
+    return model_identity(name, folder_of(backend, name))
+
+
+def model_of(backend: Backend) -> str | None:
+    """The name of the model behind ``backend``, where the backend says one."""
+    model = getattr(backend, "model", None)
+    return model if isinstance(model, str) else None
+
+
+def _doubt(model: str | None) -> str:
+    known = f"that of {model} is not known" if model else "nothing says which model is served"
+    return (
+        f"the chat format plain is a guess, since {known}: "
+        "set it with --chat-format, or name the model with --model"
+    )
+
+
+def _guarded(chat_format: ChatFormat, files: ModelFiles | None) -> ChatFormat:
+    """The format with the control tokens that the model's files name."""
+    if files is None:
+        return chat_format
+    tokens = (*chat_format.control_tokens, *files.special_tokens, *files.end_tokens)
+    known = tuple(dict.fromkeys(token for token in tokens if token))
+    bos = "" if files.adds_bos else chat_format.bos
+    return replace(chat_format, control_tokens=known, bos=bos)

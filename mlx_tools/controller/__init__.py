@@ -1,0 +1,1 @@
+"""The loop: a session says what is due, the driver does it, until an answer or a limit."""

@@ -1,0 +1,381 @@
+"""Asks a person about calls, and holds every approval to exactly what was shown.
+
+What is asked is written down before it is shown, so a run that is killed while it waits is a paused
+one. An approval binds, by a keyed digest, to the tool as it is, the arguments, the policy in force,
+the session, an expiry and what the call would act on; right before the call starts all of that is
+looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import anyio
+
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest, Approver
+from mlx_tools.controller.session import Session
+from mlx_tools.controller.turn import arguments_size, decision_on, refusal_by
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.messages import ToolCall
+from mlx_tools.policy import Policy
+from mlx_tools.policy.approval import (
+    ApprovalSubject,
+    approval_digest,
+    approval_seal,
+    header_seal,
+    pause_seal,
+    same,
+)
+from mlx_tools.protocol import Reading, judge
+from mlx_tools.store.transcript import to_json
+from mlx_tools.tools import Preview, Registry, preview_of
+from mlx_tools.transcript.records import (
+    ApprovalRecord,
+    CallRecord,
+    DecisionRecord,
+    EditRecord,
+    Header,
+    PauseRecord,
+    PendingCall,
+    Record,
+    UserRecord,
+)
+
+APPROVAL_HOLDS: Final = timedelta(days=7)
+_SLACK: Final = timedelta(minutes=5)
+"""How far a clock may have been set back before it is no longer believed."""
+_EDITS: Final = 3
+"""How often an approver may answer with arguments that cannot be, before it is asked no more."""
+
+Answers = Mapping[str, ApprovalAnswer]
+Scope = Literal["call", "session"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A call as it is shown: the request, and the state that its approval binds to."""
+
+    request: ApprovalRequest
+    state: str
+
+
+class Asking:
+    """Asks about the calls of one session.
+
+    ``append`` writes a record down and folds it; ``now`` is the wall clock, UTC; ``use`` uses the
+    approval of a digest up, and says whether it was there to be used.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        registry: Registry,
+        *,
+        approver: Approver,
+        secret: bytes,
+        append: Callable[[Record], None],
+        now: Callable[[], datetime],
+        use: Callable[[str], bool],
+    ) -> None:
+        self._session = session
+        self._registry = registry
+        self._approver = approver
+        self._secret = secret
+        self._append = append
+        self._now = now
+        self._use = use
+        self._undecided: set[str] = set()
+
+    # --- asking in place ---
+
+    async def ask(self, calls: Sequence[CallRecord]) -> None:
+        """Asks about calls; those that nobody decides about leave the run paused."""
+        seen = await self.pause(calls)
+        asked = [one for one in seen if one.request.call not in self._undecided]
+        for _ in range(_EDITS):
+            answers = await self._approver.decide([o.request for o in asked]) if asked else ()
+            again = []
+            for one, answer in zip(asked, answers, strict=True):
+                try:
+                    await self._take(one, answer)
+                except UsageError as fault:
+                    reason = f"{fault}; {one.request.reason}"
+                    again.append(replace(one, request=replace(one.request, reason=reason)))
+            if not (asked := again):
+                return
+        self._undecided.update(one.request.call for one in asked)
+
+    async def pause(
+        self, calls: Sequence[CallRecord], within: Sequence[PendingCall] = ()
+    ) -> list[_Seen]:
+        """Writes down what is asked, here and in runs within calls, and returns what is to be
+        shown here."""
+        now = self._now()
+        expires = _text(now + APPROVAL_HOLDS)
+        seen = [await self._seen(call, expires) for call in calls]
+        record = PauseRecord(
+            calls=tuple(one.request.call for one in seen),
+            digests=tuple(one.request.digest for one in seen),
+            expires_at=expires,
+            at=_text(now),
+            within=tuple(within),
+        )
+        self._append(replace(record, seal=self._pause_seal(record)))
+        return seen
+
+    def _pause_seal(self, record: PauseRecord) -> str:
+        plain = {k: v for k, v in to_json(record).items() if k != "seal"}
+        return pause_seal(self._secret, plain)
+
+    async def _take(self, one: _Seen, answer: ApprovalAnswer) -> None:
+        """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
+        if answer.approved is None:
+            self._undecided.add(one.request.call)
+            return
+        if self._session.current.approval(one.request.call) is not None or not self._asked(one):
+            return  # an answer before this one covered it
+        if answer.approved and answer.arguments is not None:
+            one = await self._edited(one, answer.arguments)
+        scope: Scope = "session" if answer.for_session and not one.request.suspect else "call"
+        spec = self._session.specs.get(one.request.name)
+        record = ApprovalRecord(
+            call=one.request.call,
+            approved=answer.approved,
+            digest=one.request.digest,
+            reason=answer.reason,
+            at=_text(self._now()),
+            scope=scope,
+            state=one.state,
+            expires_at=one.request.expires_at,
+            tool=spec.digest() if spec is not None else "",
+            effects=tuple(sorted(spec.effects_of(one.request.arguments))) if spec else (),
+        )
+        self._append(replace(record, seal=seal_of(self._secret, record)))
+
+    def _asked(self, one: _Seen) -> bool:
+        return any(call.call == one.request.call for call in self._session.current.asked())
+
+    async def _edited(self, one: _Seen, arguments: Mapping[str, object]) -> _Seen:
+        """The call with other arguments: validated, decided about and written down."""
+        session, name = self._session, one.request.name
+        if session.current.in_doubt(one.request.call):
+            raise UsageError(
+                f"{name} was started with other arguments and may have done its work",
+                hint="approve or deny the call as it is",
+            )
+        message = ToolCall(name, dict(arguments))
+        (judged,) = judge(Reading(messages=(message,), clean=True), session.specs)
+        if judged.error is not None:
+            raise UsageError(f"the arguments do not fit {name}: {judged.error.message}")
+        edited = replace(
+            session.current.call(one.request.call),
+            arguments=judged.call.arguments,
+            runs="freely",
+            echoed=False,
+        )
+        if arguments_size(edited.arguments) > session.limits.max_argument_bytes:
+            raise UsageError(f"the arguments of {name} are too long")
+        decision = decision_on(edited, session)
+        if decision.decision == "deny":
+            raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
+        self._append(
+            EditRecord(call=edited.call, arguments=edited.arguments, at=_text(self._now()))
+        )
+        # Whatever policy says of the call as it is now: it waits for the approval that comes next.
+        asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
+        self._append(decision if decision.decision == "ask" else asks)
+        return await self._seen(session.current.call(edited.call), one.request.expires_at)
+
+    # --- answers to what an earlier process asked ---
+
+    def check_answers(self, answers: Answers, policy: Policy) -> None:
+        """Raises `UsageError` where an answer is about a call that nobody asks about, or approves
+        one that ``policy`` denies now. Changes nothing."""
+        session = self._session
+        waiting = {call.call: call for call in session.current.asked()}
+        made = {f"c{number}" for number in range(1, session.calls_made + 1)}
+        for key, answer in answers.items():
+            if key not in waiting:
+                fault = "was already decided" if key in made else "is not a call of this session"
+                raise UsageError(f"{key} {fault}", hint=f"waiting: {', '.join(waiting) or 'none'}")
+            decision = decision_on(waiting[key], session, policy)
+            if answer.approved and answer.arguments is None and decision.decision == "deny":
+                raise UsageError(
+                    f"{key} cannot be approved: {decision.reason}",
+                    hint="deny it, or resume without deciding",
+                )
+
+    def check_within(self, answers: Answers, pause: PauseRecord | None) -> None:
+        """Raises `UsageError` where an answer is about a call in a run within that nobody asks
+        about, or what was shown of it was changed since."""
+        known = {waiting.call_id for waiting in pause.within} if pause is not None else set()
+        if unknown := answers.keys() - known:
+            raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
+        if answers and pause is not None and not same(self._pause_seal(pause), pause.seal):
+            raise UsageError("what was shown was changed in the transcript", hint="start again")
+
+    def decide_anew(self) -> None:
+        """Holds calls that have not run yet to the policy in force now."""
+        session = self._session
+        for call in tuple(session.current.open_calls.values()):
+            last, said = session.current.decision(call.call), session.current.approval(call.call)
+            if session.current.in_doubt(call.call) or (said is not None and not said.approved):
+                continue
+            decision = decision_on(call, session)
+            if decision.decision == "deny":
+                self._append(decision)
+                self._append(refusal_by(decision, call, session))
+            elif said is None and (last is None or last.decision != decision.decision):
+                self._append(decision)
+
+    async def take(self, answers: Answers, pause: PauseRecord | None) -> None:
+        """Writes down answers to what was asked in ``pause``.
+
+        An approval holds for what was shown then. Where that has changed, or expired, it is asked
+        anew and `UsageError` raised; a denial always holds.
+        """
+        for key, answer in answers.items():
+            if not any(call.call == key for call in self._session.current.asked()):
+                continue  # a consent for the session covered it
+            call = self._session.current.call(key)
+            one = await self._seen(call, pause.expires_at if pause is not None else "")
+            if answer.approved:
+                await self._hold(one, answer, pause)
+            await self._take(one, answer)
+
+    async def _hold(self, one: _Seen, answer: ApprovalAnswer, pause: PauseRecord | None) -> None:
+        """Raises `UsageError` where an approval is of something else than what would run now."""
+        key = one.request.call
+        shown = dict(zip(pause.calls, pause.digests, strict=True)) if pause is not None else {}
+        digest = shown.get(key)
+        if digest is not None and answer.digest and not same(answer.digest, digest):
+            raise UsageError(
+                f"{key}: this is not the digest of what was shown",
+                hint="look at the call again, and approve what you see",
+            )
+        if pause is None or digest is None:
+            fault = "was not shown to anybody yet"
+        elif not self._in_time(pause.at, pause.expires_at):
+            fault = "was shown too long ago, or the clock was changed"
+        elif not same(one.request.digest, digest):
+            fault = "has changed since it was shown: what it acts on, its tool, or the policy"
+        else:
+            return
+        await self.pause(self._session.current.asked())
+        raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
+
+    # --- before a call starts ---
+
+    async def binding(self, call: CallRecord) -> str | None:
+        """The state that the call must find, None where its approval binds to none; uses the
+        approval up.
+
+        Raises `Changed` where a person approved something else than what would run now.
+        """
+        approval = self._session.current.approval(call.call)
+        if approval is None:
+            return None
+        one = await self._seen(call, approval.expires_at)
+        if not same(seal_of(self._secret, approval), approval.seal):
+            raise Changed("the approval in the transcript was not given here")
+        if not same(one.request.digest, approval.digest):
+            raise Changed(f"what {call.name} would do has changed since it was approved")
+        if not self._in_time(approval.at, approval.expires_at):
+            raise Changed("the approval has expired")
+        if not self._use(approval.digest):
+            raise Changed("the approval was used before")
+        return one.state or None
+
+    def ask_again(self, call: CallRecord, why: str) -> None:
+        """Takes back that a call may run: a person must decide about it anew."""
+        self._append(
+            DecisionRecord(
+                call=call.call,
+                decision="ask",
+                rule="changed",
+                reason=why,
+                code="requires_confirmation",
+            )
+        )
+
+    # --- what is shown ---
+
+    async def _seen(self, call: CallRecord, expires: str) -> _Seen:
+        session = self._session
+        preview = await self.preview(call)
+        spec = session.specs.get(call.name)
+        shown = ApprovalSubject(
+            session=session.header.session,
+            call=call.call,
+            name=call.name,
+            arguments=call.arguments,
+            tool=spec.digest() if spec is not None else "",
+            policy=session.policy.digest(),
+            state=preview.state,
+            expires_at=expires,
+        )
+        in_doubt = session.current.in_doubt(call.call)
+        request = ApprovalRequest(
+            call=call.call,
+            name=call.name,
+            arguments=call.arguments,
+            reason=session.current.reason(call.call),
+            suspect=call.runs == "with_approval" or in_doubt,
+            digest=approval_digest(self._secret, shown),
+            preview=preview.text,
+            expires_at=expires,
+            in_doubt=in_doubt,
+        )
+        return _Seen(request, preview.state)
+
+    async def preview(self, call: CallRecord) -> Preview:
+        """What the tool tells of the call."""
+        if call.name not in self._session.specs:
+            return Preview("", "")
+        tool = self._registry.get(call.name)
+        return await anyio.to_thread.run_sync(
+            preview_of, tool, call.arguments, self._session.policy
+        )
+
+    def _in_time(self, since: str, until: str) -> bool:
+        """Whether it is neither too late nor, by a clock that was set back, too early."""
+        try:
+            begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
+            return begin - _SLACK <= self._now() <= end
+        except (TypeError, ValueError, OverflowError):
+            return False
+
+
+def seal_of(secret: bytes, record: ApprovalRecord) -> str:
+    """What shows that a person said what the record says."""
+    return approval_seal(secret, {k: v for k, v in to_json(record).items() if k != "seal"})
+
+
+class NoQuestion(UsageError):
+    """Nothing was asked in the session yet."""
+
+
+def check_begun_here(records: Sequence[Record], secret: bytes) -> None:
+    """Raises `NoQuestion` where nothing was asked in this session yet, `TranscriptError` where it
+    was not begun with this secret: its policy might be anybody's."""
+    if not any(isinstance(record, UserRecord) for record in records):
+        raise NoQuestion("the session has no question yet", hint="ask one in a new session")
+    header = records[0]
+    if not isinstance(header, Header) or not same(
+        header_seal(secret, to_json(header)), header.seal
+    ):
+        raise TranscriptError(
+            "the transcript was not begun here, or its header was changed",
+            hint="only the store that a session was begun in can go on with it",
+        )
+
+
+class Changed(Exception):
+    """A call is no longer what was approved; the message says in what."""
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")

@@ -1,0 +1,226 @@
+"""What becomes of a tool's output: what of it the model is shown, and whether the whole is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlx_tools.controller.observation import shorten
+from mlx_tools.controller.session import Session
+from mlx_tools.errors import StorageError
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.policy import permitted
+from mlx_tools.prompt import READER, is_reader
+from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.roots import RootName
+from mlx_tools.tools import Registry, ToolResult
+from mlx_tools.tools.executor import MAX_ERROR_CHARS
+from mlx_tools.tools.read_artifact import why_off
+from mlx_tools.transcript.records import CallRecord
+from mlx_tools.transcript.sources import Laid, Sources, lay_out
+
+if TYPE_CHECKING:
+    from mlx_tools.policy.redact import Redactor
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationOptions:
+    """What an observation is written with.
+
+    ``sources`` are those that the content shows, as a record keeps them. ``problem`` is why the
+    whole could not be kept. The call has run, and that must be written down before anybody is told
+    of it.
+    """
+
+    content: str | None
+    error: ErrorInfo | None = None
+    artifact: str | None = None
+    problem: StorageError | None = None
+    sources: tuple[Mapping[str, Any], ...] = ()
+
+
+class Outputs:
+    """The outputs of the current run of a session.
+
+    ``whole`` has them by call, ``artifacts`` the ids of those that were kept. Kept is what the
+    model cannot be shown whole; every output, where the store says so; and once a tool has failed,
+    every output of the run, the earlier ones too. Pages that were read out of an artifact are not
+    kept again. ``store`` None keeps nothing. Secrets, and folders (the roots, and ``home``) where
+    the policy says so, are taken out of all of it first.
+    """
+
+    def __init__(self, session: Session, store: ArtifactStore | None, home: str = "") -> None:
+        self._session = session
+        self._store = store
+        self._home = home
+        self._redactors: dict[tuple[bool, bool], Redactor] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run begins: what was held of the last one is let go."""
+        self.whole: dict[str, str] = {}
+        self.artifacts: dict[str, str] = {}
+        self._pages: set[str] = set()
+        self._failed = False
+        if self._store is not None:
+            self._store.sweep()
+
+    def take(self, call: CallRecord, result: ToolResult) -> ObservationOptions:
+        """Takes in how a call ended; returns what is to be written of it."""
+        pages = is_reader(self._session.specs.get(call.name))
+        if result.content is None:
+            error = self._clean_error(call, result.error)
+            if pages:
+                return ObservationOptions(None, error)
+            self._failed = True
+            earlier = (c for c in self.whole if c not in self._pages)
+            return ObservationOptions(None, error, problem=self._keep(*earlier))
+        if result.sources is not None:
+            return self._found(call, result.sources.cleaned(self.clean))
+        content = self._told(call, self.clean(result.content))
+        limit = self._session.limits.max_observation_chars
+        self.whole[call.call] = content
+        problem = None
+        if pages:
+            self._pages.add(call.call)
+        elif len(content) > limit or self._wants_all:
+            problem = self._keep(call.call)
+        artifact = self.artifacts.get(call.call)
+        notice = self._with_summary(call, self._cut_notice(artifact, limit, len(content)))
+        return ObservationOptions(shorten(content, limit, notice), None, artifact, problem)
+
+    def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
+        """What `take` will have to cut, where a summary can say what is left out: text that did not
+        come out of an artifact page by page, and no sources, which are ranked."""
+        if result.content is None or result.sources is not None:
+            return None
+        if is_reader(self._session.specs.get(call.name)):
+            return None
+        content = self._told(call, self.clean(result.content))
+        return content if len(content) > self._session.limits.max_observation_chars else None
+
+    def _found(self, call: CallRecord, sources: Sources) -> ObservationOptions:
+        """Sources, numbered on from those that the session was given before."""
+        words, limit = self._session.words, self._session.limits.max_observation_chars
+        first = self._session.past.sources + 1
+        cite = words.cite_notice(first) if sources.found else ""
+        after = "\n".join(part for part in (sources.note, cite) if part)
+        laid = lay_out(sources, first)
+        told = self._told(call, "")
+        self.whole[call.call] = told + _joined(laid.text, after)
+        if len(self.whole[call.call]) <= limit:
+            problem = self._keep(call.call) if self._wants_all else None
+            content = self.whole[call.call]
+        else:
+            problem = self._keep(call.call)
+            after = after if len(after) <= limit // 2 else ""
+            room = max(limit - len(told) - len(after) - bool(after), 1)
+            notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
+            laid, content = _fitted(sources, first, room, notice)
+            content = (told + _joined(content, after))[:limit]
+        given = tuple(one.to_json() for one in laid.given)
+        return ObservationOptions(content, None, self.artifacts.get(call.call), problem, given)
+
+    def clean(self, text: str) -> str:
+        """The text without what the policy takes out."""
+        policy = self._session.policy
+        wanted = policy.redacts, policy.redacts_paths
+        if not any(wanted):
+            return text
+        redactor = self._redactors.get(wanted)
+        if redactor is None:
+            from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+
+            roots = (RootName.parse(root).path for root in self._session.header.roots)
+            folders = dict.fromkeys(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
+            redactor = Redactor(secrets=wanted[0], paths=tuple(folders) if wanted[1] else ())
+            self._redactors[wanted] = redactor
+        return redactor.text(text).text
+
+    def _clean_error(self, call: CallRecord, error: ErrorInfo | None) -> ErrorInfo | None:
+        if error is None:
+            return None
+        return ErrorInfo(error.code, self._told(call, self.clean(error.message))[:MAX_ERROR_CHARS])
+
+    def _told(self, call: CallRecord, text: str) -> str:
+        """The text, behind the notice that a person gave the call other arguments, if one did."""
+        if not self._session.current.was_edited(call.call):
+            return text
+        return self.clean(self._session.words.edited_notice(call.arguments)) + text
+
+    @property
+    def _wants_all(self) -> bool:
+        return self._failed or (self._store is not None and self._store.keep_all)
+
+    def _keep(self, *calls: str) -> StorageError | None:
+        """Keeps the outputs of these calls, those that are kept already left alone."""
+        if self._store is None:
+            return None
+        for call in calls:
+            if call in self.artifacts:
+                continue
+            try:
+                key = self._store.put(self.whole[call])
+            except StorageError as error:
+                return error
+            if key is not None:
+                self.artifacts[call] = key
+        return None
+
+    def _with_summary(
+        self, call: CallRecord, notice: Callable[[int, int], str]
+    ) -> Callable[[int, int], str]:
+        """The notice, and behind it the summary that the model wrote of the output, if it did."""
+        record = self._session.current.summary(call.call)
+        if record is None or not record.parts:
+            return notice
+        told = self._session.words.summary_notice(
+            [(part["offset"], self.clean(part["summary"])) for part in record.parts]
+        )
+        return lambda omitted, offset: notice(omitted, offset) + told
+
+    def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Callable[[int, int], str]:
+        """What stands where something of ``size`` characters was cut, by how much and where."""
+        words = self._session.words
+        if artifact is not None and self.can_read:
+
+            def readable(omitted: int, offset: int) -> str:
+                return words.readable_cut_notice(omitted, offset, name=READER, key=artifact)
+
+            if 2 * len(readable(size, size)) <= limit:
+                return readable
+        return lambda omitted, _: words.cut_notice(omitted)
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the model may call the tool that reads artifacts."""
+        spec = self._session.specs.get(READER)
+        usable = is_reader(spec) and READER not in self._session.disabled
+        return usable and spec is not None and permitted(self._session.policy, spec)
+
+
+def _fitted(
+    sources: Sources, first: int, room: int, notice: Callable[[int, int], str]
+) -> tuple[Laid, str]:
+    """As much of the sources as there is room for, and the notice where there is room for it."""
+    whole = lay_out(sources, first)
+    longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
+    if len(whole.text) <= room or 3 * len(longest) > room:
+        laid = lay_out(sources, first, room)
+        return laid, laid.text
+    laid = lay_out(sources, first, room - len(longest))
+    return laid, laid.text + notice(laid.omitted, laid.cut_at or 0).rstrip("\n")
+
+
+def _joined(text: str, after: str) -> str:
+    return "\n".join(part for part in (text, after) if part)
+
+
+def switched_off(registry: Registry, store: ArtifactStore | None) -> Mapping[str, str]:
+    """The tools that cannot run in a session that keeps its outputs in ``store``, each with the
+    reason."""
+    off = dict(registry.disabled)
+    if store is None and is_reader(registry.specs().get(READER)):
+        off[READER] = why_off()
+    return off

@@ -1,0 +1,409 @@
+"""The session decides, the controller does.
+
+A `Session` folds the records of a transcript and says what is due next: complete this prompt, run
+these calls, ask a person about those, nothing more. It performs no I/O and reads no clock, so every
+path, crash and limit can be tested without a model. Folding the same records again gives the same
+session: that is all there is to resuming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from mlx_tools.controller.step import Ask, Complete, Due, Execute, Rest, Thought, Write
+from mlx_tools.controller.turn import Turn, follow
+from mlx_tools.errors import ErrorCode, MlxToolsError, TranscriptError
+from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
+from mlx_tools.prompt import ChatFormat, KnownTools, Neutraliser, Prompt, PromptWords, may_leave
+from mlx_tools.protocol import (
+    DEFAULT_REASONING_MARKERS,
+    Reading,
+    ReadingRules,
+    calls_in,
+    forcing_prefix,
+    opening,
+    read,
+    with_mended,
+)
+from mlx_tools.transcript.history import Consents, History, Past, nobody
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompactedRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ExecutionRecord,
+    GoldenRecord,
+    Header,
+    MendRecord,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    ResumedRecord,
+    StoppedRecord,
+    UserRecord,
+)
+from mlx_tools.transcript.states import TRANSITIONS, State
+
+_DAMAGE: Final = (
+    MlxToolsError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What folding a record raises whose values are nonsense."""
+
+
+def fills(size: int | None, used: int | None) -> bool:
+    """Whether so much of a context is used that a person is told: four fifths."""
+    return size is not None and used is not None and 5 * used >= 4 * size
+
+
+class Session:
+    """The fold of a transcript's records.
+
+    Raises `TranscriptError` where the records cannot be those of a session.
+
+    ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
+    record of that completion. ``filling``: four fifths of the context were used, and nothing has
+    been summed up since.
+    ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
+    with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
+    ``consents`` are those of the session that this one runs within. What the tools were when a
+    record was written may differ from what they are now: what is recorded holds.
+    """
+
+    current: Turn
+    prompt: Prompt
+    policy: Policy
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        *,
+        specs: Mapping[str, ToolSpec],
+        words: PromptWords,
+        disabled: Mapping[str, str] | None = None,
+        finder: SecretFinder | None = None,
+        believes: Callable[[ApprovalRecord], bool] = lambda record: True,
+        consents: Consents = nobody,
+    ) -> None:
+        self.state = State.EMPTY
+        self.specs = specs
+        self.words = words
+        self.disabled = disabled or {}
+        self.finder = finder
+        self._believes = believes
+        self.past = Past(consents)
+        self.turn = 0
+        self.calls_made = 0
+        self.pause: PauseRecord | None = None
+        self.asked = ""
+        self.completed: CompletionRecord | None = None
+        self.filling = False
+        self._pending: tuple[CompletionRecord, Reading] | None = None
+        for number, record in enumerate(records, start=1):
+            try:
+                self.apply(record)
+            except _DAMAGE as error:
+                told = getattr(error, "message", type(error).__name__)
+                raise TranscriptError(f"record {number} of the transcript: {told}") from error
+
+    # --- the fold ---
+
+    def apply(self, record: Record) -> None:
+        """Folds one record. Raises `TranscriptError` where it may not come now."""
+        self.check(record)
+        self.fold(record)
+
+    def fold(self, record: Record) -> None:
+        """Folds a record that `check` let pass, and that nothing has come after."""
+        if isinstance(record, Header):
+            self._open(record)
+            return
+        if isinstance(record, GoldenRecord | MendRecord):
+            return  # what the session is kept for; how the completion came about that follows
+        if self._begins_calling(record):
+            self.current.all_written()
+        self.past.note(record, self.specs)
+        match record:
+            case UserRecord():
+                self._ask(record)
+            case CompletionRecord():
+                self._complete(record)
+            case StoppedRecord():
+                self.state = State.STOPPED
+            case AnswerRecord():
+                self.state = State.IDLE
+            case PauseRecord():
+                self.state = State.PAUSED
+                self.pause = record
+            case ResumedRecord():
+                self.policy = Policy.from_json(record.policy)
+                self.state = State.CALLING if self.state is State.PAUSED else self.state
+            case CorrectionRecord():
+                self._correct(record)
+            case CompactedRecord():
+                self.prompt.add(record)
+                self.told.compact(record, self.prompt.records)
+                self.filling = self.filling and record.reason == "full"
+                return
+            case _:
+                self._follow(record)
+        self.prompt.add(record)
+
+    def _open(self, header: Header) -> None:
+        self.header = header
+        self.policy = Policy.from_json(header.policy)
+        self.limits = Limits.from_json(header.limits)
+        self.chat_format = ChatFormat.from_json(header.chat_format)
+        self._neutraliser = Neutraliser(self.chat_format.control_tokens)
+        own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
+        self._markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
+        self.prompt = Prompt(
+            chat_format=self.chat_format,
+            style=header.style,
+            system=header.system,
+            examples=header.examples,
+            neutraliser=self._neutraliser,
+            words=self.words,
+            reasoning=header.reasoning,
+            tool_choice=header.tool_choice,
+        )
+        self.observations: list[str] = []  # those in which calls stand, which might be echoed
+        self.current = Turn(())
+        self.told = KnownTools(
+            header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
+        )
+        self.state = State.IDLE
+
+    def _ask(self, record: UserRecord) -> None:
+        self.tool_choice = record.tool_choice or self.header.tool_choice
+        self.told.ask(record, self.tool_choice)
+        self.iterations = 0
+        self.format_errors = 0
+        self.told_to_finish = False
+        self.refused = ""  # what was just told to look like a call that nothing could read
+        if record.piped and calls_in(foreign := record.content[-record.piped :]):
+            self.observations.append(foreign)
+        self.question = record.content
+        self.history = History()
+        self.state = State.COMPLETING
+
+    def _complete(self, record: CompletionRecord) -> None:
+        reading = self._reading_of(record)
+        self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
+        self.completed, self.turn = record, record.turn
+        self.filling = self.filling or fills(self.header.context, record.context)
+        self.iterations += 1
+        self.current = follow(reading, record, self)
+        self.refused = record.text if reading.call_like else ""
+        self.state = State.READING
+
+    def _correct(self, record: CorrectionRecord) -> None:
+        if record.error.code == "iteration_limit":
+            self.told_to_finish = True
+            return
+        self.format_errors += 1
+        if self.state is State.READING:
+            self.current.note(record)
+            self._settle()
+
+    def _follow(self, record: Record) -> None:
+        if isinstance(record, ExecutionRecord):
+            yes = self.current.approval(record.call)
+            if yes is not None and yes.scope == "session" and self._believes(yes):
+                self.past.consent(self.current.call(record.call).name, yes)
+        self.current.note(record)
+        if isinstance(record, CallRecord):
+            self.format_errors = 0
+            self.calls_made += 1
+            self.history.add(record.name, record.arguments, self.specs.get(record.name))
+        elif isinstance(record, ObservationRecord):
+            if record.nested:  # the last word is left, whatever runs within the call took
+                self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
+            search = self.told.observe(record)
+            self.history.observe(record, search=search and record.name != self.tool_choice)
+            # A tool's error is an observation too, and its words may be somebody else's. What a
+            # search finds are lines of the catalog, from which the model is to call.
+            said = record.content if record.error is None else record.error.message
+            if said and not search and calls_in(said):
+                self.observations.append(said)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Goes on once the records of a completion are all there, and all calls are answered."""
+        if self.current.unwritten:
+            return
+        self.state = State.CALLING if self.current.open_calls else State.COMPLETING
+
+    def check(self, record: Record) -> None:
+        """Raises `TranscriptError` where this record may not come now; changes nothing.
+
+        Beside the table: a record must speak of a call that is open, and start none that may not,
+        a question must say something, and what was shown have its digest.
+        """
+        if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
+            raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
+        if isinstance(record, UserRecord) and not record.content.strip():
+            raise TranscriptError("the question is empty")
+        if isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
+            raise TranscriptError("a paused record has not one digest for each of its calls")
+        if self.state is not State.EMPTY:
+            self.current.check(record)
+        if isinstance(record, CompactedRecord):
+            answering = self.state is State.COMPLETING
+            if not may_leave(self.prompt, record.gone, answering=answering):
+                raise TranscriptError(f"a {record.type} record takes away what is no whole turn")
+
+    def _begins_calling(self, record: Record) -> bool:
+        """Whether the record says that the decisions of a turn are all there, though today there
+        would be more of them: a tool or the policy was another one then."""
+        at_end = self.state is State.READING and record.type in ("execution_started", "paused")
+        return at_end and bool(self.current.open_calls)
+
+    # --- what is due ---
+
+    def due(self) -> Due:
+        """What must happen next. It follows from the records alone."""
+        if self.state is State.COMPLETING:
+            return self._due_completion()
+        if self.state is State.READING:
+            return Write(self.current.unwritten)
+        if self.state is State.CALLING:
+            if refused := self.current.refused():
+                return Write(tuple(self._denial(call, reason) for call, reason in refused))
+            if runnable := self.current.runnable():
+                return Execute(runnable)
+            return Ask(self.current.asked())
+        return Rest(self.state)
+
+    def _denial(self, call: CallRecord, reason: str) -> ObservationRecord:
+        """A call that a person refused; one that was started may have done its work."""
+        code: ErrorCode = "in_doubt" if self.current.in_doubt(call.call) else "denied"
+        text = self.words.error(code, name=call.name, reason=reason)
+        return ObservationRecord(
+            call=call.call, name=call.name, id=call.id, error=ErrorInfo(code, text)
+        )
+
+    def _due_completion(self) -> Due:
+        limits = self.limits
+        if self.format_errors >= limits.max_format_errors:
+            return Write((StoppedRecord(reason="format_errors"),))
+        if self.iterations >= limits.max_iterations and not self.told_to_finish:
+            text = self.words.error("iteration_limit")
+            notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
+            return Write((notice,))
+        if self.iterations > limits.max_iterations:
+            return Write((StoppedRecord(reason="iteration_limit"),))
+        rules = self._rules(self._prefix())
+        thought = self._thought(rules.prefix)
+        return Complete(
+            turn=self.turn + 1,
+            prompt=self.prompt.render("" if thought else rules.prefix),
+            rules=rules,
+            max_tokens=limits.max_tokens,
+            thought=thought,
+            strategy=self.header.strategy,
+            tools=self.told.tools,
+        )
+
+    def _prefix(self) -> str:
+        """What the host writes at the start of the model's turn."""
+        style, choice = self.header.style, self.choice
+        if self.header.strategy == "guided" and choice == "auto":
+            return opening(style) if self.told.tools else forcing_prefix(style, "none")
+        return forcing_prefix(style, choice, self._call)
+
+    @property
+    def _call(self) -> tuple[str, str]:
+        """How the model's own template begins a call."""
+        tools = self.chat_format.tools
+        return tools.call if tools is not None and self.header.style == "native" else ("", "")
+
+    @property
+    def choice(self) -> str:
+        """``required`` and a named tool hold until one call has run that was no mere search for
+        tools; the last word is forced."""
+        if self.told_to_finish:
+            return "none"
+        if self.tool_choice not in ("auto", "none") and self.history.acted:
+            return "auto"
+        return self.tool_choice
+
+    def _rules(self, prefix: str) -> ReadingRules:
+        choice = self.choice
+        return ReadingRules(
+            style=self.header.style,
+            prefix=prefix,
+            in_thought=self._thought(prefix) is None and self.prompt.thought_open,
+            max_calls=1 if choice in self.specs else self.limits.max_calls_per_turn,
+            tool_choice=choice,
+            mutates=self._mutates,
+            reasoning_markers=self._markers,
+            catalog={name: spec.parameters for name, spec in self.told.tools.items()},
+            native=self._own_marks,
+            call=self._call,
+            ends=self.chat_format.turn_ends,
+        )
+
+    @property
+    def _own_marks(self) -> frozenset[str]:
+        """The marks with which the model's own template has it open a call."""
+        tools = self.chat_format.tools if self.header.style == "native" else None
+        own = () if tools is None else (tools.marks[0] if tools.marks else "",)
+        return frozenset((*self.chat_format.dialects, *own))
+
+    def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
+        spec = self.specs.get(name)
+        return spec is None or spec.mutates(arguments)
+
+    def _thought(self, prefix: str) -> Thought | None:
+        """A plan for the thought, where one is wanted and could swallow the prefix."""
+        reasoning, markers = self.header.reasoning, self.chat_format.reasoning
+        forced = bool(prefix) or self.header.strategy in ("guided", "grammar")
+        if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
+            return None
+        opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
+        budget = reasoning if isinstance(reasoning, int) else self.limits.max_tokens
+        return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
+
+    # --- what the controller asks for ---
+
+    def asking(
+        self, content: str, tool_choice: str | None, at: str = "", piped: int = 0
+    ) -> UserRecord:
+        """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
+        tools = self.told.offer(content, tool_choice or self.header.tool_choice)
+        return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools, piped=piped)
+
+    @property
+    def neutraliser(self) -> Neutraliser:
+        """What breaks control tokens in text that goes into a prompt."""
+        return self._neutraliser
+
+    def neutralise(self, text: str) -> str:
+        """``text`` with its control tokens broken, for use in a prompt."""
+        return self._neutraliser.plain(text)
+
+    def read_already(self, record: CompletionRecord, reading: Reading) -> None:
+        """Says how a completion was read that is folded next: it need not be read again."""
+        self._pending = (record, reading)
+
+    def _reading_of(self, record: CompletionRecord) -> Reading:
+        """The reading that came with the record, or, when folding again, the same one anew."""
+        if self._pending is not None and self._pending[0] is record:
+            reading = self._pending[1]
+            self._pending = None
+            return reading
+        if record.error is not None:
+            return Reading(error=record.error)
+        rules = self._rules(record.prefix)
+        reading = read(record.text, record.finish_reason or "stop", rules)
+        return with_mended(reading, record.mended)

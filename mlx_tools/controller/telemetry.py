@@ -1,0 +1,223 @@
+"""OpenTelemetry spans of a run, where ``opentelemetry-api`` is installed.
+
+One span for the run, and below it one for each completion and each call that ran, named as the
+semantic conventions for generative AI say (1.41, still in development). No span holds a text: no
+prompt, answer, argument, output or error message, only names, numbers and codes. Where the package
+is missing, or nobody records spans, nothing is done but look.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from mlx_tools.messages import Usage, total_usage
+from mlx_tools.transcript import events
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    CompactedRecord,
+    CompletionRecord,
+    Header,
+    PauseRecord,
+    Record,
+    StoppedRecord,
+    SummaryRecord,
+)
+
+Emit = Callable[[events.Event], None]
+
+NAME: Final = "mlx-tools"
+"""What the conventions call the agent, and the provider of completions by way of a prompt."""
+
+
+@contextmanager
+def observed(records: Sequence[Record], emit: Emit, api: Any = None) -> Iterator[Emit]:
+    """Traces one run while the context lasts; gives what its events are to be told to.
+
+    ``records`` is the transcript, header included, which grows as the run goes on. ``api`` is the
+    module ``opentelemetry.trace``, by default the one that is installed, if any. Nothing that goes
+    wrong with spans reaches the run.
+    """
+    spans = None
+    with suppress(Exception):
+        spans = _Spans.begun(records, api if api is not None else _installed())
+    if spans is None:
+        yield emit
+        return
+
+    def tell(event: events.Event) -> None:
+        with suppress(Exception):
+            spans.tell(event)
+        emit(event)
+
+    failed: BaseException | None = None
+    try:
+        yield tell
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        with suppress(Exception):
+            spans.end(failed)
+
+
+@functools.cache
+def _installed() -> Any:
+    """The module ``opentelemetry.trace``, None where it is not installed."""
+    try:
+        return importlib.import_module("opentelemetry.trace")
+    except ImportError:
+        return None
+
+
+class _Spans:
+    """The open spans of a run."""
+
+    @classmethod
+    def begun(cls, records: Sequence[Record], api: Any) -> _Spans | None:
+        """The spans of a run that begins now, None where nobody records them."""
+        if api is None:
+            return None
+        spans = cls(records, api)
+        return spans if spans._run.is_recording() else None
+
+    def __init__(self, records: Sequence[Record], api: Any) -> None:
+        self._api = api
+        self._records = records
+        self._start = len(records)
+        self._tracer = api.get_tracer("mlx_tools")
+        self._header = next(record for record in records if isinstance(record, Header))
+        self._completion: Any = None
+        self._calls: dict[str, Any] = {}
+        attributes = self._common("invoke_agent") | {"gen_ai.agent.name": NAME}
+        self._run = self._tracer.start_span(
+            f"invoke_agent {NAME}", kind=api.SpanKind.INTERNAL, attributes=attributes
+        )
+        self._within = api.set_span_in_context(self._run)
+
+    def tell(self, event: events.Event) -> None:
+        """Opens and closes spans as things happen."""
+        match event:
+            case events.TurnStarted():
+                self._completion = self._begin_completion(event)
+            case events.TurnEnded():
+                self._end_completion(event)
+            case events.FormatBroken():
+                self._run.add_event("mlx_tools.correction", {"error.type": event.error.code})
+            case events.ToolStarted():
+                self._calls[event.call] = self._begin_call(event)
+            case events.ToolEnded():
+                self._end_call(event)
+
+    def end(self, failed: BaseException | None) -> None:
+        """Closes what is still open, and the run."""
+        last = self._records[-1]
+        code = last.reason if isinstance(last, StoppedRecord) else None
+        if code is None and failed is not None:
+            code = type(failed).__name__
+        for span in (self._completion, *self._calls.values()):
+            if span is not None:
+                self._close(span, code or "interrupted")
+        run = self._records[self._start :]
+        asked = (
+            r for r in run if isinstance(r, CompletionRecord | SummaryRecord | CompactedRecord)
+        )
+        usage = total_usage([r.usage for r in asked])
+        self._run.set_attributes(_usage(usage) | {"mlx_tools.transcript.outcome": _outcome(last)})
+        self._close(self._run, code)
+
+    def _common(self, operation: str) -> dict[str, Any]:
+        values = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": NAME,
+            "gen_ai.conversation.id": self._header.session,
+            "gen_ai.request.model": self._header.model,
+        }
+        return _known(values)
+
+    def _begin_completion(self, event: events.TurnStarted) -> Any:
+        header = self._header
+        values = {
+            "gen_ai.request.temperature": header.sampling.get("temperature"),
+            "gen_ai.request.seed": header.sampling.get("seed"),
+            "gen_ai.request.max_tokens": header.limits.get("max_tokens"),
+            "mlx_tools.controller.turn": event.turn,
+            "mlx_tools.prompt_chars": event.prompt_chars,
+        }
+        return self._tracer.start_span(
+            f"text_completion {header.model}" if header.model else "text_completion",
+            context=self._within,
+            kind=self._api.SpanKind.CLIENT,
+            attributes=self._common("text_completion") | _known(values),
+        )
+
+    def _end_completion(self, event: events.TurnEnded) -> None:
+        span, self._completion = self._completion, None
+        span.set_attributes(_usage(event.usage))
+        record = self._records[-1]
+        if isinstance(record, CompletionRecord):
+            if record.finish_reason is not None:
+                span.set_attribute("gen_ai.response.finish_reasons", [record.finish_reason])
+            span.set_attribute("mlx_tools.strategy", record.strategy)
+            span.set_attribute("mlx_tools.requests", record.requests)
+        self._close(span, None)
+
+    def _begin_call(self, event: events.ToolStarted) -> Any:
+        return self._tracer.start_span(
+            f"execute_tool {event.name}",
+            context=self._within,
+            kind=self._api.SpanKind.INTERNAL,
+            attributes={
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": event.name,
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.call.id": event.call,
+                "gen_ai.conversation.id": self._header.session,
+            },
+        )
+
+    def _end_call(self, event: events.ToolEnded) -> None:
+        span = self._calls.pop(event.call, None)
+        code = event.error.code if event.error is not None else None
+        if span is None:  # it never ran
+            # A name that no tool has is text that the model wrote.
+            name = event.name if code != "unknown_tool" else None
+            values = {"error.type": code, "gen_ai.tool.name": name}
+            self._run.add_event("mlx_tools.call_refused", _known(values))
+            return
+        if event.output_size_chars is not None:
+            span.set_attribute("mlx_tools.output_size_chars", event.output_size_chars)
+        self._close(span, code)
+
+    def _close(self, span: Any, code: str | None) -> None:
+        if code is not None:
+            span.set_attribute("error.type", code)
+            span.set_status(self._api.Status(self._api.StatusCode.ERROR, code))
+        span.end()
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    values = {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+    }
+    return _known(values)
+
+
+def _outcome(last: Record) -> str:
+    match last:
+        case AnswerRecord():
+            return "answered"
+        case PauseRecord():
+            return "paused"
+        case StoppedRecord():
+            return "stopped"
+    return "unfinished"

@@ -1,0 +1,671 @@
+"""A turn held to its grammar: what the model writes stands, and where it does not fit it is mended.
+
+Pure: `HeldTurn` says what to ask of the backend next (`Draw`, `Score`) and takes what came. The
+model writes its turn in one stream. Each part of a message is held against what may stand there;
+at one that does not fit the stream is closed, and the turn goes on from before it: with the text
+that must stand there, else with the model's likeliest token that fits, else drawn again.
+Nothing but the model, its schema and this text has a say in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mlx_tools.decoding.matcher import ANY_OBJECT
+from mlx_tools.decoding.restart import RestartWatch
+from mlx_tools.decoding.value import Form, HeldObject
+from mlx_tools.messages import FinishReason, Strategy, ToolSpec
+from mlx_tools.protocol import (
+    DIALECTS,
+    Delta,
+    Dialect,
+    Reader,
+    Reading,
+    ReadingRules,
+    call_mark_begins,
+    find_call_mark,
+    forcing_prefix,
+    judge,
+    opening,
+    read,
+    resolve,
+    with_mended,
+)
+from mlx_tools.schema.compilable import compilable
+from mlx_tools.transcript.records import MendKind, MendRecord
+
+MAX_MENDS: Final = 8
+"""So often may one turn be mended."""
+
+MAX_QUOTES: Final = 200
+"""So many quotes of an answer are escaped for the model."""
+
+LONGEST_TOKEN: Final = 32
+"""A piece of more characters holds more than one token."""
+
+MAX_SENT: Final = 2
+"""So often is the same text gone on from."""
+
+_TYPE: Final = r'"type"[ \t\r\n]*+:[ \t\r\n]*+"(?:tool_call|final_answer)"'
+_JSON_DIALECTS: Final = {
+    dialect.open: dialect
+    for dialect in reversed(DIALECTS)
+    if dialect.body == "json" and dialect.name_key
+}
+_MARKS: Final = "|".join(map(re.escape, sorted(_JSON_DIALECTS, key=len, reverse=True)))
+_START: Final = re.compile(rf"{_TYPE}|(?P<mark>{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n]*+)?(?={{)")
+_BEGINNINGS: Final = "|".join(
+    re.escape(mark[:size]) for mark in _JSON_DIALECTS for size in range(len(mark) - 1, 0, -1)
+)
+_BEGUN: Final = re.compile(
+    r'(?:"(?:t(?:y(?:p(?:e(?:"[ \t\r\n]*+(?::[ \t\r\n]*+(?:"[a-z_]{0,12})?)?)?)?)?)?)?'
+    rf"|(?:{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n]*+)?|{_BEGINNINGS})\Z"
+)
+"""What may go on to be the beginning of a message, at the end of a text."""
+
+_CLOSE_MARKS: Final = "|".join({re.escape(d.close) for d in _JSON_DIALECTS.values() if d.close})
+_BETWEEN: Final = re.compile(rf"(?:[ \t\r\n,;\]]++|{_CLOSE_MARKS})*+")
+_NEXT_IN_ARRAY: Final = re.compile(r"[ \t\r\n,;]*+(?={)")
+_LONGEST_MARK: Final = 80
+_BARE: Final = re.compile(r'[ \t\r\n]*+\{[ \t\r\n]*+"name"[ \t\r\n]*+:')
+_BARE_BEGUN: Final = re.compile(
+    r'[ \t\r\n]*+(?:\{[ \t\r\n]*+(?:"(?:n(?:a(?:m(?:e(?:"[ \t\r\n]*+)?)?)?)?)?)?)?'
+)
+_ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
+_TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Let the model go on from the prompt and ``text``; a later ``attempt`` draws at random."""
+
+    text: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Ask how likely each next token is after the prompt and ``text``."""
+
+    text: str
+
+
+Alternatives = Sequence[tuple[str, float]]
+"""Tokens as text with the natural logarithm of their probability, the likeliest first."""
+
+
+class HeldTurn:
+    """One turn of the model, from the host's prefix on.
+
+    ``due`` is what to ask for next, None once the turn has ended. What a `Draw` brings is given to
+    `feed` piece by piece, until ``closing`` says that the stream is to be closed, or it ends by
+    itself (`end`); what a `Score` brings to `scored`. At the end ``text`` is the turn, ``reading``
+    how it is read, ``mends`` how it was mended; ``unfilled`` says that a place found nothing that
+    fits, and that the turn was written freely from there.
+    """
+
+    def __init__(
+        self,
+        rules: ReadingRules,
+        tools: Mapping[str, ToolSpec],
+        strategy: Strategy = "auto",
+        number: int = 1,
+    ) -> None:
+        self._tools, self._number = tools, number
+        self._holds = bool(tools) and strategy in ("auto", "guided")
+        self._guides = strategy == "guided"
+        self.tool = ""  # that is called last
+        self.misfit = ""  # what did not fit last
+        self._forms: dict[Dialect | None, Form] = {}
+        self._sent: Counter[str] = Counter()  # how often each text was gone on from
+        self._finished: set[str] = set()  # texts that ended by themselves
+        self._asked = 0  # mends that a request followed
+        self.mends: list[MendRecord] = []
+        self._begin_with(rules)
+        self.due: Draw | Score | None = None
+        self._ask(Draw(self._whole))
+
+    def _begin_with(self, rules: ReadingRules) -> None:
+        """Begin the turn with the host's prefix, and nothing else."""
+        self._left = len(self.mends)  # mends of a text that does not stand any more
+        self.reading = Reading()
+        self.finish_reason: FinishReason | None = None
+        self.unfilled = False
+        self.closing = False
+        self._rules = rules
+        self._prefix = self._drawn_from = self._fed = self._searched = len(rules.prefix)
+        self._after = self._prefix  # the last whole message, or the beginning
+        self._whole = rules.prefix
+        self._edges = [self._prefix]
+        self._reader = Reader(rules)
+        self._first: str | None = None  # the turn as it was at the first misfit
+        self._first_ended: FinishReason | None = None
+        self._ended: FinishReason | None = None  # how the last draw ended
+        self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
+        self._guided = self._guides and bool(rules.prefix)
+        self._renamed = self._ended_inside = self._was_cut_out = False
+        self._free = not self._holds  # nothing is held (any more)
+        self._restart = RestartWatch(rules.prefix)
+        self._scored = ""
+        self._exact = -1  # a place that is no edge of the model's tokens
+        self._dialect: Dialect | None = None
+        self._bare = _bare(rules)
+        self._messages = 0
+        self._object: HeldObject | None = None
+        self._begin = 0  # of the object that is held
+        brace = rules.prefix.find("{")
+        dialect = self._dialect_of(rules.prefix, brace)
+        if brace >= 0 and not self._free and (dialect is not None or not rules.call[0]):
+            self._dialect = dialect
+            self._hold(brace, dialect)
+            self._go_on()
+
+    @property
+    def prefix(self) -> str:
+        """The host's prefix, empty where the model began its line anew."""
+        return self._rules.prefix
+
+    @property
+    def text(self) -> str:
+        """The turn so far, without the host's prefix."""
+        return self._whole[self._prefix :]
+
+    @property
+    def mended(self) -> tuple[int, ...]:
+        """The messages that needed a mend of more than what stands around their arguments."""
+        unclean = {mend.message for mend in self.mends[self._left :] if not mend.clean}
+        if unclean and len(self.reading.messages) != self._messages:
+            return tuple(range(len(self.reading.messages)))  # they cannot be told apart
+        return tuple(sorted(unclean))
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def feed(self, piece: str) -> list[Delta]:
+        """Take in the next text of a draw; return what can be shown of it."""
+        piece = self._restart.feed(piece)
+        if self._restart.anew:  # the server paid no heed to what it was to go on from
+            self._begin_anew()
+        if not piece:
+            return []
+        if self._stripped(piece):
+            piece = " " + piece
+        self._edges.append(len(self._whole))
+        self._whole += piece
+        return self._go_on()
+
+    def _begin_anew(self, text: str = "") -> None:
+        """Nothing of what stood stands any more, nor what the host began with, but ``text``."""
+        drawn = tuple(filter(None, (self._whole[self._drawn_from :],)))
+        mended = bool(self.mends)
+        if mended:
+            begun = MendRecord(turn=self._number, kind="envelope", drawn=drawn, put=text, anew=True)
+            self.mends.append(replace(begun, ended=self._ended))
+        self._begin_with(replace(self._rules, prefix=""))
+        self._whole = text
+        if mended:
+            self._drawn_from = len(text)
+            self._edges = [self._drawn_from]
+
+    def _stripped(self, piece: str) -> bool:
+        """Whether the server took the first blank of what goes on from a mend, as some do."""
+        begins = len(self._whole) == self._drawn_from and len(self.mends) > self._left
+        if not begins or self._object is None:
+            return False
+        text = self._whole[self._begin :]
+        plain, blank = self._object.anew(text + piece), self._object.anew(f"{text} {piece}")
+        return plain.misfit is not None and blank.misfit is None
+
+    def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
+        """The draw has ended by itself. ``cut_out``: the server kept some of the text to itself."""
+        draw, self._ended = self.due, reason
+        deltas = self.feed(self._restart.flush())
+        if self.due is not draw:
+            return deltas
+        return deltas + self._end(reason, cut_out)
+
+    def _end(self, reason: FinishReason, cut_out: bool) -> list[Delta]:
+        self._finished.add(self._whole)
+        if (cut_out and reason == "stop") or reason == "tool_calls":
+            if self._has_message():
+                return self._finish("tool_calls")  # some of it is gone: it is not clean
+            if (self._at_start or reason == "tool_calls") and not self._was_cut_out:
+                return self._begin_cut_out("call" if reason == "tool_calls" else "")
+        held = self._object
+        if reason != "stop" or held is None or self._closers_are_missing(held):
+            return self._finish(reason)
+        if self._ended_inside:
+            return self._give_up()
+        self._ended_inside = True
+        kind = "end" if held.doubt is None else held.doubt.kind
+        return self._mend(kind, self._begin + held.last_boundary)
+
+    def close(self, reason: FinishReason | None) -> list[Delta]:
+        """The turn is over, as ``closing`` says; ``reason`` is how the stream ended, None where it
+        was closed."""
+        return self._finish(reason)
+
+    def scored(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
+        """Take the likeliest token that fits. None: nobody was asked, for the backend cannot say.
+        ``text`` is what the model wrote while it was asked."""
+        assert self._open is not None and self._object is not None and isinstance(self.due, Score)
+        if alternatives is None:
+            self._sent[self.due.text] -= 1
+            return self._put(self._forced())
+        if text:
+            self._finished |= {self.due.text + text, f"{self.due.text} {text}"}  # or stripped
+        self._scored = text
+        boundary = self._open[1]
+        edge = self._edge(boundary)
+        owed = self._whole[edge:boundary]
+        held = self._object.anew(self._whole[self._begin : boundary])
+        fronts: list[str] = []
+        for token, _ in alternatives:
+            rest = token[len(owed) :] if token.startswith(owed) else ""
+            fitting = rest[: held.fitting(rest)] if rest else ""
+            if fitting and fitting == rest:
+                return self._put(fitting + self._forced(fitting), alternatives)
+            fronts.append(fitting)
+        for front in filter(None, fronts):
+            return self._put(front + self._forced(front), alternatives)
+        if owed and any(token and owed.startswith(token) for token, _ in alternatives):
+            return self.ask_behind()
+        return self._put("", alternatives)
+
+    @property
+    def asks_behind(self) -> bool:
+        """Whether the likelihoods that are asked for are those behind what stands."""
+        return self._open is not None and self._exact == self._open[1]
+
+    def ask_behind(self) -> list[Delta]:
+        """The model cuts what stands there otherwise than it came: ask behind it."""
+        assert self._open is not None
+        self._exact = self._open[1]
+        return self._ask(Score(self._whole[: self._exact]))
+
+    # --- holding --------------------------------------------------------------------------------
+
+    def _go_on(self) -> list[Delta]:
+        deltas: list[Delta] = []
+        while not self.closing:
+            held = self._object
+            if held is None:
+                if not self._find_message(deltas):
+                    break
+                continue
+            held.feed(self._whole[self._begin + len(held.text) :])
+            self.tool = held.name
+            if held.ended and held.doubt is not None:
+                held.judge(self._is_read(self._begin + held.end))
+            if held.misfit is not None:
+                self.misfit = held.misfit.kind
+                if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:
+                    self._escape(self._begin + held.answer_end)
+                    continue
+                deltas += self._misfit(held.misfit.kind, self._begin + held.misfit.boundary)
+                break
+            self._read_on(self._begin + held.settled, deltas)
+            if not held.complete:
+                break
+            self._object = None
+            self._messages += 1
+            self._searched = self._after = self._begin + held.end
+        return deltas
+
+    def _read_on(self, upto: int, deltas: list[Delta]) -> None:
+        """Let the reader have the text up to there: it will stand."""
+        if upto > self._fed:
+            deltas += self._reader.feed(self._whole[self._fed : upto])
+            self._fed = upto
+        if self._reader.done and (self._object is None or self._object.complete):
+            self.closing = True
+
+    def _find_message(self, deltas: list[Delta]) -> bool:
+        """Read on to where a message begins; False where none does yet."""
+        text = self._whole
+        if self._free:
+            self._read_on(len(text), deltas)
+            return False
+        if self._guided and self._messages and opening(self._rules.style):
+            if (own := find_call_mark(text, self._after, self._known)) is not None:
+                self._read_on(own, deltas)
+                if not self.closing:
+                    deltas += self._begin_call_anew(own)
+                return False
+            if call_mark_begins(text, self._after):
+                return False
+        more = _NEXT_IN_ARRAY.match(text, self._after) if self._dialect is not None else None
+        if more is not None and more.end() >= self._searched:
+            return self._begins(more.end() + 1, self._dialect, deltas)
+        if self._bare is not None and not self._messages:
+            bare = _BARE.match(text, self._prefix)
+            if bare is not None and bare.end() > self._searched:
+                return self._begins(bare.end(), self._bare, deltas)
+            if _BARE_BEGUN.fullmatch(text, self._prefix):
+                return False
+        found = _START.search(text, self._searched)
+        if found is None:
+            begun = _BEGUN.search(text, max(self._searched, len(text) - _LONGEST_MARK))
+            self._searched = begun.start() if begun is not None else len(text)
+            self._read_on(self._searched, deltas)
+            return False
+        dialect = _JSON_DIALECTS.get(found["mark"]) if found["mark"] else None
+        if (
+            self._dialect is not None
+            and _BETWEEN.fullmatch(text, self._after, found.start()) is None
+        ):
+            self._free = True  # the run of calls is over
+            return True
+        return self._begins(found.end() + (dialect is not None), dialect, deltas)
+
+    def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
+        """Whether the reader takes what ends at ``end`` for the beginning of a message; if so, it
+        is held."""
+        self._searched = end
+        self._read_on(end, deltas)
+        begun = self._reader.open_message
+        is_bare = dialect is not None and dialect is self._bare
+        begun = self._reader.open_object if is_bare else begun
+        is_refused = dialect is not None and self._rules.tool_choice == "none"
+        is_other = dialect is None and begun is not None and len(begun) == 1
+        if self.closing or begun is None or is_refused or is_other:
+            return not self.closing
+        self._dialect = dialect
+        self._hold(end - len(begun), dialect)
+        return True
+
+    def _hold(self, begin: int, dialect: Dialect | None) -> None:
+        """Hold the object that begins there; where nothing may be held to, the rest is free."""
+        try:
+            self._begin, self._object = begin, HeldObject(self._form(dialect))
+        except ValueError:  # more tools than llguidance takes, or none
+            self._free = True
+
+    def _form(self, dialect: Dialect | None) -> Form:
+        if dialect not in self._forms:
+            choice, tools = self._rules.tool_choice, self._tools
+            if (named := resolve(choice, tools)[0]) is not None:
+                tools = {named.name: named}
+            parameters = {
+                name: compilable(spec.parameters).schema or ANY_OBJECT
+                for name, spec in tools.items()
+                if choice != "none"
+            }
+            keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
+            answers = choice in ("auto", "none")
+            self._forms[dialect] = Form(parameters, self._known, keys=keys, answers=answers)
+        return self._forms[dialect]
+
+    def _known(self, name: str) -> str | None:
+        spec = resolve(name, self._tools)[0]
+        return None if spec is None else spec.name
+
+    def _dialect_of(self, prefix: str, brace: int) -> Dialect | None:
+        """The dialect in which the prefix begins an object at the brace."""
+        if self._bare is not None and not prefix[:brace].strip():
+            return self._bare
+        opening = prefix[:brace].rstrip(" \t\r\n[")
+        return _JSON_DIALECTS.get(opening) if brace >= 0 else None
+
+    def _has_message(self) -> bool:
+        reading = read(self.text, "stop", self._rules)
+        return bool(reading.messages) and not reading.bare_text
+
+    @property
+    def _at_start(self) -> bool:
+        """Whether nothing was drawn but what may stand between calls that were cut out."""
+        return not self._whole[self._drawn_from :].strip()
+
+    # --- mending --------------------------------------------------------------------------------
+
+    def _misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
+        rest = self._whole[boundary:].lstrip('"')
+        if self._guided and find_call_mark(rest, 0, self._known) is not None:
+            # The model begins a call in a form of its own: so it is read.
+            return self._as_written(self._whole[boundary:].lstrip('" \t\r\n'))
+        if kind == "name":
+            is_data = self._dialect is not None and self._dialect is self._bare
+            is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
+            if self._renamed or is_data:  # the model's word: validation tells it there is no such
+                self._object, self._free = None, True
+                return self._go_on()
+            self._renamed = True
+            boundary = self._choice_point(boundary)
+        return self._mend(kind, boundary)
+
+    def _as_written(self, text: str) -> list[Delta]:
+        """Take the turn for what the model wrote, without what the host began it with."""
+        self._begin_anew(text)
+        return self._go_on()
+
+    def _without_opening(self) -> list[Delta]:
+        """Take the turn for what the model wrote first, or where that has not ended let it write
+        it without what the host began it with."""
+        first, ended = (self._first or "")[self._prefix :].lstrip(), self._first_ended
+        if ended is not None:
+            return [*self._as_written(first), *self._finish(ended)]
+        self._begin_anew()
+        return self._ask(Draw(""))
+
+    def _escape(self, quote: int) -> None:
+        """A quote that seems to end an answer's text is one in it: escape it, and read on."""
+        if self._first is None:
+            self._first = self._whole
+        cut = max((e for e in self._edges if e <= quote), default=self._drawn_from)
+        put = "\\" + self._whole[quote:]
+        self._note("quote", quote, cut, put, None)
+        self._unread(quote)
+        self._whole = self._whole[:quote] + put
+        self._drawn_from = len(self._whole)
+        self._edges = [self._drawn_from]
+        assert self._object is not None
+        self._object = self._object.anew()
+
+    def _choice_point(self, boundary: int) -> int:
+        """Where call or answer is chosen, in the message whose name does not fit."""
+        key = _TYPE_KEY.search(self._whole, self._begin)
+        free = self._rules.tool_choice == "auto"
+        return key.end() if key is not None and free and key.end() < boundary else boundary
+
+    def _mend(self, kind: MendKind, boundary: int) -> list[Delta]:
+        """Go on from ``boundary``: what stands after it does not fit."""
+        boundary = max(boundary, self._prefix)
+        if not self._may_mend(kind, boundary):
+            return self._give_up()
+        if (forced := self._forced()) and self._is_enough(forced):
+            return self._put(forced)
+        return self._ask(Score(self._whole[: self._edge(boundary)]))
+
+    def _is_enough(self, forced: str) -> bool:
+        """Whether what must stand is more than the beginning of a value that the model has to
+        choose: left to itself, it would go on with the one that did not fit."""
+        assert self._open is not None and self._object is not None
+        kind, boundary = self._open
+        held = self._object.anew(self._whole[self._begin : boundary] + forced)
+        return kind not in ("name", "value") or not held.is_open
+
+    def _edge(self, boundary: int) -> int:
+        """The last edge of a token that is known before ``boundary``; a piece that is longer than
+        any token tells of none."""
+        edge = max((e for e in self._edges if e <= boundary), default=boundary)
+        close = boundary - edge <= LONGEST_TOKEN and boundary != self._exact
+        return edge if close else boundary
+
+    def _may_mend(self, kind: MendKind, boundary: int) -> bool:
+        if self._first is None:
+            self._first, self._first_ended = self._whole, self._ended
+        self._open = kind, boundary
+        return self._asked < MAX_MENDS
+
+    def _begin_cut_out(self, what: str) -> list[Delta]:
+        """Write the opening of what the server kept to itself, after what it let through."""
+        self._was_cut_out = True
+        opening = self._opening(what)
+        if self._object is not None and opening.startswith(self._rules.prefix):
+            self._open = ("envelope", self._prefix)
+            return self._put(opening[self._prefix :])
+        line = "" if not self.text or self._whole.endswith("\n") else "\n"
+        self._open = ("envelope", len(self._whole))
+        return self._put(line + opening)
+
+    def _begin_call_anew(self, at: int) -> list[Delta]:
+        """Another call begins in another form than was asked for: let it begin in that one."""
+        if not self._may_mend("envelope", at):
+            return self._give_up()
+        line = "" if self._whole[:at].endswith("\n") else "\n"
+        return self._put(line + self._opening("call"))
+
+    def _opening(self, what: str) -> str:
+        """How a message of the style begins; a ``call`` up to its tool's name."""
+        style = self._rules.style
+        if what == "call":
+            return forcing_prefix(style, "required", self._rules.call)
+        return opening(style)
+
+    def _forced(self, after: str = "") -> str:
+        """What must stand at the place that is mended, after ``after``."""
+        assert self._open is not None
+        if self._object is None:
+            return ""
+        text = self._whole[self._begin : self._open[1]] + after
+        held = self._object.anew(text)
+        return "" if held.misfit is not None or held.complete else held.forced()
+
+    def _put(self, put: str, alternatives: Alternatives | None = None) -> list[Delta]:
+        """Mend the open place with ``put``, and go on from there."""
+        assert self._open is not None
+        (kind, boundary), self._open = self._open, None
+        edge = self._edge(boundary)
+        if put and self._whole[:boundary] + put in self._finished:
+            put = put[:-1]  # mlx_lm.server dies of what it ended by itself: the rest is held to
+        self._note(kind, boundary, max(edge, self._drawn_from), put, alternatives)
+        self._asked += 1
+        self._ended = None
+        self._whole = self._whole[:boundary] + put
+        self._drawn_from = len(self._whole)
+        self._edges = [self._drawn_from]
+        self._unread(boundary)
+        self._searched = min(self._searched, boundary)
+        if self._object is not None:
+            self._object = self._object.anew()
+        self.closing = False
+        sent = self._sent[self._whole]
+        if sent and put and alternatives:  # it leads where it led before
+            self._open = kind, len(self._whole)
+            return self._ask(Score(self._whole)) if self._asked < MAX_MENDS else self._give_up()
+        if not put and not self.text and self._guided and kind in ("envelope", "end"):
+            return self._without_opening()  # the model writes no message
+        draw = Draw(self._whole, attempt=sent + (not put))
+        if sent >= MAX_SENT or self._asked > MAX_MENDS or self._whole in self._finished:
+            return self._give_up()
+        was_held = self._object is not None
+        self._ask(draw)
+        deltas = self._go_on() if put else []
+        is_whole = was_held and self._object is None and not self._free
+        if self.due is draw and (self.closing or is_whole):
+            deltas += self._finish(None)  # no request asks for another call
+        return deltas
+
+    def _unread(self, boundary: int) -> None:
+        """Let the reader have the text up to there, and no more."""
+        if self._fed > boundary:
+            self._reader = Reader(self._rules)
+            self._reader.feed(self._whole[self._prefix : boundary])
+            self._fed = boundary
+
+    def _note(
+        self, kind: MendKind, at: int, cut: int, put: str, alternatives: Alternatives | None
+    ) -> None:
+        """Record a mend; what was drawn is noted in two pieces, cut where the mend may cut it."""
+        drawn = self._whole[self._drawn_from : cut], self._whole[cut:]
+        asked = (
+            None
+            if alternatives is None
+            else tuple({"token": token, "logprob": score} for token, score in alternatives)
+        )
+        self.mends.append(
+            MendRecord(
+                turn=self._number,
+                kind=kind,
+                message=self._messages,
+                kept=at - self._prefix,
+                drawn=tuple(filter(None, drawn)),
+                ended=self._ended,
+                alternatives=asked,
+                put=put,
+                scored=self._scored if alternatives is not None else "",
+                behind=alternatives is not None and self._exact == at,
+            )
+        )
+
+    def _ask_on(self) -> list[Delta]:
+        """Let the model go on from all that stands, unless it has ended."""
+        if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
+            return self._finish(self._first_ended)
+        return self._ask(Draw(self._whole))
+
+    def _give_up(self) -> list[Delta]:
+        """Nothing fits: let the turn be what the model wrote first, read by the rules alone."""
+        self.unfilled = self._free = True
+        self.mends, self._left = [], 0  # they led nowhere
+        self._object = self._open = None
+        self._whole = self._first or self._whole
+        self._drawn_from = len(self._whole)
+        self._edges = [self._drawn_from]
+        self._reader = Reader(self._rules)
+        self._fed = self._prefix
+        self._read_on(len(self._whole), [])
+        if self._reader.open_message is None and self._has_message():
+            return self._finish(self._first_ended)  # no request asks for another call
+        return self._ask_on()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _is_read(self, end: int) -> bool:
+        """Whether the rules read the turn up to there, and its calls are valid."""
+        reading = read(self._whole[self._prefix : end], "stop", self._rules)
+        if reading.error is not None or reading.bare_text or not reading.messages:
+            return False
+        return all(call.error is None for call in judge(reading, self._tools))
+
+    def _closers_are_missing(self, held: HeldObject) -> bool:
+        """Whether the text needs nothing but closers that reading may add (rule 7)."""
+        if not held.closable:
+            return False
+        reading = read(self.text, "stop", self._rules)
+        return bool(reading.messages) and reading.error is None and not reading.bare_text
+
+    def _finish(self, reason: FinishReason | None) -> list[Delta]:
+        deltas = self._reader.feed(self._whole[self._fed :])
+        self._fed = len(self._whole)
+        self.finish_reason = reason
+        self.reading = self._reader.finish(reason or "stop")
+        self.reading = with_mended(self.reading, self.mended)
+        if self.reading.messages and self.reading.error is None:
+            self.unfilled = False
+        self.due = None
+        return deltas
+
+    def _ask(self, due: Draw | Score) -> list[Delta]:
+        self.due = due
+        if isinstance(due, Score) and self._sent[due.text] >= MAX_SENT:
+            return self.scored([])
+        self._sent[due.text] += 1
+        if isinstance(due, Draw):
+            self._ended = None
+            if due.text != self._rules.prefix:
+                self._restart = RestartWatch(due.text if self._object is not None else "")
+        return []
+
+
+def _bare(rules: ReadingRules) -> Dialect | None:
+    """The dialect of a template whose calls are bare objects, None for any other."""
+    key = _ARGUMENTS_KEY.search(rules.call[1])
+    if "" not in rules.native or key is None:
+        return None
+    return Dialect(
+        name="bare", open="", body="json", form="objects", arguments_key=key[1], separator=";"
+    )

@@ -1,0 +1,366 @@
+"""A chat format, found out from the model's own template.
+
+The template is rendered with texts that cannot be mistaken for its own, and what stands between
+them is read off: so turns can be put together one after the other, without asking the template
+again, which might rewrite what was sent before (and drop the thoughts of earlier turns, or move the
+system text to the last question).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mlx_tools.errors import ChatFormatError
+from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought
+from mlx_tools.prompt.markers import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
+from mlx_tools.prompt.template_sandbox import Render, TemplateRefused, compile_template, literals_of
+from mlx_tools.prompt.tool_probe import ToolsUnknown, tools_from_template
+from mlx_tools.protocol.dialects import DIALECTS
+
+_SYSTEM: Final = "xqSystemTextxq"
+_USERS: Final = ("xqFirstQuestionxq", "xqSecondQuestionxq", "xqThirdQuestionxq")
+_ANSWERS: Final = ("xqFirstAnswerxq", "xqSecondAnswerxq")
+
+_THINKING_OPTIONS: Final = ("enable_thinking", "thinking")
+
+_MARKER: Final = re.compile(
+    r"<\|[^\s<>|]{1,64}\|>|<｜[^\s<>｜]{1,64}｜>|<\|?/?[A-Za-z_\"][\w:.\"-]{0,63}\|?>"
+    r"|\[/?[A-Z][A-Z_]{1,40}\]|\[gMASK\]|<</?SYS>>|◁/?\w{1,32}▷"
+)
+"""What the control tokens of published templates look like."""
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """What a template writes between the texts of a conversation."""
+
+    opening: str
+    """Up to the first user's text, where no system text is given: a default one may stand here."""
+    question_to_answer: str
+    answer_to_question: str
+
+
+def format_from_template(
+    template: str,
+    *,
+    name: str,
+    bos_token: str = "",
+    eos_token: str = "",
+    special_tokens: Sequence[str] = (),
+    adds_bos: bool,
+) -> ChatFormat:
+    """The chat format of a jinja2 chat template.
+
+    ``special_tokens`` are the tokenizer's, by their text. With ``adds_bos`` the tokenizer begins
+    every prompt with ``bos_token`` itself, and the format leaves it out. Raises `ChatFormatError`
+    where the template is broken, does too much, or does not write a conversation in its order.
+    """
+    render = compile_template(template, bos_token=bos_token, eos_token=eos_token)
+    probe = _Probe(render)
+    turns = probe.turns()
+    suffix = probe.answer_suffix(turns)
+    user_prefix = turns.answer_to_question[len(suffix) :]
+    if adds_bos and bos_token and user_prefix.startswith(bos_token):
+        # Every question begins with it; the first must not, so it goes with the end of an answer.
+        suffix, user_prefix = suffix + bos_token, user_prefix[len(bos_token) :]
+    bos, system, in_user = probe.system(turns, user_prefix, bos_token, adds_bos)
+    markers = _markers(literals_of(template), special_tokens)
+    user_suffix, assistant = _headers(probe, turns, markers)
+    ends = (_MARKER.findall(suffix) or _MARKER.findall(user_prefix))[:1]
+    found = ChatFormat(
+        name=name,
+        bos=bos,
+        system=system,
+        system_in_user=in_user,
+        default_system=probe.default_system(turns, user_prefix, bos_token) if system else "",
+        user=(user_prefix, user_suffix),
+        assistant=(assistant.ask, suffix),
+        answer_header=assistant.answer,
+        history_header=assistant.history,
+        reasoning=assistant.reasoning,
+        opens_thought=assistant.opens_thought,
+        control_tokens=_control_tokens(
+            template,
+            (bos_token, eos_token, *special_tokens),
+            (user_prefix, assistant.ask, system[0] if system else ""),
+        ),
+        end_tokens=tuple(dict.fromkeys(token for token in (eos_token, *ends) if token)),
+        trims=probe.trims(has_system=system is not None),
+        dialects=tuple(
+            dict.fromkeys(one.open for one in DIALECTS if not one.line and one.open in template)
+        ),
+    )
+    begins = bos_token if adds_bos else found.bos
+    return _with_tools(found, render, begins, (template, *special_tokens))
+
+
+def _with_tools(
+    chat_format: ChatFormat, render: Render, bos: str, written: Sequence[str]
+) -> ChatFormat:
+    """The format with how its template tells of tools, or why that cannot be told."""
+    known = {mark for one in DIALECTS for mark in (one.open, one.close) if mark}
+    marks = [mark for mark in known if any(mark in text for text in written)]
+    try:
+        tools = tools_from_template(render, chat_format, bos=bos, marks=marks)
+    except ToolsUnknown as unknown:
+        return replace(chat_format, toolless=str(unknown))
+    lines = [
+        f"\n{head.strip()}"
+        for head in (tools.before[0], tools.after[-1])
+        if head.strip() and not _MARKER.search(head)
+    ]
+    tokens = (*chat_format.control_tokens, *tools.marks, *lines)
+    return replace(chat_format, tools=tools, control_tokens=tuple(dict.fromkeys(tokens)))
+
+
+class _Probe:
+    """Renders small conversations, in whatever form of content the template takes."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._parts = False
+        self._lead: tuple[Message, ...] = ()
+
+    def text(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str:
+        """What the template writes for messages of role and text."""
+        sent = [
+            {"role": role, "content": [{"type": "text", "text": text}] if self._parts else text}
+            for role, text in messages
+        ]
+        lead = () if messages[0][0] == "system" else self._lead
+        return self._render((*lead, *sent), ask=ask, **options)
+
+    def turns(self) -> _Turns:
+        """Reads off what stands between three questions and two answers."""
+        conversation = (
+            ("user", _USERS[0]),
+            ("assistant", _ANSWERS[0]),
+            ("user", _USERS[1]),
+            ("assistant", _ANSWERS[1]),
+            ("user", _USERS[2]),
+        )
+        texts = [text for _, text in conversation]
+        fault: Exception | None = None
+        for self._parts in (False, True):
+            for lead in ((), ("system",)):
+                self._lead = tuple({"role": role, "content": ""} for role in lead)
+                try:
+                    written = self.text(*conversation, ask=True)
+                except (TemplateRefused, ChatFormatError) as error:
+                    fault = fault or error
+                    continue
+                gaps = _gaps(written, texts)
+                if gaps is not None:
+                    return _Turns(gaps[0], gaps[3], gaps[4])
+        if isinstance(fault, ChatFormatError):
+            raise fault
+        reason = f": {fault}" if fault is not None else ""
+        raise ChatFormatError(
+            f"the model's chat template does not write a conversation in its order{reason}",
+            hint=HINT,
+        )
+
+    def answer_suffix(self, turns: _Turns) -> str:
+        """What ends an assistant's turn: as much of what follows as stands there at the end too."""
+        written = self._try(("user", _USERS[0]), ("assistant", _ANSWERS[0]))
+        end = _after(written, _ANSWERS[0])
+        shared = _shared(end, turns.answer_to_question) if end is not None else ""
+        if shared or end == "":
+            return shared
+        # Nothing to go by (the template ends a conversation in a way of its own): a marker.
+        first = _MARKER.match(turns.answer_to_question)
+        return first[0] if first else ""
+
+    def system(
+        self, turns: _Turns, user_prefix: str, bos_token: str, adds_bos: bool
+    ) -> tuple[str, tuple[str, str] | None, tuple[str, str]]:
+        """The beginning-of-text to write, and what stands around the system text, and where."""
+        bos, opening = _split_bos(turns.opening, user_prefix, bos_token, adds_bos)
+        written = self._try(("system", _SYSTEM), ("user", _USERS[0]))
+        gaps = _gaps(written or "", [_SYSTEM, _USERS[0]])
+        if gaps is None:
+            return bos + opening.removesuffix(user_prefix), None, ("", "\n\n")
+        bos, before = _split_bos(gaps[0], user_prefix, bos_token, adds_bos)
+        between = gaps[1]
+        if user_prefix and between.endswith(user_prefix):
+            return bos, (before, between[: len(between) - len(user_prefix)]), ("", "\n\n")
+        if before.startswith(user_prefix):
+            return bos, None, (before[len(user_prefix) :], between)
+        shared = _shared(between[::-1], user_prefix[::-1])  # a first question opened otherwise
+        return bos, (before, between[: len(between) - len(shared)]), ("", "\n\n")
+
+    def default_system(self, turns: _Turns, user_prefix: str, bos_token: str) -> str:
+        """What the template writes of its own accord before a first question."""
+        opening = turns.opening
+        if bos_token and not user_prefix.startswith(bos_token):
+            opening = opening.removeprefix(bos_token)
+        return opening.removesuffix(user_prefix)
+
+    def asked(self, **options: Any) -> str | None:
+        """What follows the last question where an answer is asked for; None where it cannot be."""
+        return _after(self._try(("user", _USERS[0]), ask=True, **options), _USERS[0])
+
+    def unasked(self, **options: Any) -> str | None:
+        """What follows the last question where no answer is asked for."""
+        return _after(self._try(("user", _USERS[0]), **options), _USERS[0])
+
+    def trims(self, *, has_system: bool) -> tuple[str, ...]:
+        """The roles whose text loses its outer white space."""
+        roles = []
+        for role, *messages in (
+            ("system", ("system", f" \n{_SYSTEM}\n "), ("user", _USERS[0])),
+            ("user", ("user", f" \n{_USERS[0]}\n ")),
+            ("assistant", ("user", _USERS[0]), ("assistant", f" \n{_SYSTEM}\n "), ("user", "x")),
+        ):
+            if role == "system" and not has_system:
+                continue
+            padded = next(text for r, text in messages if r == role)
+            written = self._try(*messages)
+            if written is not None and padded not in written:
+                roles.append(str(role))
+        return tuple(roles)
+
+    def _try(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str | None:
+        try:
+            return self.text(*messages, ask=ask, **options)
+        except (TemplateRefused, ChatFormatError):
+            return None
+
+
+@dataclass(frozen=True)
+class _Assistant:
+    """How an assistant's turn is opened."""
+
+    ask: str
+    answer: str
+    history: str
+    reasoning: tuple[str, str] | None
+    opens_thought: bool
+
+
+def _headers(
+    probe: _Probe, turns: _Turns, markers: Sequence[tuple[str, str]]
+) -> tuple[str, _Assistant]:
+    """What ends a question, and how the answer to it is opened: asked for, forced, remembered."""
+    asked = probe.asked()
+    if asked is None:
+        raise ChatFormatError("the model's chat template asks for no answer", hint=HINT)
+    suffix = _question_suffix(probe.unasked(), asked, turns.question_to_answer)
+    ask, history = asked[len(suffix) :], turns.question_to_answer[len(suffix) :]
+    silent = _silent(probe, suffix)
+    reasoning = _reasoning(markers, ask, silent or "", history)
+    opens = reasoning is not None and _open(ask, reasoning)
+    history = history if history.startswith(ask) else ask
+    answer = history
+    if silent is not None and silent.startswith(ask) and len(silent) > len(ask):
+        answer = history if history.startswith(silent) else silent
+    if opens and reasoning is not None:
+        history = answer = answer if answer != ask else ask + empty_thought(reasoning, after=ask)
+    return suffix, _Assistant(ask, answer, history, reasoning, opens)
+
+
+def _question_suffix(unasked: str | None, asked: str, to_answer: str) -> str:
+    """What ends a question whether or not an answer follows: never half a marker."""
+    suffix = _shared(asked, to_answer)
+    if unasked is not None:
+        suffix = _shared(suffix, unasked)
+    return suffix
+
+
+def _silent(probe: _Probe, suffix: str) -> str | None:
+    """How the template opens an answer when it is told that the model shall not think."""
+    usual = probe.asked()
+    for option in _THINKING_OPTIONS:
+        options: dict[str, Any] = {option: False}
+        asked, unasked = probe.asked(**options), probe.unasked(**options)
+        if asked is None or asked == usual:
+            continue
+        if unasked and asked.startswith(unasked):
+            return asked[len(unasked) :]
+        return asked[len(suffix) :] if asked.startswith(suffix) else None
+    return None
+
+
+def _markers(literals: Sequence[str], special: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The known pairs of reasoning markers that the template or the tokenizer has both of."""
+    written = "\n".join(literals)
+    return tuple(
+        pair
+        for pair in REASONING_MARKERS
+        if all(marker in written or marker in special for marker in pair)
+        or (pair[0].startswith("<|channel|>") and "<|channel|>analysis" in written)
+        or (pair[1] in written and pair == REASONING_MARKERS[0])
+    )
+
+
+def _reasoning(markers: Sequence[tuple[str, str]], *headers: str) -> tuple[str, str] | None:
+    """The pair that the headers use, else the first that the template knows."""
+    for pair in (*markers, *REASONING_MARKERS):
+        if any(marker in header for marker in pair for header in headers):
+            return pair
+    return markers[0] if markers else None
+
+
+def _open(header: str, reasoning: tuple[str, str]) -> bool:
+    return header.rfind(reasoning[0]) > header.rfind(reasoning[1])
+
+
+def _control_tokens(
+    template: str, special: Sequence[str], headers: Sequence[str]
+) -> tuple[str, ...]:
+    """Special tokens, the template's own markers, and the known ones of reasoning and tools.
+
+    A turn that is opened by words alone (``USER:``) is a delimiter of lines.
+    """
+    found = [marker for text in literals_of(template) for marker in _MARKER.findall(text)]
+    known = [marker for pair in REASONING_MARKERS for marker in pair]
+    builtin = () if len([token for token in special if token]) > 2 else BUILTIN_TOKENS
+    lines = [f"\n{head.strip()}" for head in headers if head.strip() and not _MARKER.search(head)]
+    tokens = (*special, *found, *lines, *known, *TOOL_MARKERS, *builtin)
+    return tuple(dict.fromkeys(token for token in tokens if token))
+
+
+def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[str, str]:
+    """Takes the beginning-of-text off ``text``; the first of the two is what is to be written.
+
+    Where every turn begins with that token (as in ChatML it may) it is part of the turn, unless
+    the tokenizer adds one.
+    """
+    if not bos or not text.startswith(bos):
+        return "", text
+    if adds_bos:
+        return "", text[len(bos) :]
+    return ("", text) if user_prefix.startswith(bos) else (bos, text[len(bos) :])
+
+
+def _gaps(text: str, parts: Sequence[str]) -> list[str] | None:
+    """What stands before, between and after ``parts``; None unless each is there once, in order."""
+    gaps, rest = [], text
+    for part in parts:
+        before, found, rest = rest.partition(part)
+        if not found or part in rest:
+            return None
+        gaps.append(before)
+    return None if any(part in gap for gap in gaps for part in parts) else [*gaps, rest]
+
+
+def _after(text: str | None, part: str) -> str | None:
+    return None if text is None or part not in text else text.rpartition(part)[2]
+
+
+def _shared(one: str, other: str) -> str:
+    """The longest common beginning that does not end inside a marker of either."""
+    pairs = enumerate(zip(one, other, strict=False))
+    length = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    cuts = (
+        match.start()
+        for text in (one, other)
+        for match in _MARKER.finditer(text)
+        if match.start() < length < match.end()
+    )
+    return one[: min((length, *cuts))]

@@ -1,0 +1,276 @@
+"""Chat templates as transformers renders them, within bounds: each is somebody else's program.
+
+A template comes with a model and is not to be trusted. It runs in jinja2's sandbox, which keeps it
+from Python; here its loops, its macros and the sizes of what it makes are bounded too, so that it
+ends soon whatever it holds. Any failure is a `ChatFormatError`.
+
+The environment is transformers': blocks trimmed, ``break`` and ``continue``, the ``generation``
+tag, a ``tojson`` that does not escape for HTML, ``raise_exception``. ``strftime_now`` stands for a
+fixed day: nothing that changes from day to day may stand in a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from typing import Any, Final, Protocol
+
+from mlx_tools.errors import ChatFormatError
+from mlx_tools.prompt.budget import Budget
+from mlx_tools.prompt.chat_format import HINT
+
+MAX_TEMPLATE_CHARS: Final = 1_000_000
+FIXED_DAY: Final = date(2024, 7, 26)
+"""The day that Llama's templates write where no clock is there."""
+
+_UNBOUNDED_FILTERS: Final = (
+    *("batch", "center", "filesizeformat", "format", "pprint", "random", "slice", "urlize"),
+    *("wordwrap", "xmlattr"),
+)
+_UNBOUNDED_METHODS: Final = frozenset(
+    ("center", "expandtabs", "format", "format_map", "ljust", "rjust", "zfill")
+)
+_WIDTH: Final = re.compile(r"\*|\d{3}")
+_STEP: Final = "__mlx_tools_step"
+_WRITE: Final = "__mlx_tools_write"
+_HOLD: Final = "__mlx_tools_hold"
+_JOIN: Final = "__mlx_tools_join"
+
+
+class Render(Protocol):
+    """A template that was compiled: gives the text for messages and the template's own options."""
+
+    def __call__(
+        self, messages: Sequence[Mapping[str, Any]], *, ask: bool = False, **options: Any
+    ) -> str: ...
+
+
+class TemplateRefused(Exception):
+    """The template itself refuses a conversation, by ``raise_exception``."""
+
+
+def compile_template(template: str, *, bos_token: str, eos_token: str) -> Render:
+    """The renderer of a chat template.
+
+    ``ask`` adds the generation prompt. The renderer raises `TemplateRefused` where the template
+    calls ``raise_exception``, and `ChatFormatError` for any other failure.
+    """
+    if len(template) > MAX_TEMPLATE_CHARS:
+        raise ChatFormatError(
+            f"the chat template has {len(template):,} characters, more than {MAX_TEMPLATE_CHARS:,}",
+            hint=HINT,
+        )
+    budget = Budget()
+    try:
+        environment = _environment(budget)
+        compiled = environment.from_string(_counted(environment.parse(template)))
+    except Exception as error:  # jinja2's own errors, RecursionError, MemoryError
+        raise _fault("cannot be read", error) from None
+
+    def render(messages: Sequence[Mapping[str, Any]], *, ask: bool = False, **options: Any) -> str:
+        budget.refill()
+        try:
+            return str(
+                compiled.render(
+                    messages=[dict(message) for message in messages],
+                    add_generation_prompt=ask,
+                    bos_token=bos_token,
+                    eos_token=eos_token,
+                    **options,
+                )
+            )
+        except TemplateRefused:
+            raise
+        except Exception as error:
+            raise _fault("cannot be rendered", error) from None
+
+    return render
+
+
+def literals_of(template: str) -> tuple[str, ...]:
+    """All text that a template can write by itself: its data and its string constants."""
+    from jinja2 import nodes
+
+    try:
+        tree = _environment(Budget()).parse(template)
+    except Exception as error:
+        raise _fault("cannot be read", error) from None
+    data = [node.data for node in tree.find_all(nodes.TemplateData)]
+    constants = [n.value for n in tree.find_all(nodes.Const) if isinstance(n.value, str)]
+    return (*data, *constants)
+
+
+def _fault(what: str, error: Exception) -> ChatFormatError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return ChatFormatError(f"the model's chat template {what}: {reason}", hint=HINT)
+
+
+def _raise(message: object = "") -> None:
+    raise TemplateRefused(str(message)[:200])
+
+
+def _environment(budget: Budget) -> Any:
+    """A sandboxed jinja2 environment that draws on ``budget``."""
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class TemplateSandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            budget.hold(left)
+            budget.hold(right)
+            wide = operator == "%" and isinstance(left, str) and _WIDTH.search(left)
+            if operator == "**" or wide:
+                raise OverflowError(f"it uses the operator {operator}")
+            if operator == "*":
+                budget.product(lambda *_: "", left, right)
+            return budget.hold(super().call_binop(context, operator, left, right))
+
+        def call(self, context: Any, called: Any, /, *values: Any, **named: Any) -> Any:
+            budget.step()
+            if getattr(called, "__name__", "") in _UNBOUNDED_METHODS:
+                raise OverflowError(f"it calls {called.__name__}")
+            owner = getattr(called, "__self__", None)
+            if isinstance(owner, str):
+                budget.product(lambda *_, **__: "", owner, *values, **named)
+            return budget.hold(super().call(context, called, *values, **named))
+
+    environment = TemplateSandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation_tag(), loopcontrols]
+    )
+    for name in _UNBOUNDED_FILTERS:
+        environment.filters.pop(name, None)
+    for name in ("lipsum", "cycler", "joiner"):
+        environment.globals.pop(name, None)
+    for name in ("join", "replace", "indent"):
+        environment.filters[name] = _within(budget, environment.filters[name])
+    environment.filters |= {"tojson": _tojson, _HOLD: budget.hold}
+    environment.globals |= {
+        _STEP: budget.step,
+        _WRITE: budget.write,
+        _HOLD: budget.hold,
+        _JOIN: budget.join,
+        "namespace": _namespace(),
+        "raise_exception": _raise,
+        "strftime_now": lambda form="%Y-%m-%d": FIXED_DAY.strftime(str(form)[:64]),
+    }
+    return environment
+
+
+def _within(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter within the budget; jinja2 passes some of them its context first."""
+    passed = getattr(function, "jinja_pass_arg", None)
+
+    def bounded(*values: Any, **named: Any) -> Any:
+        own = values[:1] if passed is not None else ()
+        rest = [list(v) if hasattr(v, "__next__") else v for v in values[len(own) :]]
+        return budget.product(lambda *v, **n: function(*own, *v, **n), *rest, **named)
+
+    if passed is not None:
+        bounded.jinja_pass_arg = passed  # type: ignore[attr-defined]
+    return bounded
+
+
+def _generation_tag() -> Any:
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+
+    class Generation(Extension):
+        """``{% generation %}`` marks what a model wrote, for training: only its body counts."""
+
+        tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return Generation
+
+
+def _namespace() -> Any:
+    from jinja2.utils import Namespace
+
+    class Bounded(Namespace):
+        """A namespace that is not written out: one may hold another many times over."""
+
+        def __repr__(self) -> str:
+            return "<namespace>"
+
+    return Bounded
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=min(indent, 16) if isinstance(indent, int) else None,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _counted(tree: Any) -> Any:
+    """The template with every loop, macro, output, list and ``~`` drawing on the budget."""
+    from jinja2 import nodes
+    from jinja2.visitor import NodeTransformer
+
+    def call(name: str, *values: Any) -> Any:
+        return nodes.Call(nodes.Name(name, "load"), list(values), [], None, None)
+
+    def based(node: Any) -> bool:
+        """Whether a chain of filters has a value at its end, as that of a block has not."""
+        while isinstance(node, nodes.Filter):
+            node = node.node
+        return node is not None
+
+    class Counted(NodeTransformer):
+        def _body(self, node: Any) -> Any:
+            self.generic_visit(node)
+            node.body.insert(0, nodes.ExprStmt(call(_STEP)))
+            return node
+
+        visit_For = visit_Macro = visit_CallBlock = _body  # noqa: N815
+
+        def _made(self, node: Any) -> Any:
+            self.generic_visit(node)
+            return node if getattr(node, "ctx", "load") != "load" else call(_HOLD, node)
+
+        visit_List = visit_Tuple = visit_Dict = _made  # noqa: N815
+
+        def visit_Filter(self, node: Any) -> Any:  # noqa: N802
+            self.generic_visit(node)
+            return call(_HOLD, node) if based(node) else node
+
+        def visit_AssignBlock(self, node: Any) -> Any:  # noqa: N802
+            self.generic_visit(node)
+            node.filter = nodes.Filter(node.filter, _HOLD, [], [], None, None)
+            return node
+
+        def visit_Concat(self, node: Any) -> Any:  # noqa: N802
+            self.generic_visit(node)
+            return call(_JOIN, *node.nodes)
+
+        def visit_Output(self, node: Any) -> Any:  # noqa: N802
+            self.generic_visit(node)
+            node.nodes = [
+                call(_WRITE, nodes.Const(n.data) if isinstance(n, nodes.TemplateData) else n)
+                for n in node.nodes
+            ]
+            return node
+
+    counted = Counted().visit(tree)
+    counted.set_environment(tree.environment)
+    for node in counted.find_all(nodes.Node):
+        if node.lineno is None:
+            node.lineno = 1
+    return counted

@@ -1,0 +1,1 @@
+"""JSON Schema: read once, validated, coerced, sampled, written as a grammar. Pure."""

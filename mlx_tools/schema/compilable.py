@@ -1,0 +1,261 @@
+"""A tool's parameters as llguidance compiles them: loosened where it cannot hold to a keyword.
+
+What is taken out is named, so that it can be validated afterwards. What asks nothing of a value is
+left out too; all that references name stands under ``$defs``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.schema.resolve import LIST, MAP, ONE, Path, anchors, pointer, resolve
+
+COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
+"""What a schema's top says to llguidance, so that no white space stands between its tokens."""
+
+_TYPES: Final = {"string", "integer", "number", "boolean", "array", "object", "null"}
+_ASKING: Final = frozenset((*ONE, *LIST, *MAP, "dependentRequired", "pattern", "uniqueItems")) - {
+    *("$defs", "contentSchema", "definitions", "else", "then")
+}
+"""Keywords that ask something of a value. What is not taken of them is not held."""
+_BOUNDS: Final = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
+_MEMBERS: Final = ("minProperties", "maxProperties")
+
+_MOST_OPTIONAL: Final = 200
+"""So many optional properties are held. At about 500 llguidance gives up where they may stand."""
+_MOST_COUNTED: Final = 10_000
+_LARGEST: Final = 2.0**53
+"""Beyond it llguidance, which counts in doubles, takes a whole number for its neighbour."""
+_SMALLEST: Final = 1e-6
+
+_SURE: Final = frozenset(("type", "properties", "required", "additionalProperties", "items"))
+"""What compiles in any combination; each of `_SINGLE` does so where it is the only one besides."""
+_SINGLE: Final = frozenset((*_BOUNDS, *_COUNTS, "format", "multipleOf"))
+
+_DOUBTFUL: Final = (
+    *(*_MEMBERS, "patternProperties", "pattern", "format", "multipleOf", *_BOUNDS, *_COUNTS),
+    *("enum", "const", "required", "oneOf", "anyOf", "allOf", "$ref", "$dynamicRef"),
+)
+"""What is taken out of a schema that does not compile: one of these, or all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compilable:
+    """``schema`` compiles, and takes all that the original takes; None where nothing compiles, so
+    that any object may be held. ``left_to_validation`` are the keywords that it does not hold to,
+    each as ``path: keyword`` by their places in the original; ``#: *`` stands for all of them.
+    """
+
+    schema: dict[str, Any] | None
+    left_to_validation: tuple[str, ...] = ()
+
+
+def compilable(schema: Mapping[str, Any]) -> Compilable:
+    """The parameters of a tool as llguidance compiles them. What is returned is shared: its schema
+    must not be changed."""
+    try:
+        return _compilable(json.dumps(schema, default=dict))
+    except (ToolDefinitionError, TypeError, ValueError, RecursionError):
+        return Compilable(None, ("#: *",))
+
+
+@lru_cache(maxsize=2048)
+def _compilable(text: str) -> Compilable:
+    root = json.loads(text)
+    some = [(keyword,) for keyword in _DOUBTFUL if f'"{keyword}"' in text]
+    for without in ((), *some, _DOUBTFUL):
+        preparing = _Preparing(root, without)
+        prepared = preparing.whole()
+        if not preparing.doubtful or _compiles(prepared):
+            return Compilable(prepared, tuple(preparing.left))
+    return Compilable(None, ("#: *",))
+
+
+def _compiles(schema: Mapping[str, Any]) -> bool:
+    from llguidance import LLMatcher
+
+    return not LLMatcher.validate_grammar(f"start: %json {json.dumps({**schema, **COMPACT})}")
+
+
+class _Preparing:
+    """One schema on its way. ``doubtful``: only trying tells whether it compiles."""
+
+    def __init__(self, root: Mapping[str, Any], without: tuple[str, ...]) -> None:
+        self.left: dict[str, None] = {}
+        self.doubtful = False
+        self._root = root
+        self._without = without
+        self._anchors = anchors(root)
+        self._names: dict[Path, str] = {}
+        self._targets: list[tuple[Path, Any]] = []
+        self._one_of: list[tuple[Path, list[Any]]] = []
+
+    def whole(self) -> dict[str, Any]:
+        """The prepared root. Raises ToolDefinitionError where the parameters are no object."""
+        if self._root.get("type", "object") != "object":
+            raise ToolDefinitionError("the parameters are no object")
+        whole = self._node({"type": "object", **self._root}, ())
+        definitions: dict[str, Any] = {}
+        for path, target in self._targets:  # more of them turn up on the way
+            definitions[self._names[path]] = self._node(target, path)
+        for path, options in self._one_of:
+            if not _compiles({"oneOf": options, "$defs": definitions}):  # two of them may fit
+                self._leave(path, "oneOf")
+        return {**whole, "$defs": definitions} if definitions else whole
+
+    def _node(self, schema: Any, path: Path) -> Any:
+        if not isinstance(schema, Mapping):
+            self.doubtful |= schema is False
+            return schema is not False
+        found: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword in self._without or not self._take(found, keyword, value, path):
+                self._leave(path, keyword)
+        self._settle_members(schema, found, path)
+        self.doubtful |= not _is_sure(found)
+        return found
+
+    def _leave(self, path: Path, keyword: str) -> None:
+        self.left[f"#{pointer(path)}: {keyword}"] = None
+
+    def _take(self, found: dict[str, Any], keyword: str, value: Any, path: Path) -> bool:
+        """Puts a keyword into ``found`` as far as it can be held; False where that is not wholly.
+        What asks nothing is held."""
+        match keyword, value:
+            case (("additionalProperties" | "items"), (bool() | dict())):
+                found[keyword] = self._node(value, (*path, keyword))
+            case "patternProperties", dict() if not all(map(_is_exact, value)):
+                return False
+            case (("properties" | "patternProperties"), dict()):
+                found[keyword] = {
+                    key: self._node(one, (*path, keyword, key)) for key, one in value.items()
+                }
+            case (("allOf" | "anyOf" | "oneOf" | "prefixItems"), [_, *_]):
+                self._take_list(found, keyword, value, path)
+            case (("$ref" | "$dynamicRef"), _):
+                return self._take_reference(found, str(value))
+            case "pattern", str():
+                if _PATTERN.fullmatch(value):
+                    found[keyword] = value
+                return _is_exact(value)
+            case "uniqueItems", False:
+                pass
+            case _ if keyword in _ASKS:
+                if not _ASKS[keyword](value):
+                    return False
+                found[keyword] = int(value) if _ASKS[keyword] is _is_count else value
+            case _:
+                return keyword not in _ASKING
+        return True
+
+    def _take_list(self, found: dict[str, Any], keyword: str, value: Any, path: Path) -> None:
+        parts = [self._node(one, (*path, keyword, at)) for at, one in enumerate(value)]
+        if keyword == "oneOf":  # loosened, two may fit where one did
+            self._one_of.append((path, parts))
+            keyword = "anyOf"
+        if keyword == "allOf":
+            parts = [part for part in parts if part not in ({}, True)] or [{}]
+        if keyword in found:
+            keyword, parts = "allOf", [{keyword: parts}]
+        found[keyword] = [*found.get(keyword, ()), *parts]
+
+    def _take_reference(self, found: dict[str, Any], reference: str) -> bool:
+        try:
+            path, target = resolve(self._root, reference, self._anchors)
+        except ToolDefinitionError:
+            return False
+        if "$ref" in found:
+            return False
+        if path not in self._names:
+            name = re.sub("[^A-Za-z0-9_.-]", "_", str(path[-1]) if path else "root")
+            while name in self._names.values():
+                name += "_"
+            self._names[path] = name
+            self._targets.append((path, target))
+        found["$ref"] = f"#/$defs/{self._names[path]}"
+        return True
+
+    def _settle_members(self, schema: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
+        """Takes out what the keywords of one object do not allow together."""
+        named, required = found.get("properties", {}), found.get("required", [])
+        optional = named.keys() - set(required)
+        drop = set(_MEMBERS) if optional else set()
+        if len(optional) > _MOST_OPTIONAL:
+            found["properties"] = {key: one for key, one in named.items() if key not in optional}
+            self._leave(path, "properties")
+            drop |= {"patternProperties", "additionalProperties"}
+        if "patternProperties" in schema and "patternProperties" not in found:
+            drop |= {"additionalProperties"}  # it was for the keys of no pattern
+        for keyword in [key for key in found if key in drop]:
+            del found[keyword]
+            self._leave(path, keyword)
+        if "additionalProperties" in drop:
+            found["additionalProperties"] = True
+        if found.get("additionalProperties") is False and not found.get("patternProperties"):
+            possible = [key for key in required if key in named]
+            if len(possible) < len(required):
+                found["required"] = possible
+                self._leave(path, "required")
+
+
+# --- what can be held -------------------------------------------------------------------------
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and (value == 0 or _SMALLEST <= abs(value) < _LARGEST)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value == int(value) and 0 <= value <= _MOST_COUNTED
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_is_constant, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, str | bool) or _is_number(value)
+
+
+_ASKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "type": lambda value: (
+        bool(value) and {*(value if isinstance(value, list) else [value])} <= _TYPES
+    ),
+    "const": _is_constant,
+    "enum": lambda value: isinstance(value, list) and bool(value) and _is_constant(value),
+    "required": lambda value: isinstance(value, list) and all(isinstance(k, str) for k in value),
+    "multipleOf": lambda value: _is_count(value) and value > 0,
+    **dict.fromkeys((*_COUNTS, *_MEMBERS), _is_count),
+    **dict.fromkeys(_BOUNDS, _is_number),
+}
+"""Keywords without subschemas, each with what it must say so that llguidance can hold to it."""
+
+_ESCAPE: Final = r"\\(?:[dDwWsSnrtfv]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[^A-Za-z0-9\s<>])"
+_MEMBER: Final = rf"(?:{_ESCAPE}|[^\[\]\\&~-]|&(?!&)|~(?!~))"
+_PATTERN: Final = re.compile(
+    rf"(?:{_ESCAPE}|\[\^?-?(?:{_MEMBER}(?:-{_MEMBER})?)+-?\]|[^\[\]\\{{}}()*+?]"
+    r"|\((?!\?)|\(\?(?::|P?<[A-Za-z_]\w*>)|\)|(?:[*+?]|\{\d+(?:,\d*)?\})\??(?![*+?{]))*"
+)
+"""Patterns that mean the same to llguidance, whose regular expressions are Rust's."""
+_EXACT: Final = re.compile(r"(?:\\[^sS]|\[(?:\\[^sS]|[^\]\\])*\]|[^.\\\[])*")
+"""All but those with ``.`` or ``\\s``, which take a few other rare characters there."""
+
+
+def _is_exact(pattern: str) -> bool:
+    return all(form.fullmatch(pattern) for form in (_PATTERN, _EXACT))
+
+
+def _is_sure(found: Mapping[str, Any]) -> bool:
+    """Whether it shows that the keywords of one subschema compile together."""
+    if "enum" in found:
+        texts = all(isinstance(value, str) for value in found["enum"])
+        return (
+            texts and found.keys() <= {"type", "enum"} and found.get("type", "string") == "string"
+        )
+    rest = found.keys() - _SURE
+    return found.keys() == {"anyOf"} or (len(rest) < 2 and rest <= _SINGLE)

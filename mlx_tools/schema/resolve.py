@@ -1,0 +1,228 @@
+"""Schemas of arguments: where subschemas stand in one, what a reference means, what is refused.
+
+A schema may come from a plugin or a server that nobody vetted, so every walk here is bounded and
+without recursion, and a schema is checked before anything else reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.schema.pattern import UnsupportedPattern, compiled
+
+Path = tuple[str | int, ...]
+
+MAX_DEPTH: Final = 64
+"""Levels of subschemas, which is as deep as arguments themselves may nest."""
+MAX_BYTES: Final = 262_144
+
+ONE: Final = frozenset(
+    {
+        *("additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"),
+        *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+    }
+)
+"""Keywords that hold one subschema."""
+LIST: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+MAP: Final = frozenset(
+    ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+)
+
+_IN_PLACE: Final = frozenset(
+    ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
+)
+"""Keywords whose subschemas apply to the same value: a cycle of these and ``$ref`` never ends."""
+
+
+def children(schema: Any) -> Iterator[tuple[Path, Any]]:
+    """The subschemas right below, each with its path from here."""
+    if not isinstance(schema, Mapping):
+        return
+    for key, value in schema.items():
+        if key in ONE:
+            yield (key,), value
+        elif key in LIST and isinstance(value, list):
+            yield from (((key, number), item) for number, item in enumerate(value))
+        elif key in MAP and isinstance(value, Mapping):
+            yield from (((key, name), item) for name, item in value.items())
+
+
+def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
+    """The schema and all its subschemas with their paths, parents first.
+
+    What stands in ``const``, ``enum``, ``default`` and ``examples`` is no schema. Raises
+    ToolDefinitionError beyond `MAX_DEPTH`.
+    """
+    pending: list[tuple[Path, Any, int]] = [((), schema, 0)]
+    while pending:
+        path, node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise ToolDefinitionError(f"the schema is more than {MAX_DEPTH} levels deep")
+        yield path, node
+        below = [((*path, *more), child, depth + 1) for more, child in children(node)]
+        pending.extend(reversed(below))
+
+
+def anchors(root: Any) -> dict[str, Path]:
+    """The named places of a schema (``$anchor``, ``$dynamicAnchor``) and their paths."""
+    return {
+        node[keyword]: path
+        for path, node in walk(root)
+        if isinstance(node, Mapping)
+        for keyword in ("$anchor", "$dynamicAnchor")
+        if isinstance(node.get(keyword), str)
+    }
+
+
+def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) -> tuple[Path, Any]:
+    """What a local reference names: its path from the root, and the subschema there.
+
+    ``named`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
+    document, or to nothing.
+    """
+    if not reference.startswith("#"):
+        raise ToolDefinitionError(
+            f"$ref {reference!r} points outside the schema", hint="write the definition into $defs"
+        )
+    target: Any = root
+    found: list[str | int] = []
+    name = reference[1:]
+    for key in named[name] if name in named else _parts(reference):
+        try:
+            step = int(key) if isinstance(target, list) else key
+            target = target[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise ToolDefinitionError(f"$ref {reference!r} points to nothing") from None
+        found.append(step)
+    return tuple(found), target
+
+
+def _parts(reference: str) -> Path:
+    """The steps of a reference's JSON pointer."""
+    text = unquote(reference[1:])
+    if text and not text.startswith("/"):
+        raise ToolDefinitionError(f"$ref {reference!r} points to nothing")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
+
+
+def pointer(path: Path) -> str:
+    """The JSON pointer to a path, ``""`` for the root."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def check_parameters(schema: Any) -> None:
+    """Whether a tool can have this schema for its arguments; ToolDefinitionError says why not.
+
+    It must be a valid JSON Schema (2020-12) of type object, refer to nothing outside itself, end
+    for every value, and have only patterns that can be matched in linear time. A schema that was
+    found sound is not looked at again.
+    """
+    digest = hashlib.sha256(_checked_size(schema)).digest()
+    if digest not in _sound:
+        _check(schema)
+        if len(_sound) >= _MOST_SOUND:
+            _sound.clear()
+        _sound.add(digest)
+
+
+_sound: set[bytes] = set()
+"""SHA-256 of the schemas that were found sound: hundreds of tools are read with each start, and a
+tool's schema is held to this where it is read and where it is registered."""
+
+_MOST_SOUND: Final = 10_000
+
+
+def _check(schema: Mapping[str, Any]) -> None:
+    if schema.get("type") != "object":
+        raise ToolDefinitionError('the schema of the arguments must have "type": "object"')
+    places = dict(walk(schema))
+    named = anchors(schema)
+    for path, node in places.items():
+        if not isinstance(node, Mapping | bool):
+            raise ToolDefinitionError(f"{_at(path)}: not a schema")
+        if isinstance(node, Mapping):
+            _check_node(path, node)
+    edges = {path: _same_value(schema, path, node, named) for path, node in places.items()}
+    for path, targets in edges.items():
+        if missing := [target for target in targets if target not in places]:
+            raise ToolDefinitionError(f"{_at(path)}: {_at(missing[0])} is not a schema")
+    _check_cycles(edges)
+    _check_valid(schema)
+
+
+def _checked_size(schema: Any) -> bytes:
+    """The schema as JSON, in UTF-8."""
+    if not isinstance(schema, Mapping):
+        raise ToolDefinitionError("the schema of the arguments must be an object")
+    try:
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ToolDefinitionError("the schema holds half of a surrogate pair") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolDefinitionError(f"the schema is not plain JSON: {error}") from None
+    if len(text) > MAX_BYTES:
+        raise ToolDefinitionError(f"the schema is larger than {MAX_BYTES} bytes")
+    return text
+
+
+def _check_node(path: Path, node: Mapping[str, Any]) -> None:
+    if path and "$id" in node:
+        raise ToolDefinitionError(f"{_at(path)}: $id below the root is not supported")
+    patterns = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
+    if isinstance(node.get("patternProperties"), Mapping):
+        patterns += node["patternProperties"]
+    for pattern in patterns:
+        try:
+            compiled(pattern)
+        except UnsupportedPattern as error:
+            raise ToolDefinitionError(f"{_at(path)}: pattern {pattern[:100]!r}: {error}") from None
+
+
+def _same_value(
+    root: Mapping[str, Any], path: Path, node: Any, named: Mapping[str, Path]
+) -> list[Path]:
+    """Where else the value is held to that ``node`` is held to."""
+    places = [(*path, *more) for more, _ in children(node) if more[0] in _IN_PLACE]
+    if isinstance(node, Mapping):
+        references = (node.get("$ref"), node.get("$dynamicRef"))
+        places += (resolve(root, ref, named)[0] for ref in references if isinstance(ref, str))
+    return places
+
+
+def _check_cycles(edges: Mapping[Path, list[Path]]) -> None:
+    """Refuses a schema that would be applied to the same value for ever."""
+    done: set[Path] = set()
+    for start in edges:
+        above: set[Path] = set()
+        pending = [(start, False)]
+        while pending:
+            path, leaving = pending.pop()
+            if leaving:
+                above.discard(path)
+                done.add(path)
+            elif path in above:
+                raise ToolDefinitionError(f"{_at(path)}: the schema refers to itself without end")
+            elif path not in done:
+                above.add(path)
+                pending.append((path, True))
+                pending.extend((target, False) for target in edges[path])
+
+
+def _check_valid(schema: Mapping[str, Any]) -> None:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        where = _at(tuple(error.absolute_path))
+        raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
+
+
+def _at(path: Path) -> str:
+    return "#" + pointer(path)

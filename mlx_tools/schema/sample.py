@@ -1,0 +1,205 @@
+"""Values that fit a JSON Schema, for the examples: the schema's own first, else plain ones."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from mlx_tools.schema.merge import branches, properties, required, resolve, types
+
+MAX_DEPTH: Final = 8
+MAX_PARTS: Final = 100
+MAX_CHARS: Final = 200
+MAX_REFERENCES: Final = 1000
+
+
+class NoSample(Exception):
+    """No value can be made up for this schema."""
+
+
+def sample_arguments(schema: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any] | None:
+    """Arguments that fit a tool's schema: the required ones, and those it gives examples of.
+
+    ``texts`` are what strings are filled with, by format. None where no arguments can be made up,
+    or those made do not fit.
+    """
+    try:
+        made = _Sampler(schema, texts).value(schema, 0)
+    except NoSample:
+        return None
+    return made if isinstance(made, dict) and fits(made, schema) else None
+
+
+def fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether ``value`` fits a schema, ``pattern`` aside: a regular expression may never end.
+
+    A schema that is broken, refers to another document, or takes too many steps does not fit.
+    """
+    from jsonschema import Draft202012Validator, validators
+    from referencing import Registry
+
+    extend: Any = validators.extend
+    steps = 0
+    follow = {name: Draft202012Validator.VALIDATORS[name] for name in ("$ref", "$dynamicRef")}
+
+    def counted(keyword: str) -> Any:
+        def check(validator: Any, target: Any, instance: Any, schema: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > MAX_REFERENCES:
+                raise RecursionError
+            yield from follow[keyword](validator, target, instance, schema)
+
+        return check
+
+    def passed(*_: object) -> tuple[()]:
+        return ()
+
+    keywords = {name: counted(name) for name in follow}
+    keywords |= {"pattern": passed, "patternProperties": passed}
+    try:
+        validator = extend(Draft202012Validator, keywords)(dict(schema), registry=Registry())
+        return bool(validator.is_valid(value))
+    except Exception:  # whatever a broken schema brings about
+        return False
+
+
+class _Sampler:
+    def __init__(self, root: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+        self._root = root
+        self._texts = texts
+        self._left = MAX_PARTS
+
+    def value(self, schema: Any, depth: int) -> Any:
+        """A value for ``schema``. Raises `NoSample`."""
+        self._left -= 1
+        if depth > MAX_DEPTH or self._left < 0 or schema is False:
+            raise NoSample
+        schema = resolve(schema, self._root)
+        if not isinstance(schema, Mapping):
+            return self._texts["string"]
+        if (given := _given(schema)) is not None:
+            return given[0]
+        for branch in (found := branches(schema)):
+            try:
+                value = self.value(branch, depth + 1)
+            except NoSample:
+                continue
+            if value is not None or len(found) == 1:
+                return value
+        if found:
+            raise NoSample
+        return self._of_type(schema, depth)
+
+    def _of_type(self, schema: Mapping[str, Any], depth: int) -> Any:
+        kinds = [kind for kind in types(schema) if kind != "null"] or list(types(schema))
+        match kinds[0] if kinds else "string":
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return self._array(schema, depth)
+            case "string":
+                return self._string(schema)
+            case "integer" | "number" as kind:
+                return _number(schema, whole=kind == "integer")
+            case "boolean":
+                return True
+            case "null":
+                return None
+        raise NoSample
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        named, needed = properties(schema), required(schema)
+        made = {}
+        for name in (*(n for n in named if n in needed), *(n for n in needed if n not in named)):
+            made[name] = self.value(named.get(name, {}), depth + 1)
+        return made
+
+    def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        first = schema.get("prefixItems")
+        parts: Sequence[Any] = first if isinstance(first, list) else ()
+        length = max(1, len(parts), least if isinstance(least, int) else 0)
+        if isinstance(most, int):
+            length = min(length, most)
+        if length > MAX_PARTS:
+            raise NoSample
+        items = schema.get("items", {})
+        return [self.value(parts[i] if i < len(parts) else items, depth + 1) for i in range(length)]
+
+    def _string(self, schema: Mapping[str, Any]) -> str:
+        if "pattern" in schema:
+            raise NoSample
+        form = schema.get("format")
+        if isinstance(form, str) and form not in self._texts:
+            raise NoSample
+        text = self._texts[form if isinstance(form, str) else "string"]
+        least, most = schema.get("minLength"), schema.get("maxLength")
+        if isinstance(least, int) and len(text) < least:
+            if least > MAX_CHARS:
+                raise NoSample
+            text = (text + " ") * (least // (len(text) + 1) + 1)
+            text = text[:least].rstrip().ljust(least, ".")
+        return text[:most] if isinstance(most, int) and most >= 0 else text
+
+
+def _given(schema: Mapping[str, Any]) -> tuple[Any] | None:
+    """A value that the schema itself gives, if it is short."""
+    examples, values = schema.get("examples"), schema.get("enum")
+    for found in (examples, [schema[k] for k in ("const", "default") if k in schema], values):
+        if isinstance(found, list) and found and _size(found[0]) <= MAX_CHARS:
+            return (found[0],)
+    return None
+
+
+def _size(value: Any) -> int:
+    """About how long a JSON value is; more than the limit for one that is too deep or too long."""
+    size, waiting = 0, [value]
+    while waiting and size <= MAX_CHARS:
+        item = waiting.pop()
+        size += len(item) if isinstance(item, str) else 1
+        if isinstance(item, Mapping):
+            waiting += (*item.keys(), *item.values())
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, int | float) and not abs(item) < 1e15:
+            return MAX_CHARS + 1
+    return size
+
+
+def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
+    """The first of a few plain numbers that is within the bounds; the nearest to them else."""
+    low, high = _bound(schema, "minimum", max), _bound(schema, "maximum", min)
+    step = _real(schema.get("multipleOf")) or 1.0
+    step = step if step > 0 else 1.0
+    from_low = low if low is not None else min(1.0, high if high is not None else 1.0)
+    middle = (from_low + (high if high is not None else from_low + step)) / 2
+    candidates = [math.ceil(from_low / step) * step, (from_low // step + 1) * step, middle]
+    value = next((c for c in candidates if _within(schema, c)), from_low)
+    return int(value) if whole or value.is_integer() else value
+
+
+def _bound(schema: Mapping[str, Any], name: str, nearer: Callable[..., float]) -> float | None:
+    """The nearer of ``minimum`` and ``exclusiveMinimum``, or of the maxima."""
+    both = (_real(schema.get(name)), _real(schema.get(f"exclusive{name.capitalize()}")))
+    known = [value for value in both if value is not None]
+    return nearer(known) if known else None
+
+
+def _within(schema: Mapping[str, Any], value: float) -> bool:
+    checks: tuple[tuple[str, Callable[[float, float], bool]], ...] = (
+        ("minimum", operator.ge),
+        ("maximum", operator.le),
+        ("exclusiveMinimum", operator.gt),
+        ("exclusiveMaximum", operator.lt),
+    )
+    limits = ((_real(schema.get(name)), holds) for name, holds in checks)
+    return all(holds(value, limit) for limit, holds in limits if limit is not None)
+
+
+def _real(value: Any) -> float | None:
+    """A number of ordinary size; None for anything else."""
+    real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+    return float(value) if real else None

@@ -1,0 +1,1 @@
+"""Where sessions, artifacts, access lists and old bytes of files are kept."""

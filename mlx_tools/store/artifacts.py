@@ -1,0 +1,347 @@
+"""What a session keeps besides its transcript: whole outputs of tools, and what its calls replaced
+or deleted. Files that expire and are bounded in size, readable by their owner alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import StorageError
+
+KEEP_SECONDS: Final = 3 * 24 * 3600
+MAX_BYTES: Final = 100_000_000
+"""Bytes that the artifacts of one session may take."""
+
+SWEEP_EVERY: Final = 600.0
+"""Seconds after which a program that runs on looks for expired artifacts again."""
+
+CLOCK_SETTLES: Final = 3600.0
+"""Seconds for which a clock that has jumped must go on before it is believed."""
+
+_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_KEPT: Final = re.compile(r"\.?[0-9a-f]{32}", re.ASCII)
+"""A file, or one that was not finished."""
+
+ARTIFACTS: Final = "artifacts"
+_SWEPT: Final = ".swept"
+_DOUBTED: Final = ".clock"
+
+
+class KeptFiles:
+    """A folder of files, each of them whole: a file that a crash cut off is none.
+
+    A file is gone after ``keep`` seconds. All together take at most ``max_bytes``: the oldest make
+    room for a new one. Names are 32 hexadecimal digits.
+    """
+
+    def __init__(
+        self, folder: Path, *, keep: float = KEEP_SECONDS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self.folder = folder
+        self.keep = keep
+        self.max_bytes = max_bytes
+
+    def expire(self, *, now: float | None = None, keep: float | None = None) -> int:
+        """Removes files older than ``keep`` seconds and returns how many there were.
+
+        One that says it was written after ``now`` was written by a wrong clock: it counts as
+        written now, so that it does not stay for ever.
+        """
+        now = time.time() if now is None else now
+        limit = now - (self.keep if keep is None else keep)
+        removed = 0
+        for path, found in self._files(_KEPT):
+            with contextlib.suppress(OSError):
+                if found.st_mtime < limit:
+                    path.unlink()
+                    removed += 1
+                elif found.st_mtime > now:
+                    os.utime(path, (now, now))
+        return removed
+
+    def _write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+        """Makes the file ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
+        then there is none; nothing else is removed then."""
+        draft = self.folder / f".{key}"
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+                file.write(data)
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+            draft.rename(self.folder / key)
+            if lasting:
+                _sync(self.folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        self._make_room(key)
+
+    def _read(self, key: str) -> bytes | None:
+        """What the file holds. None where there is none (any more), and where it cannot be read."""
+        if not _ID.fullmatch(key):
+            return None
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(self.folder / key, flags), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode) or time.time() - found.st_mtime > self.keep:
+                    return None
+                return file.read()
+        except OSError:
+            return None
+
+    def _make_room(self, newest: str) -> None:
+        """Removes the oldest files until the bound holds; never the newest."""
+        files = sorted(self._files(), key=lambda item: item[1].st_mtime_ns)
+        total = sum(found.st_size for _, found in files)
+        for path, found in files:
+            if total <= self.max_bytes:
+                return
+            if path.name != newest:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    total -= found.st_size
+
+    def _files(self, names: re.Pattern[str] = _ID) -> Iterator[tuple[Path, os.stat_result]]:
+        """The files in the folder, with what is known of each."""
+        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+
+class ArtifactStore(KeptFiles):
+    """A folder of artifacts. Ids are random: none can be guessed.
+
+    ``keep_all`` says that outputs are to be kept which the transcript holds whole, too. ``clean``
+    is what every text passes before it is written: the place where secrets are taken out. ``sweep``
+    is called now and then, to remove what expired elsewhere.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: float = KEEP_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        keep_all: bool = False,
+        clean: Callable[[str], str] = str,
+        sweep: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(folder, keep=keep, max_bytes=max_bytes)
+        self.keep_all = keep_all
+        self._clean = clean
+        self.sweep = sweep
+
+    def put(self, text: str) -> str | None:
+        """Keeps ``text`` and returns its id, None where it is larger than all that may be kept.
+
+        Raises `StorageError` where it cannot be written; nothing else is removed then.
+        """
+        data = self._clean(text).encode(errors="surrogatepass")
+        if len(data) > self.max_bytes:
+            return None
+        key = secrets.token_hex(16)
+        try:
+            self._write(key, data)
+        except OSError as error:
+            raise StorageError(
+                f"an output could not be kept in {self.folder}: {error.strerror}",
+                hint="free some space, and check the folder's permissions",
+            ) from None
+        self.sweep()
+        return key
+
+    def get(self, key: str) -> str | None:
+        """The text of an artifact. None where there is none (any more), and where it cannot be
+        read: whoever guesses learns nothing."""
+        data = self._read(key)
+        try:
+            return None if data is None else data.decode(errors="surrogatepass")
+        except ValueError:
+            return None
+
+
+UNDO_FOLDER: Final = ".mlx-tools-undo"
+"""No tool opens anything of this name (`mlx_tools.store.private_names`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that a call was about to make to a file.
+
+    The file has the ``names`` below the folder ``root``, whose number in its file system is
+    ``inode``. ``before`` and ``after`` identify its content (`mlx_tools.store.changes`),
+    ``mode`` are its permissions, 0 where there was no file. ``key`` is the name of the copy of its
+    old content; keys sort by time.
+    """
+
+    key: str
+    root: str
+    inode: int
+    names: tuple[str, ...]
+    before: str
+    after: str
+    mode: int
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return str(Path(self.root, *self.names))
+
+
+class UndoStore(KeptFiles):
+    """What the calls of one session replaced and deleted, whole, for `mlx_tools.toolbox.restore`.
+
+    Each file is a line of JSON that says what was to be changed, and behind it the old content. It
+    is there, for good, before the change is made.
+    """
+
+    def keep_old(
+        self,
+        content: bytes,
+        *,
+        root: str,
+        inode: int,
+        names: tuple[str, ...],
+        before: str,
+        after: str,
+        mode: int,
+    ) -> str:
+        """Keeps what a file holds that is about to be changed, and returns the copy's key; see
+        `Change`. Raises OSError where it cannot be written."""
+        said = {"root": root, "inode": inode, "names": names, "before": before, "after": after}
+        head = json.dumps({**said, "mode": mode}, separators=(",", ":")).encode()
+        last = max((int(path.name[:16], 16) for path, _ in self._files()), default=0)
+        now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
+        key = f"{now:016x}{secrets.token_hex(8)}"
+        self._write(key, head + b"\n" + content, lasting=True)
+        return key
+
+    def changes(self) -> list[Change]:
+        """All that was kept, the newest change first. What is no copy of ours is left out."""
+        found = []
+        for path, _ in self._files():
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                said = json.loads((self._read(path.name) or b"").partition(b"\n")[0])
+                change = Change(**{**said, "names": tuple(said["names"]), "key": path.name})
+                if change.path and isinstance(change.mode, int):
+                    found.append(change)
+        return sorted(found, key=lambda change: change.key, reverse=True)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is kept."""
+        return next(self._files(), None) is None
+
+    def old(self, key: str) -> bytes:
+        """The content that was kept, empty where there was no file."""
+        return (self._read(key) or b"").partition(b"\n")[2]
+
+    def forget(self, key: str) -> None:
+        """Removes a copy that is needed no more."""
+        with contextlib.suppress(OSError):
+            (self.folder / key).unlink()
+
+
+class Sweeper:
+    """Removes expired artifacts from all sessions in a folder, also while a program runs on.
+
+    ``clock`` is the wall clock and ``ticks`` one that never jumps, both in seconds. A wall clock
+    that went back since the last time, or ahead by more than artifacts are kept, may be wrong, and
+    would have everything removed: then nothing is, until it has gone on from there for
+    `CLOCK_SETTLES`. So a clock that is soon set right costs nothing, and after a long pause without
+    the program what is old goes an hour late.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: float = KEEP_SECONDS,
+        *,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder = folder
+        self.keep = keep
+        self._clock = clock
+        self._ticks = ticks
+        self._last: float | None = None
+
+    def sweep_if_due(self) -> None:
+        """Sweeps, unless that was done within `SWEEP_EVERY`."""
+        if self._last is None or self._ticks() - self._last >= SWEEP_EVERY:
+            self.sweep()
+
+    def sweep(self) -> int:
+        """Removes what has expired and returns how many artifacts that were."""
+        self._last = self._ticks()
+        now = self._clock()
+        if not self.folder.is_dir() or not self._believed(now):
+            return 0
+        removed = 0
+        with contextlib.suppress(OSError), os.scandir(self.folder) as sessions:
+            for session in sessions:
+                for name in (ARTIFACTS, UNDO_FOLDER):
+                    kept = os.path.join(session.path, name)  # noqa: PTH118 (there are many)
+                    if os.path.isdir(kept):  # noqa: PTH112
+                        removed += KeptFiles(Path(kept)).expire(now=now, keep=self.keep)
+        return removed
+
+    def _believed(self, now: float) -> bool:
+        swept, doubted = self.folder / _SWEPT, self.folder / _DOUBTED
+        last = _time_of(swept)
+        if last is not None and not -CLOCK_SETTLES <= now - last <= self.keep:
+            since = _time_of(doubted)
+            if since is None or now < since:
+                _set_time(doubted, now)
+                return False
+            if now - since < CLOCK_SETTLES:
+                return False
+        with contextlib.suppress(OSError):
+            doubted.unlink(missing_ok=True)
+        _set_time(swept, now)
+        return True
+
+
+def _sync(folder: Path) -> None:
+    """Makes the names in a folder last through a power cut, where its file system can."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _time_of(path: Path) -> float | None:
+    """When a mark was last set, None where it never was."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return None
+
+
+def _set_time(path: Path, now: float) -> None:
+    """Sets a mark, an empty file whose time is all that it says."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        file = os.open(path, flags, 0o600)
+        try:
+            os.utime(file, (now, now))
+        finally:
+            os.close(file)

@@ -1,0 +1,319 @@
+"""Changing files below a folder, and nothing outside it, whatever others do to the tree meanwhile.
+
+The folder that holds the file is walked to and held open (`mlx_tools.store.places`);
+everything then happens by name in that folder and follows no link. A new content is written to a
+temporary file beside the target and renamed over it, so that the target has the old content or the
+new one, and never a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from mlx_tools.store.places import UNCHANGED, Identity, Place, identity_at, sync, trouble
+from mlx_tools.store.roots import Absent, Refused, Unfit, identity_of
+
+
+class UndoKeeper(Protocol):
+    """Where what the calls of a session replace and delete is kept."""
+
+    def keep_old(
+        self,
+        content: bytes,
+        /,
+        *,
+        root: str,
+        inode: int,
+        names: tuple[str, ...],
+        before: str,
+        after: str,
+        mode: int,
+    ) -> str: ...
+    def forget(self, key: str, /) -> None: ...
+
+
+MAX_KEPT_BYTES: Final = 10_000_000
+"""What a file may have whose content is kept for undo before it is replaced or deleted."""
+
+MAX_COMPARED_BYTES: Final = 1_000_000_000
+"""A larger file is not replaced or deleted on approval: to tell that it is still the one that was
+approved takes reading all of it."""
+
+ABSENT: Final = "absent"
+_NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))
+
+
+class Taken(Unfit):
+    """A file of this name is there already, and a new one was to be made."""
+
+
+def state_of(content: bytes | int | None) -> str:
+    """What identifies the content that a path has: a hash of its bytes, or that nothing is there.
+
+    ``content`` is the bytes themselves, or a descriptor of a file, which is read to its end. Raises
+    Unfit for a file that is too large to be compared.
+    """
+    if content is None:
+        return ABSENT
+    if isinstance(content, bytes):
+        return _state(hashlib.sha256(content))
+    hashed, offset = hashlib.sha256(), 0
+    while max(offset, os.fstat(content).st_size) <= MAX_COMPARED_BYTES:
+        piece = os.pread(content, 1 << 18, offset)
+        if not piece:
+            return _state(hashed)
+        hashed.update(piece)
+        offset += len(piece)
+    raise Unfit(f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is")
+
+
+def _state(hashed: Any) -> str:
+    return f"file sha256:{hashed.hexdigest()}"
+
+
+def open_present(place: Place) -> int | None:
+    """A descriptor of the file that may be changed, None where there is nothing. Raises Refused or
+    Unfit for what is no file, or may not be changed."""
+    try:
+        fd = place.root.open_last(place.folder, place.name)
+    except Absent:
+        return None
+    # A rename needs no right to the file itself; whoever took it away did not want it replaced.
+    wrong = None if _may_write(place) else "may not be written to by this user"
+    if not os.fstat(fd).st_mode & 0o222:  # not even by the superuser, who may write anything
+        wrong = "is marked read-only"
+    if wrong is not None:
+        os.close(fd)
+        raise Refused(f"{place.name} {wrong}")
+    return fd
+
+
+def _may_write(place: Place) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=effective)
+
+
+def put(
+    place: Place,
+    content: bytes,
+    *,
+    new: bool,
+    expected: str | None,
+    given_up: Callable[[], bool] = lambda: False,
+    undo: UndoKeeper | None = None,
+    mode: int = 0,
+) -> bool:
+    """Makes the file, or replaces its content at once. Returns whether there was one before.
+
+    With ``new`` there must be none. ``expected`` is the state (`state_of`) that was approved, None
+    where nothing was; ``given_up`` is asked last of all. ``undo`` keeps the old content before
+    anything is changed, ``mode`` are the permissions of a new file, 0 for the usual ones. Raises
+    Refused or Unfit, and then the old content is there, and nothing else.
+    """
+    before = _look(place, expected)
+    if new and before is not None:
+        raise Taken(f"there is a file {place.name} already")
+    with _kept(place, before, state_of(content), undo) as held:
+        _put(place, content, before, expected or held, given_up, mode)
+    sync(place.folder)
+    return before is not None
+
+
+def _put(
+    place: Place,
+    content: bytes,
+    before: os.stat_result | None,
+    expected: str | None,
+    given_up: Callable[[], bool],
+    mode: int,
+) -> None:
+    try:
+        temporary, written = _temporary(place, before, content, mode)
+    except OSError as error:
+        raise trouble(error, place.name) from None
+    try:
+        now = _look(place, expected)
+        if _identity(now) != _identity(before) or identity_at(place.folder, temporary) != written:
+            raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+        if given_up():
+            raise Unfit(f"the call came to its end before; {UNCHANGED}")
+        if now is None:
+            name_new(place, temporary)
+        else:
+            os.rename(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+    except FileExistsError:
+        raise Refused(f"a {place.name} has been made meanwhile; {UNCHANGED}") from None
+    except OSError as error:
+        raise trouble(error, place.name) from None
+    finally:
+        with contextlib.suppress(OSError):  # where it was renamed there is none
+            os.unlink(temporary, dir_fd=place.folder)
+
+
+def remove(
+    place: Place,
+    *,
+    expected: str | None,
+    given_up: Callable[[], bool] = lambda: False,
+    undo: UndoKeeper | None = None,
+) -> None:
+    """Deletes a regular file, whose content ``undo`` keeps first. Raises Refused, Unfit or Absent,
+    and then it is still there."""
+    before = _look(place, expected)
+    if before is None:
+        raise Absent(f"there is no {place.name}")
+    with _kept(place, before, ABSENT, undo) as held:
+        try:
+            if held is not None:
+                _look(place, held)
+            if identity_at(place.folder, place.name) != identity_of(before):
+                raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+            if given_up():
+                raise Unfit(f"the call came to its end before; {UNCHANGED}")
+            os.unlink(place.name, dir_fd=place.folder)
+        except OSError as error:
+            raise trouble(error, place.name) from None
+    sync(place.folder)
+
+
+@contextlib.contextmanager
+def _kept(
+    place: Place, before: os.stat_result | None, after: str, undo: UndoKeeper | None
+) -> Iterator[str | None]:
+    """Keeps what the file holds while the block changes it, and gives the state that was kept, None
+    where nothing was: the block must change nothing else. Where it raises, nothing was changed, and
+    nothing stays kept."""
+    content = b"" if before is None else None if undo is None else _content(place, before)
+    if undo is None or content is None:
+        yield None
+        return
+    state = ABSENT if before is None else state_of(content)
+    if state == after:
+        yield state
+        return
+    try:
+        key = undo.keep_old(
+            content,
+            root=str(place.root.path),
+            inode=place.root.identity[1],
+            names=place.names,
+            before=state,
+            after=after,
+            mode=0 if before is None else stat.S_IMODE(before.st_mode),
+        )
+    except OSError as error:
+        raise Unfit(
+            f"the old content of {place.name} cannot be kept for undo ({error.strerror}); "
+            f"{UNCHANGED}"
+        ) from None
+    try:
+        yield state
+    except (Refused, Unfit, Absent):  # anything else may have come after the change
+        undo.forget(key)
+        raise
+
+
+def _content(place: Place, before: os.stat_result) -> bytes | None:
+    """What the file holds, None where that is too much to be kept."""
+    fd = open_present(place)
+    if fd is None:
+        raise Refused(f"{place.name} was deleted meanwhile; {UNCHANGED}")
+    try:
+        if identity_of(os.fstat(fd)) != identity_of(before):
+            raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+        with os.fdopen(os.dup(fd), "rb") as file:
+            content = file.read(MAX_KEPT_BYTES + 1)
+        return content if len(content) <= MAX_KEPT_BYTES else None
+    except OSError as error:
+        raise trouble(error, place.name) from None
+    finally:
+        os.close(fd)
+
+
+def _look(place: Place, expected: str | None) -> os.stat_result | None:
+    """The file as it is now, None where there is none, if it is in the state that is expected."""
+    fd = open_present(place)
+    try:
+        if expected is not None and state_of(fd) != expected:
+            raise Refused(f"{place.name} has changed since it was approved; {UNCHANGED}")
+        return None if fd is None else os.fstat(fd)
+    except OSError as error:
+        raise trouble(error, place.name) from None
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _temporary(
+    place: Place, before: os.stat_result | None, content: bytes, mode: int
+) -> tuple[str, Identity]:
+    """Writes the content to a new file beside the target, for good, under a name nobody can guess.
+    Returns that name; where it raises, there is no such file."""
+    name = f".mlx-tools-{secrets.token_hex(16)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    usual = before is None and not mode
+    fd = os.open(name, flags, 0o666 if usual else 0o600, dir_fd=place.folder)
+    try:
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(fd, left) :]
+            if before is not None:
+                _take_over(fd, before)
+            elif mode:
+                os.fchmod(fd, mode & 0o777)
+            os.fsync(fd)
+            written = identity_of(os.fstat(fd))
+        finally:
+            os.close(fd)  # some file systems tell only here that there was no room
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=place.folder)
+        raise
+    return name, written
+
+
+def _take_over(fd: int, before: os.stat_result) -> None:
+    """Gives the new file the owner and the mode of the old one. Where the group cannot be kept, it
+    gets no more than everybody has, since the mode spoke of another."""
+    mode = stat.S_IMODE(before.st_mode) & 0o777
+    now = os.fstat(fd)
+    if now.st_gid != before.st_gid:
+        try:
+            os.fchown(fd, -1, before.st_gid)
+        except PermissionError:
+            mode = mode & 0o707 | (mode >> 3 & mode & 0o007) << 3
+    if now.st_uid != before.st_uid:
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, before.st_uid, -1)
+    os.fchmod(fd, mode)
+
+
+def name_new(place: Place, temporary: str, link: Callable[..., None] = os.link) -> None:
+    """Gives the temporary file its name, which nothing may have: a rename would replace. Raises
+    OSError, FileExistsError where something has it."""
+    folder, name = place.folder, place.name
+    try:
+        link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # A file system without hard links: the name is taken first, and then replaced.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(name, flags, 0o600, dir_fd=folder))
+        try:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(name, dir_fd=folder)
+            raise
+
+
+def _identity(status: os.stat_result | None) -> Identity | None:
+    return None if status is None else identity_of(status)

@@ -1,0 +1,249 @@
+"""Opening files below a folder, and nothing outside it, whatever others do to the tree meanwhile.
+
+A path is never checked and then opened: between the two somebody can put a symbolic link there. It
+is walked, each name opened relative to the folder before (``dir_fd``) and never through a link
+(``O_NOFOLLOW``), so what was opened is what was checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import unicodedata
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import UsageError
+from mlx_tools.store.private_names import private_part
+
+MAX_PATH_CHARS: Final = 4096
+
+_KERNEL_FILES: Final = frozenset(
+    {
+        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devfs"),
+        *("devpts", "devtmpfs", "efivarfs", "fusectl", "mqueue", "nsfs", "proc", "pstore"),
+        *("rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+    }
+)
+"""Kinds of file system whose files are the kernel's: reading one can hang, or show secrets."""
+
+
+class Refused(Exception):
+    """The path may not be opened, whatever is there; the message says why."""
+
+
+class Unfit(Exception):
+    """What is at the path is of another kind than what was asked for."""
+
+
+class Absent(Exception):
+    """There is nothing at the path."""
+
+
+def supported() -> bool:
+    """Whether this system can walk a path without following links, and change what it leads to."""
+    needed = {os.access, os.open, os.stat, os.mkdir, os.rmdir, os.link, os.rename, os.unlink}
+    return needed <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+
+
+@dataclass(frozen=True, slots=True)
+class RootName:
+    """A folder that file tools may see, as it was given: ``DIR``, ``DIR:ro`` or ``DIR:rw``."""
+
+    path: str
+    writable: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> RootName:
+        """Reads ``DIR[:ro|:rw]``. Raises UsageError for an empty folder."""
+        path, writable = text, False
+        if text.endswith((":ro", ":rw")):
+            path, writable = text[:-3], text.endswith(":rw")
+        if not path or "\0" in path:
+            raise UsageError(f"root {text!r}: no folder is named", hint="write DIR, or DIR:rw")
+        return cls(path, writable)
+
+    def absolute(self) -> str:
+        """The root as a text that means the same folder from anywhere."""
+        path = Path(self.path).expanduser().resolve()
+        return f"{path}:rw" if self.writable else str(path)
+
+
+class Root:
+    """A folder, resolved once and held open: renaming it or its parents changes nothing.
+
+    Raises UsageError where it is no folder, or one of the kernel's.
+    """
+
+    def __init__(self, name: RootName) -> None:
+        self.writable = name.writable
+        try:
+            given = Path(name.path).expanduser().absolute()
+            self.path = given.resolve(strict=True)
+            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"root {name.path!r}: {reason}", hint="name a folder") from None
+        self.close = weakref.finalize(self, os.close, self.fd)
+        self._prefixes = {_comparable(given.parts), _comparable(self.path.parts)}
+        self._kernel_devices = kernel_devices()
+        self.identity = identity_of(os.fstat(self.fd))
+        if self.identity[0] in self._kernel_devices:
+            self.close()
+            raise UsageError(f"root {name.path!r}: its files are the kernel's, not documents")
+
+    def parts(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
+        """The names to walk below the root, none for the root itself; None for an absolute path
+        that lies elsewhere. Raises Refused for what no tool may open anywhere, or, where it is for
+        ``writing``, change."""
+        steps = _steps(path)
+        if path.startswith("/"):
+            prefix = next((p for p in self._prefixes if _comparable(steps)[: len(p)] == p), None)
+            if prefix is None:
+                return None
+            steps = steps[len(prefix) :]
+        private = private_part(steps, self.path.name, writing=writing)
+        if private is not None:
+            raise Refused(
+                f"{private} is private: files of this name hold secrets or run by themselves"
+            )
+        return steps
+
+    def open_file(self, parts: Sequence[str]) -> int:
+        """A descriptor of a regular file, for reading. Raises Refused, Unfit or Absent."""
+        if not parts:
+            raise Unfit("this is a folder; list it instead")
+        parent = self.open_folder(parts[:-1])
+        try:
+            return self.open_last(parent, parts[-1])
+        finally:
+            os.close(parent)
+
+    def open_folder(self, parts: Sequence[str]) -> int:
+        """A descriptor of a folder. Raises Refused, Unfit or Absent."""
+        current = os.dup(self.fd)
+        try:
+            for part in parts:
+                below = self.enter(current, part)
+                os.close(current)
+                current = below
+        except BaseException:
+            os.close(current)
+            raise
+        return current
+
+    def enter(self, parent: int, name: str) -> int:
+        """A descriptor of a folder in an open folder. Raises Refused, Unfit or Absent."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            fd = os.open(name, flags, dir_fd=parent)
+        except OSError as error:
+            raise fault(error, parent, name) from None
+        return self._checked(fd, name, stat.S_ISDIR)
+
+    def open_last(self, parent: int, name: str) -> int:
+        """A descriptor of a regular file in an open folder, for reading. Raises Refused, Unfit or
+        Absent."""
+        try:
+            kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(kind):
+                raise Unfit(f"{name} is a folder; list it instead")
+            if not stat.S_ISREG(kind):  # opening a device or a pipe can itself do something
+                raise _irregular(kind, name)
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            fd = os.open(name, flags, dir_fd=parent)
+        except OSError as error:
+            raise fault(error, parent, name) from None
+        return self._checked(fd, name, stat.S_ISREG)
+
+    def _checked(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
+        """The descriptor, if what was opened is of the right kind: this looks at the open file, not
+        at its name, so nothing can change in between."""
+        status = os.fstat(fd)
+        wrong = None
+        if not of_kind(status.st_mode):
+            wrong = f"{name} was replaced by something else"
+        elif status.st_dev in self._kernel_devices:
+            wrong = f"{name} is the kernel's, not a document"
+        elif of_kind is stat.S_ISREG and status.st_nlink > 1:
+            wrong = (
+                f"{name} has other names too (hard links), one of which may lie outside the folder"
+            )
+        if wrong is not None:
+            os.close(fd)
+            raise Refused(wrong)
+        return fd
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """What tells one file or folder from every other: its device and its number there."""
+    return status.st_dev, status.st_ino
+
+
+def kernel_devices() -> frozenset[int]:
+    """The devices that hold the kernel's own files: those mounted as such, and ``/dev``, ``/proc``
+    and ``/sys`` where they are file systems of their own."""
+    devices = set()
+    try:
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").split("\n"):
+            fields, _, kind = line.partition(" - ")
+            if kind.partition(" ")[0] in _KERNEL_FILES:
+                major, _, minor = fields.split()[2].partition(":")
+                devices.add(os.makedev(int(major), int(minor)))
+    except (OSError, ValueError, IndexError):
+        devices.clear()  # no Linux, or no /proc: the three below remain
+    ordinary = Path("/").stat().st_dev
+    for place in ("/dev", "/proc", "/sys"):
+        try:
+            device = Path(place).stat().st_dev
+        except OSError:
+            continue
+        if device != ordinary:
+            devices.add(device)
+    return frozenset(devices)
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    """The names of a path. Raises Refused for a path that means something else somewhere."""
+    if len(path) > MAX_PATH_CHARS:
+        raise Refused(f"the path is longer than {MAX_PATH_CHARS} characters")
+    if "\0" in path:
+        raise Refused("the path holds a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in path):
+        raise Refused("the path holds half a character (a lone surrogate)")
+    steps = tuple(step for step in path.split("/") if step not in ("", "."))
+    if ".." in steps:
+        raise Refused("the path goes up (..); paths go down from the folder")
+    return steps
+
+
+def _comparable(parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(unicodedata.normalize("NFC", part) for part in parts if part != "/")
+
+
+def fault(error: OSError, parent: int, name: str) -> Exception:
+    """What an error of the system means. Looks again only for the words: it stays refused."""
+    match error.errno:
+        case errno.ENOENT:
+            return Absent(f"there is no {name}")
+        case errno.ELOOP | errno.ENOTDIR | errno.EMLINK:
+            try:
+                kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+            except OSError:
+                kind = 0
+            return _irregular(kind, name) if stat.S_ISLNK(kind) else Unfit(f"{name} is no folder")
+        case errno.EACCES | errno.EPERM:
+            return Refused(f"{name} may not be opened by this user")
+        case errno.ENAMETOOLONG:
+            return Refused("a name in the path is too long")
+    return Refused(f"{name}: {error.strerror}")
+
+
+def _irregular(kind: int, name: str) -> Refused:
+    if stat.S_ISLNK(kind):
+        return Refused(f"{name} is a symbolic link, and links are not followed")
+    return Refused(f"{name} is not a regular file")

@@ -1,0 +1,295 @@
+"""The transcript: records as JSON lines, appended durably, read back exactly.
+
+A run's whole state is its list of records. `Transcript` keeps it in memory; `TranscriptFile` also
+writes each record to a file of its own before anybody acts on it. One line is one record; a line
+that a crash cut off is dropped when the file is opened again, never guessed at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeGuard, get_args
+
+from mlx_tools.errors import StorageError, TranscriptError
+from mlx_tools.protocol.compact import writer
+from mlx_tools.store.codec import build
+from mlx_tools.transcript.records import (
+    ApprovalRecord,
+    EditRecord,
+    ExecutionRecord,
+    Header,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+)
+
+FORMAT_VERSION: Final = 2
+"""What is written. Version 1 is read too: its completions do not say what they were asked with."""
+
+_CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
+_SCALARS: Final = frozenset((str, bool, int, float, type(None)))
+
+
+_compact: Final = writer(allow_nan=False)
+_ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@functools.cache
+def _defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a record and their defaults, MISSING where there is none."""
+    return tuple((f.name, f.default) for f in fields(cls))
+
+
+def _plain(value: Any) -> Any:
+    """A record's value as JSON types."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if is_dataclass(kind):
+        return {
+            name: _plain(v)
+            for name, default in _defaults(kind)
+            if (v := getattr(value, name)) != default
+        }
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """A record as a JSON object: ``type`` first, then every field that is not at its default."""
+    out: dict[str, Any] = {"type": record.type}
+    kind: Any = type(record)
+    for name, default in _defaults(kind):
+        value = getattr(record, name)
+        if value == default and type(value) is type(default):
+            continue
+        out[name] = _plain(value)
+    return out
+
+
+def from_json(value: Any) -> Record:
+    """The record that `to_json` wrote. Raises `TranscriptError` on anything else."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        raise TranscriptError("a line of the transcript is no record")
+    fields_given = {key: item for key, item in value.items() if key != "type"}
+    return build(_CLASSES[kind], fields_given, f"a {kind} record")  # type: ignore[no-any-return]
+
+
+def encode(record: Record) -> str:
+    """One line of a transcript, without its line end. Lone surrogates are escaped: it is UTF-8."""
+    line = _compact(to_json(record))
+    if not line.isascii():
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            return _ascii(to_json(record))
+    return line
+
+
+def decode(line: str) -> Record:
+    """The record of one line. Raises `TranscriptError`."""
+    try:
+        return from_json(json.loads(line))
+    except (ValueError, RecursionError):
+        raise TranscriptError("a line of the transcript is not JSON") from None
+
+
+def parse(data: bytes) -> tuple[list[Record], int]:
+    """The records of a transcript file and how many of its bytes they take.
+
+    What follows the last line end was cut off by a crash and is left out. A line within that cannot
+    be read is damage, and raises `TranscriptError` naming it.
+    """
+    end = data.rfind(b"\n") + 1
+    records: list[Record] = []
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], start=1):
+        try:
+            records.append(decode(line.decode()))
+        except (TranscriptError, UnicodeDecodeError) as error:
+            raise TranscriptError(f"line {number} of the transcript is damaged: {error}") from None
+    if records:
+        _check_header(records[0])
+    return records, end
+
+
+def _check_header(record: Record) -> None:
+    if not isinstance(record, Header):
+        raise TranscriptError("the transcript does not begin with its header")
+    if not 1 <= record.version <= FORMAT_VERSION:
+        raise TranscriptError(
+            f"the transcript has format version {record.version}; this program reads 1 to "
+            f"{FORMAT_VERSION}",
+            hint="use the version of mlx-tools that wrote it, or a newer one",
+        )
+
+
+class Transcript(Sequence[Record]):
+    """An append-only list of records, in memory."""
+
+    path: Path | None = None
+
+    def __init__(self, records: Sequence[Record] = ()) -> None:
+        self._records: list[Record] = list(records)
+
+    def append(self, record: Record) -> None:
+        """Adds a record at the end."""
+        self._records.append(record)
+
+    def close(self) -> None:
+        """Lets go of whatever holds the transcript. Closing twice is allowed."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class TranscriptFile(Transcript):
+    """A transcript that is on disk before anybody acts on it.
+
+    The file is readable by its owner alone and locked while it is open, so that two processes
+    cannot write one session. Records that a power cut must not take back are synced to the disk:
+    that a call which can change things starts, how it ended, what a person decides or is asked. The
+    others are handed to the operating system, which is enough for a killed process; whatever a call
+    only read, it can read again.
+    """
+
+    def __init__(
+        self, path: Path, *, sync: Callable[[int], None] = os.fsync, create: bool = True
+    ) -> None:
+        """Opens ``path``, makes it where there is none and ``create`` is true, and drops a line
+        that a crash cut off.
+
+        ``sync`` gets an open file's data to the disk. Raises `TranscriptError` where the file is
+        damaged, locked or cannot be written, `StorageError` where it cannot be made.
+        """
+        super().__init__()
+        self.path = path
+        self._sync = sync
+        try:
+            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            if create:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flags |= os.O_CREAT
+            self._file: int | None = os.open(path, flags, 0o600)
+        except OSError as error:
+            kind = StorageError if create else TranscriptError
+            raise kind(
+                f"the transcript {path} cannot be opened: {error.strerror}",
+                hint="check the folder's permissions and free space",
+            ) from None
+        try:
+            self._load(self._file)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TranscriptError(
+                f"the session of {self.path} is in use by another process",
+                hint="wait for it to end",
+            ) from None
+        try:
+            data = _read_all(file)
+            self._records, self._size = parse(data)
+            self._mutating = {r.call for r in self._records if _starts_mutating(r)}
+            if self._size < len(data):
+                os.ftruncate(file, self._size)
+        except OSError as error:
+            raise TranscriptError(
+                f"the transcript {self.path} cannot be read: {error.strerror}"
+            ) from None
+
+    def append(self, record: Record) -> None:
+        """Writes a record, then adds it.
+
+        Raises `StorageError` where it cannot be written (a full disk); the file then still ends
+        with a whole line, and the record does not count.
+        """
+        if self._file is None:
+            raise TranscriptError(f"the transcript {self.path} is closed")
+        data = (encode(record) + "\n").encode()
+        try:
+            write_all(self._file, data)
+            if self._must_last(record):
+                self._sync(self._file)
+        except OSError as error:
+            try:
+                os.ftruncate(self._file, self._size)
+            except OSError:
+                self.close()  # nothing may follow on a part of a line: whoever opens it drops that
+            raise StorageError(
+                f"the transcript {self.path} cannot be written: {error.strerror}",
+                hint="nothing more was run; free some space and start again",
+            ) from None
+        self._size += len(data)
+        if _starts_mutating(record):
+            self._mutating.add(record.call)
+        super().append(record)
+
+    def _must_last(self, record: Record) -> bool:
+        """Whether the record must survive a power cut before the next step is taken."""
+        if isinstance(record, ObservationRecord):
+            return record.call in self._mutating
+        return _starts_mutating(record) or isinstance(
+            record, ApprovalRecord | EditRecord | PauseRecord
+        )
+
+    def close(self) -> None:
+        """Closes the file and gives up its lock."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _starts_mutating(record: Record) -> TypeGuard[ExecutionRecord]:
+    return isinstance(record, ExecutionRecord) and record.mutates
+
+
+def _read_all(file: int) -> bytes:
+    with os.fdopen(os.dup(file), "rb") as reader:
+        return reader.read()
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Writes all of ``data``: one write may take but a part of it. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def load(path: Path) -> list[Record]:
+    """The records of a transcript file, for reading only. Raises `TranscriptError`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TranscriptError(f"the transcript {path} cannot be read: {error.strerror}") from None
+    records, _ = parse(data)
+    return records

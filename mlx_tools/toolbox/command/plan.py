@@ -1,0 +1,172 @@
+"""From the arguments of a call to what really runs: one program, found, with words that are checked
+and paths that are located."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.store.private_names import private_part
+from mlx_tools.store.roots import Refused, Root
+from mlx_tools.toolbox.command.arguments import Word, check
+from mlx_tools.toolbox.command.globbing import expand, is_pattern
+from mlx_tools.toolbox.command.private import Hidden, hidden
+from mlx_tools.toolbox.command.program_rules import Rule, Rules
+from mlx_tools.toolbox.command.programs import program, state
+
+MAX_BYTES: Final = 100_000
+"""Of all arguments, after patterns were expanded."""
+
+_MISREAD: Final = tuple("-+@(!,")
+"""What some programs take for more than a path where one starts so; ``./`` goes before it."""
+
+
+class Missing(Exception):
+    """What a call needs is not there; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will run: ``argv`` with the program's absolute path first, the variables that its
+    environment has besides those that every program gets, and what it must not see."""
+
+    rule: Rule
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    private: Hidden
+
+    @property
+    def text(self) -> str:
+        """The words as one would type them in a shell; none reads them."""
+        return shlex.join(self.argv)
+
+    def state(self) -> str:
+        """Identifies the words and the program's file as they are now. Raises OSError."""
+        told = "\0".join([*self.argv, state(self.argv[0])])
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def plan(
+    rules: Rules, folders: Sequence[str], roots: Sequence[Root], name: str, words: Sequence[str]
+) -> Plan:
+    """What a call runs. Raises Refused for what may not run, Missing for what is not there."""
+    rule = rules.programs.get(name)
+    if rule is None:
+        raise Refused(f"the program {name[:60]!r} is not allowed; there are {_names(rules)}")
+    checked = check(rules, rule, words)
+    found = program(name, folders)
+    if found is None:
+        raise Missing(f"{name} is not installed in {' or '.join(folders)}")
+    environment = dict(rule.environment)
+    if rule.repository:
+        environment |= _repository(roots[0])
+    arguments = [text for word in checked for text in _located(roots, word)]
+    private = hidden(roots)
+    if rule.subcommands and rule.subcommands[words[0]].excludes:
+        arguments += _exclusions(roots[0], private)
+    if sum(len(os.fsencode(argument)) + 1 for argument in arguments) > MAX_BYTES:
+        raise Refused(f"the arguments are longer than {MAX_BYTES} bytes with the files they match")
+    return Plan(rule, (found, *arguments), environment, private)
+
+
+def _names(rules: Rules) -> str:
+    return ", ".join(rules.programs)
+
+
+def _repository(root: Root) -> dict[str, str]:
+    """The variables that fix which repository is meant: the folder ``.git`` in the root.
+
+    Nothing is looked for, and nothing in the folder says that it is elsewhere: there, a
+    configuration would be read that is not hidden. Raises Missing where there is no such folder.
+    """
+    folder = root.path / ".git"
+    if folder.is_symlink() or not folder.is_dir():
+        raise Missing("there is no repository here: the first root has no folder .git of its own")
+    if os.path.lexists(folder / "commondir"):
+        raise Missing("the repository here is a part of one that lies elsewhere (a worktree)")
+    path = str(folder)
+    return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
+
+
+def _exclusions(root: Root, private: Hidden) -> list[str]:
+    """Git is told to leave out what it cannot see: it would say that such a file was changed, and
+    show what it held when it was committed."""
+    above = f"{root.path}/"
+    below = [path.removeprefix(above) for path in private.files if path.startswith(above)]
+    return [f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")]
+
+
+def _located(roots: Sequence[Root], word: Word) -> list[str]:
+    match word.kind:
+        case "path":
+            return [word.option + _path(roots, word.text)]
+        case "pattern" if is_pattern(word.text):
+            return _expanded(roots, word.text)
+        case "pattern":
+            return [_path(roots, word.text)]
+        case "revision":
+            return [_revision(roots, word.text)]
+        case "free" if is_pattern(word.text):
+            try:
+                return _expanded(roots, word.text)
+            except (Refused, Missing):  # some text, such as a program's
+                return [word.text]
+    return [word.text]
+
+
+def _path(roots: Sequence[Root], text: str) -> str:
+    """A path below a root as the program gets it: in the first root that has it, else in the first
+    where it could be. Raises Refused."""
+    places = _places(roots, text)
+    for root, parts in places:
+        if os.path.lexists(root.path.joinpath(*parts)):
+            return _written(roots, root, parts)
+    return _written(roots, *places[0])
+
+
+def _places(roots: Sequence[Root], text: str) -> list[tuple[Root, tuple[str, ...]]]:
+    if not text:
+        raise Refused("a path is empty")
+    found = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
+    if not found:
+        raise Refused(f"{text[:100]!r} lies outside the folders that may be seen")
+    return found
+
+
+def _written(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
+    """Relative below the first root, where the program runs; absolute elsewhere."""
+    if root is not roots[0]:
+        return str(root.path.joinpath(*parts))
+    path = "/".join(parts) or "."
+    return f"./{path}" if path.startswith(_MISREAD) else path
+
+
+def _expanded(roots: Sequence[Root], text: str) -> list[str]:
+    """The files that a pattern matches, in the first root where it matches any."""
+    places = _places(roots, text)
+    for root, parts in places:
+        if os.path.lexists(root.path.joinpath(*parts)):  # a name that has such a character in it
+            return [_written(roots, root, parts)]
+    for root, parts in places:
+        if found := expand(root, parts):
+            return [_written(roots, root, path) for path in found]
+    raise Missing(f"no file matches {text[:100]!r}")
+
+
+def _revision(roots: Sequence[Root], text: str) -> str:
+    """A commit, a range, ``COMMIT:PATH`` or a path; git tells them apart. Raises Refused."""
+    if text.startswith("/"):
+        return _path(roots, text)
+    for path in (text, text.rpartition(":")[2]):
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise Refused("the path goes up (..); paths go down from the folder")
+        private = private_part(parts, Path(roots[0].path).name)
+        if private is not None:
+            raise Refused(f"{private} is private: files of this name hold secrets")
+    return text

@@ -1,0 +1,140 @@
+"""``file_access``: reads, lists, writes and deletes below the roots that were named."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from mlx_tools.messages import Effects, ToolSpec
+from mlx_tools.store.roots import Absent, Refused, Root, Unfit
+from mlx_tools.toolbox.file_changes import Changes
+from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, one_line, up_to
+from mlx_tools.tools.declaration import EffectsBy
+from mlx_tools.tools.tool import Preview, Tool, ToolError
+from mlx_tools.tools.tool_words import Words, words_of
+
+MAX_ENTRIES: Final = 1_000
+MAX_SCANNED: Final = 100_000
+"""Entries of one folder that are looked at, so that a folder of millions takes bounded time."""
+
+_READ: Final[Effects] = frozenset(("read",))
+_WRITE: Final[Effects] = frozenset(("write",))
+READING: Final = EffectsBy("operation", {"read": _READ, "list": _READ})
+CHANGING: Final = EffectsBy("operation", {**READING.table, "write": _WRITE, "delete": _WRITE})
+
+
+def file_access_spec(*, writable: bool) -> ToolSpec:
+    """The tool's spec. Where no root is writable a model is not shown that files could be."""
+    effects = CHANGING if writable else READING
+    return _words(writable).spec(effects, private=True)
+
+
+def _words(writable: bool) -> Words:
+    return words_of("file_access_rw" if writable else "file_access")
+
+
+def file_access(roots: Sequence[Root]) -> Tool:
+    """The tool for these roots. A relative path is looked for in each, in order."""
+    writable = any(root.writable for root in roots)
+    words = _words(writable)
+    files, changes = _Files(roots, words.notices), Changes(roots, words.notices)
+
+    def run(arguments: Mapping[str, Any]) -> str:
+        path = arguments["path"]
+        match arguments["operation"]:
+            case "read":
+                return files.read(path)
+            case "list":
+                return files.list(path)
+            case "write" if writable:
+                return changes.write(path, arguments.get("content"))
+            case "delete" if writable:
+                return changes.delete(path)
+        raise ToolError(_impossible(arguments["operation"]), code="not_allowed")
+
+    def preview(arguments: Mapping[str, Any]) -> Preview | None:
+        path = arguments["path"]
+        match arguments["operation"]:
+            case "write" if writable:
+                return changes.preview_write(path, arguments.get("content"))
+            case "delete" if writable:
+                return changes.preview_delete(path)
+        return None
+
+    return Tool(file_access_spec(writable=writable), run, preview=preview)
+
+
+def _impossible(operation: object) -> str:
+    if operation in ("write", "delete"):
+        return f"{operation} is for folders that were named with :rw (--root DIR:rw); none was"
+    return f"{str(operation)[:100]} is not possible here"
+
+
+class _Files:
+    def __init__(self, roots: Sequence[Root], notices: Mapping[str, str]) -> None:
+        self._roots = roots
+        self._notices = notices
+
+    def read(self, path: str) -> str:
+        """A text file, whole up to `MAX_BYTES`. Raises ToolError."""
+        fd = self._open(path, Root.open_file)
+        try:
+            size = os.fstat(fd).st_size
+            content = up_to(fd, MAX_BYTES + 1)
+        finally:
+            os.close(fd)
+        cut = len(content) > MAX_BYTES
+        text = decoded(content[:MAX_BYTES], path, whole=not cut)
+        if not cut:
+            return text
+        kept, size = MAX_BYTES, max(size, len(content))
+        return text + self._notices["cut"].format(kept=kept, size=size)
+
+    def list(self, path: str) -> str:
+        """The entries of a folder in order, one a line. Raises ToolError."""
+        if len(self._roots) > 1 and path in ("", ".", "./"):
+            return "\n".join(f"{root.path}/" for root in self._roots)
+        fd = self._open(path, Root.open_folder)
+        try:
+            with os.scandir(fd) as found:
+                entries = itertools.islice(found, MAX_SCANNED + 1)
+                first = heapq.nsmallest(MAX_ENTRIES + 1, map(_shown, entries))
+        except OSError as error:
+            raise ToolError(f"{path}: {error.strerror}") from None
+        finally:
+            os.close(fd)
+        if not first:
+            return self._notices["empty"]
+        if len(first) > MAX_ENTRIES:
+            first[MAX_ENTRIES:] = [self._notices["more"].format(kept=MAX_ENTRIES)]
+        return "\n".join(first)
+
+    def _open(self, path: str, how: Callable[[Root, Sequence[str]], int]) -> int:
+        """A descriptor in the first root that has something at the path."""
+        fault: Exception | None = None
+        for root in self._roots:
+            try:
+                parts = root.parts(path)
+                if parts is not None:
+                    return how(root, parts)
+            except Refused as error:
+                raise ToolError(str(error), code="not_allowed") from None
+            except (Unfit, Absent) as error:  # another root may have it
+                fault = error if fault is None or isinstance(fault, Absent) else fault
+        if fault is not None:
+            raise ToolError(str(fault))
+        raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
+
+
+def _shown(entry: os.DirEntry[str]) -> str:
+    """The name of an entry and what it is; a character that would break the line is escaped."""
+    name = one_line(entry.name)
+    try:
+        if entry.is_symlink():
+            return name + "@"
+        return name + "/" if entry.is_dir(follow_symlinks=False) else name
+    except OSError:
+        return name

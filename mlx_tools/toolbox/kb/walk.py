@@ -1,0 +1,165 @@
+"""The files below a folder, found and opened without ever following a link."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import UsageError
+
+MAX_FILES: Final = 200_000
+MAX_DEPTH: Final = 64
+_SKIPPED: Final = frozenset(("__pycache__", "node_modules"))
+_MARKERS: Final = frozenset(("pyvenv.cfg", "CACHEDIR.TAG"))
+"""What stands in a folder that a program made for itself: a virtual environment, a cache
+(https://bford.info/cachedir)."""
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+Tell = Callable[[str, str], None]
+"""Is told of a path that could not be looked at, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStart:
+    """A folder that was named, or the folder of a file that was: ``only`` is that file's name.
+
+    ``path`` is absolute, and holds no link.
+    """
+
+    path: Path
+    only: str = ""
+
+    @classmethod
+    def named(cls, given: str | os.PathLike[str]) -> WalkStart:
+        """The place of a path that a person named; links in it are theirs. Raises `UsageError`."""
+        if not os.fspath(given):  # which `Path` would take for the folder one is in
+            raise UsageError("an empty path cannot be added", hint="write . for this folder")
+        try:
+            path = Path(given).expanduser().resolve(strict=True)
+            kind = path.stat().st_mode
+        except (OSError, RuntimeError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"{given} cannot be added: {why}") from None
+        if stat.S_ISDIR(kind):
+            return cls(path)
+        if stat.S_ISREG(kind):
+            return cls(path.parent, path.name)
+        raise UsageError(f"{given} cannot be added: it is neither a folder nor a regular file")
+
+    def holds(self, path: str) -> bool:
+        """Whether a path is one that adding this place again would find."""
+        return not self.only and path.startswith(self.prefix)
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.path}/".replace("//", "/")
+
+    def full(self, parts: Sequence[str]) -> str:
+        """The absolute path of what stands below."""
+        return self.prefix + "/".join(parts)
+
+    def shown(self, parts: Sequence[str]) -> str:
+        """The path from the name of the place on."""
+        return "/".join(parts if self.only or not self.path.name else (self.path.name, *parts))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A regular file; ``size`` is in bytes, ``stamp`` its `stamp_of`."""
+
+    place: WalkStart
+    parts: tuple[str, ...]
+    size: int
+    stamp: str
+
+    @property
+    def path(self) -> str:
+        return self.place.full(self.parts)
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """What changes when a file is written: its time of modification, which a program may set back,
+    and that of the change of its status, which none can."""
+    return f"{status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def files_of(place: WalkStart, tell: Tell) -> Iterator[FoundFile]:
+    """The regular files of a place, sorted by path. Hidden ones are passed over, and what no person
+    wrote (``__pycache__``, ``node_modules``, virtual environments, caches); so are links."""
+    if place.only:
+        with _opened(place, (place.only,), _FILE) as file:
+            found = os.fstat(file)
+        yield FoundFile(place, (place.only,), found.st_size, stamp_of(found))
+        return
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        parts = waiting.pop()
+        folders: list[str] = []
+        try:
+            with _opened(place, parts, _FOLDER) as folder, os.scandir(folder) as entries:
+                inside = sorted(entries, key=lambda one: one.name)
+                if parts and any(entry.name in _MARKERS for entry in inside):
+                    continue
+                for entry in inside:
+                    if entry.name.startswith(".") or entry.name in _SKIPPED:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        seen = entry.stat(follow_symlinks=False)
+                        below = (*parts, entry.name)
+                        yield FoundFile(place, below, seen.st_size, stamp_of(seen))
+        except OSError as error:
+            tell(place.full(parts), f"it cannot be looked at: {error.strerror}")
+            continue
+        if len(parts) < MAX_DEPTH:
+            waiting += ((*parts, name) for name in reversed(folders))
+        elif folders:
+            tell(place.full(parts), "it is too deep")
+
+
+def read_file(found: FoundFile, most: int) -> tuple[bytes, os.stat_result]:
+    """At most ``most`` bytes of a file, and what the system says of it. Raises OSError, also where
+    it is no regular file any more."""
+    with _opened(found.place, found.parts, _FILE) as file:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(22, "it is no regular file")
+        pieces, left = [], most
+        while left > 0 and (piece := os.read(file, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces), status
+
+
+def still_there(place: WalkStart, path: str) -> bool:
+    """Whether there is a regular file at this path below a place, by no link."""
+    parts = path.removeprefix(place.prefix).split("/")
+    try:
+        with _opened(place, parts, _FILE) as file:
+            return stat.S_ISREG(os.fstat(file).st_mode)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):  # ValueError: a NUL, which no path has but in a damaged file
+        return False
+
+
+@contextmanager
+def _opened(place: WalkStart, parts: Sequence[str], flags: int) -> Iterator[int]:
+    """What stands below a place, opened name by name, none of them a link."""
+    at = os.open(place.path, _FOLDER)
+    try:
+        for number, part in enumerate(parts):
+            inner = os.open(part, flags if number == len(parts) - 1 else _FOLDER, dir_fd=at)
+            os.close(at)
+            at = inner
+        yield at
+    finally:
+        os.close(at)

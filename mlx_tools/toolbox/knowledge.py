@@ -1,0 +1,122 @@
+"""``query_knowledge_base`` and ``list_corpora``: the user's own documents, as numbered sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mlx_tools import paths
+from mlx_tools.errors import KnowledgeBaseError, UsageError
+from mlx_tools.messages import Effects
+from mlx_tools.tools.context import current_context
+from mlx_tools.tools.tool import Tool, ToolError
+from mlx_tools.tools.tool_words import words_of
+from mlx_tools.transcript.sources import Source, Sources
+
+if TYPE_CHECKING:
+    from mlx_tools.toolbox.kb import Corpus, Hit, KnowledgeBase
+
+QUERY: Final = "query_knowledge_base"
+LIST: Final = "list_corpora"
+DEFAULT_LIMIT: Final = 5
+
+_READ: Final[Effects] = frozenset(("read",))
+_ROOM: Final = 4_000
+_LEAST, _MOST = 160, 900
+"""Characters of a passage that are shown: as many as there is room for, between these."""
+
+_HEAD: Final = 160
+"""Characters that title and location take, about."""
+
+
+class Knowledge:
+    """The tools of a knowledge base. ``file`` is where it lies, None for the user's own."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._looked: tuple[object, str | None] = (None, None)
+
+    def tools(self) -> tuple[Tool, Tool]:
+        """``query_knowledge_base`` and ``list_corpora``."""
+        query, listing = words_of(QUERY), words_of(LIST)
+        return (
+            Tool(query.spec(_READ, private=True), self._query),
+            Tool(listing.spec(_READ, private=True), self._list),
+        )
+
+    def unusable(self) -> str | None:
+        """Why there is nothing to search, None where there is something."""
+        seen = self._stamp()
+        if seen is None:
+            return words_of(QUERY).notices["off"]
+        if seen != self._looked[0]:
+            try:
+                some = any(one.files for one in self._base().corpora())
+                off = None if some else words_of(QUERY).notices["off"]
+            except KnowledgeBaseError as error:
+                off = str(error)
+            self._looked = (self._stamp(), off)
+        return self._looked[1]
+
+    def _stamp(self) -> object:
+        """What changes when the file does, None where there is none."""
+        path = self._path
+        found = []
+        for name in (path, path.with_name(path.name + "-wal")):
+            try:
+                status = name.stat()
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            except OSError:
+                found.append((0, 0, 0))
+        return tuple(found) if any(found[0]) else None
+
+    @property
+    def _path(self) -> Path:
+        return paths.knowledge_base_file() if self._file is None else self._file
+
+    def _base(self) -> KnowledgeBase:
+        from mlx_tools.toolbox.kb import KnowledgeBase
+
+        return KnowledgeBase(self._path)
+
+    def _corpora(self) -> list[Corpus]:
+        try:
+            return self._base().corpora()
+        except KnowledgeBaseError as error:
+            raise ToolError(str(error)) from None
+
+    def _query(self, arguments: Mapping[str, Any]) -> Sources:
+        notices = words_of(QUERY).notices
+        limit = int(arguments.get("limit", DEFAULT_LIMIT))
+        room = (current_context().shown_chars or _ROOM) // limit - _HEAD
+        corpus = arguments.get("corpus")
+        try:
+            hits = self._base().search(
+                str(arguments["query"]),
+                None if corpus is None else str(corpus),
+                limit,
+                snippet_chars=max(_LEAST, min(room, _MOST)),
+            )
+        except UsageError:
+            names = ", ".join(one.name for one in self._corpora())
+            raise ToolError(notices["unknown"].format(name=corpus, names=names)) from None
+        except KnowledgeBaseError as error:
+            raise ToolError(str(error)) from None
+        found = tuple(_source(hit, notices) for hit in hits)
+        return Sources(found, "" if found else notices["none"])
+
+    def _list(self, arguments: Mapping[str, Any]) -> str:
+        line = words_of(LIST).notices["corpus"]
+        corpora = self._corpora()
+        return "\n".join(line.format(name=one.name, files=one.files) for one in corpora)
+
+
+def _source(hit: Hit, notices: Mapping[str, str]) -> Source:
+    """A passage; its title says where in the file it stands, unless that is the beginning."""
+    title = hit.name
+    if hit.page is not None:
+        title = notices["page"].format(title=title, page=hit.page)
+    elif hit.snippet_line is not None and hit.snippet_line > 1:
+        title = notices["line"].format(title=title, line=hit.snippet_line)
+    return Source(title, hit.path, hit.snippet)

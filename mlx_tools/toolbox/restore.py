@@ -1,0 +1,196 @@
+"""Brings back what the calls of a session replaced, deleted and made.
+
+Before a built-in tool changes a file, it keeps the old content (`mlx_tools.store.artifacts`) and
+writes down what the file will hold. So it can be told, whatever happened in between, whether a file
+still is what the run left: only such a file is touched here, by the same walk that follows no
+link, and by the same replacing that is whole or not at all (`mlx_tools.store.changes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Final, Literal
+
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.store.artifacts import UNDO_FOLDER, Change, UndoStore
+from mlx_tools.store.changes import ABSENT, open_present, put, remove, state_of
+from mlx_tools.store.places import Place, place_of
+from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
+from mlx_tools.store.session_list import SessionFolder
+from mlx_tools.transcript.records import Header, NestedRecord
+
+Action = Literal["restore", "bring_back", "remove"]
+"""A file gets its old content again, comes back, or goes since the run made it."""
+
+Status = Literal["due", "undone", "refused"]
+
+_FAULTS: Final = (Refused, Unfit, Absent, UsageError, OSError)
+_NOT_LEFT: Final = "it is no longer what the run left"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoStep:
+    """One change, and what is to become of it: ``reason`` says why it was refused."""
+
+    session: str
+    change: Change
+    status: Status
+    reason: str = ""
+
+    @property
+    def action(self) -> Action:
+        """What undoing it does."""
+        if self.change.before == ABSENT:
+            return "remove"
+        return "bring_back" if self.change.after == ABSENT else "restore"
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as an object of ``undo --json``."""
+        return {
+            "session": self.session,
+            "path": self.change.path,
+            "action": self.action,
+            "status": self.status,
+            "reason": self.reason or None,
+        }
+
+
+class Undo:
+    """What can be undone of one session and of the runs within its calls.
+
+    Use it with ``with``: no other process is at the sessions meanwhile, be it to undo the same.
+    Raises `TranscriptError` where one is.
+    """
+
+    def __init__(self, folder: SessionFolder, session: str) -> None:
+        self._folder = folder
+        self._stores = {one: _store(folder, one) for one in _within(folder, session)}
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Undo:
+        with contextlib.ExitStack() as held:
+            for session in self._stores:
+                held.enter_context(self._folder.held(session))
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def steps(self) -> list[UndoStep]:
+        """What there is to undo, the newest change first; what never came to pass is left out."""
+        found = [
+            (session, change)
+            for session, store in self._stores.items()
+            for change in store.changes()
+        ]
+        states: dict[str, str] = {}
+        steps = []
+        for session, change in sorted(found, key=lambda one: one[1].key, reverse=True):
+            try:
+                now = states.get(change.path) or _state(change)
+            except _FAULTS as error:
+                steps.append(UndoStep(session, change, "refused", _words(error)))
+                continue
+            if now == change.after:
+                steps.append(UndoStep(session, change, "due"))
+                states[change.path] = change.before
+            elif now == change.before:  # it was not made, or was undone before
+                states[change.path] = now
+                self._stores[session].forget(change.key)
+            else:
+                steps.append(UndoStep(session, change, "refused", _NOT_LEFT))
+        return steps
+
+    def undo(self, step: UndoStep) -> UndoStep:
+        """Undoes one step that is due, and returns what became of it. Its copy is gone then."""
+        store, change = self._stores[step.session], step.change
+        try:
+            old = store.old(change.key)
+            if change.before != ABSENT and state_of(old) != change.before:
+                raise Unfit("what was kept of it is gone or damaged")
+            with _place(change) as place:
+                if change.before == ABSENT:
+                    remove(place, expected=change.after)
+                else:
+                    new = change.after == ABSENT
+                    put(place, old, new=new, expected=change.after, mode=change.mode if new else 0)
+        except _FAULTS as error:
+            return replace(step, status="refused", reason=_words(error))
+        store.forget(change.key)
+        return replace(step, status="undone")
+
+
+def outermost(folder: SessionFolder, session: str) -> str:
+    """The session whose call the run of this one stands within, however deep; else this one."""
+    known = set(folder.ids())
+    while session in known:
+        known.remove(session)
+        try:
+            header = next(iter(folder.records(session)), None)
+        except TranscriptError:
+            break
+        parent = header.parent.partition("/")[0] if isinstance(header, Header) else ""
+        session = parent if parent in known else session
+    return session
+
+
+def undoable(folder: SessionFolder) -> str | None:
+    """The newest session that has something kept, None where none has."""
+    return next((one for one in folder.ids() if not _store(folder, one).empty), None)
+
+
+def _store(folder: SessionFolder, session: str) -> UndoStore:
+    """What a session kept, however old: what has expired was removed when a session began."""
+    return UndoStore(folder.path(session).parent / UNDO_FOLDER, keep=inf)
+
+
+def _within(folder: SessionFolder, session: str) -> list[str]:
+    """The session, and those of the runs within its calls."""
+    known, found, waiting = set(folder.ids()), [], [session]
+    while waiting:
+        one = waiting.pop()
+        if one not in known:
+            continue
+        known.remove(one)
+        found.append(one)
+        with contextlib.suppress(TranscriptError):  # what it kept can be undone all the same
+            records = folder.records(one)
+            waiting += [record.session for record in records if isinstance(record, NestedRecord)]
+    return found
+
+
+@contextlib.contextmanager
+def _place(change: Change) -> Iterator[Place]:
+    """Where the file is. Raises what the walk raises, and Refused where the folder that it was
+    found under is another one by now."""
+    root = Root(RootName(change.root, writable=True))
+    try:
+        if str(root.path) != change.root or root.identity[1] != change.inode:
+            raise Refused(f"{change.root} is another folder by now")
+        parts = root.parts("/".join(change.names), writing=True)
+        with place_of(root, parts or (), {}) as place:
+            yield place
+    finally:
+        root.close()
+
+
+def _state(change: Change) -> str:
+    """What the file holds now."""
+    with _place(change) as place:
+        fd = open_present(place)
+        try:
+            return state_of(fd)
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return getattr(error, "message", "") or str(error)

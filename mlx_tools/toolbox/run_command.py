@@ -1,0 +1,233 @@
+"""``run_command``: runs a program that has rules, with arguments that keep to them, sandboxed."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import Effects
+from mlx_tools.store.roots import Refused, Root
+from mlx_tools.toolbox.command.plan import Missing, Plan, plan
+from mlx_tools.toolbox.command.private import repository_state
+from mlx_tools.toolbox.command.program_rules import rules
+from mlx_tools.toolbox.command.programs import trusted_folders
+from mlx_tools.toolbox.command.run import MAX_OUTPUT_BYTES, Ran, run
+from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox, sandbox
+from mlx_tools.toolbox.command.sandbox_view import SandboxView
+from mlx_tools.tools.context import ToolContext, current_context
+from mlx_tools.tools.tool import Preview, Tool, ToolError
+from mlx_tools.tools.tool_words import words_of
+
+EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))
+"""Of every call: no rule is believed so far that a program could be called harmless. The network
+is not among them, since the sandbox has none."""
+
+_MARGIN: Final = 0.9
+"""The share of a call's time that a program may take, so that ending it fits into the rest."""
+
+_SECONDS: Final = 60.0
+"""What a program may take where the call has no time of its own."""
+
+_ENDED: Final[Mapping[str, str]] = {
+    "timeout": "it did not end in time, and was ended with all that it started",
+    "cancelled": "it was ended, since nobody waited any more",
+    "processes": "it started too many processes, and was ended with all of them",
+}
+
+
+def run_command(
+    roots: Sequence[Root],
+    programs: Iterable[str] = (),
+    find: Callable[[], Sandbox] = sandbox,
+) -> Tool:
+    """The tool for these roots; the first is where programs run.
+
+    ``programs`` are further ones that may run with any arguments, by the names they have in the
+    system's folders. ``find`` gives the sandbox, and raises NoSandbox. Raises UsageError for a
+    program that no file can be called.
+    """
+    names = tuple(programs)
+    for name in names:
+        if not is_name(name):
+            raise UsageError(
+                f"tools.commands: {name!r} is no name of a program",
+                hint="write the name alone, without a folder",
+            )
+    commands = _Commands(roots, names, find)
+    words = words_of("run_command")
+    parameters: dict[str, Any] = {**words.parameters}
+    properties = {**parameters["properties"]}
+    properties["program"] = {**properties["program"], "enum": [*commands.rules.programs]}
+    spec = replace(
+        words.spec(EFFECTS, private=True),
+        parameters={**parameters, "properties": properties},
+        needs_approval=True,
+    )
+    return Tool(spec, commands.run, preview=commands.preview)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a program in a folder."""
+    return text.isprintable() and "/" not in text and not text.startswith(("-", ".")) and bool(text)
+
+
+def unusable(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> str | None:
+    """Why the tool cannot work here, None where it can. Tries the sandbox out, once."""
+    if not roots:
+        return "no folder was named that programs may see (--root DIR)"
+    if any(len(root.path.parts) == 1 for root in roots):
+        return "the root / is the whole system; name a folder below it"
+    try:
+        find()
+    except NoSandbox as error:
+        return str(error)
+    return None
+
+
+class _Commands:
+    def __init__(
+        self, roots: Sequence[Root], programs: tuple[str, ...], find: Callable[[], Sandbox]
+    ) -> None:
+        self.rules = rules().with_programs(programs)
+        self._roots = roots
+        self._find = find
+        self._notices = words_of("run_command").notices
+
+    def preview(self, arguments: Mapping[str, Any]) -> Preview:
+        """The words that would really run. Raises ToolError."""
+        made = self._plan(arguments)
+        return Preview(made.text, _state(made))
+
+    def run(self, arguments: Mapping[str, Any]) -> str:
+        """Runs a program; an exit code other than 0 is no error. Raises ToolError."""
+        context = current_context()
+        made = self._plan(arguments)
+        if context.expected is not None and context.expected != _state(made):
+            raise ToolError("what would run is no longer what was approved; nothing was run")
+        seconds = _SECONDS if context.timeout is None else context.timeout * _MARGIN
+        ran = self._ran(made, functools.partial(run, seconds=seconds, cancelled=_flag(context)))
+        if not ran.started:
+            told = " ".join(ran.errors.decode(errors="replace").split())
+            raise ToolError(f"the sandbox could not be set up: {told[:300]}")
+        if ran.ending == "timeout":
+            raise ToolError(_ENDED[ran.ending], code="timeout")
+        if ran.ending in _ENDED:
+            raise ToolError(_ENDED[ran.ending])
+        return self._told(ran)
+
+    def _plan(self, arguments: Mapping[str, Any]) -> Plan:
+        try:
+            if not self._roots:
+                raise Refused("there is no folder that programs may see")
+            return plan(
+                self.rules,
+                _folders(),
+                self._roots,
+                arguments["program"],
+                arguments.get("arguments", ()),
+            )
+        except Refused as error:
+            raise ToolError(str(error), code="not_allowed") from None
+        except Missing as error:
+            raise ToolError(str(error)) from None
+
+    def _ran(self, made: Plan, start: Callable[..., Ran]) -> Ran:
+        try:
+            box = self._find()
+            with box.confined(made.argv, self._view(made, box)) as confined:
+                return start(confined, _environment(made.environment))
+        except NoSandbox as error:
+            raise ToolError(str(error), code="disabled") from None
+        except Refused as error:
+            raise ToolError(str(error), code="not_allowed") from None
+        except OSError as error:
+            raise ToolError(f"{made.rule.name} cannot be run: {error.strerror}") from None
+
+    def _view(self, made: Plan, box: Sandbox) -> SandboxView:
+        first = self._roots[0].path
+        replaced = {}
+        if made.rule.repository:
+            if not box.hides_contents:
+                raise Refused(
+                    f"{made.rule.name} cannot be confined here: {box.name} cannot hide what a "
+                    "repository's configuration makes it run"
+                )
+            config = first / ".git" / "config"
+            replaced = {str(config): repository_state(config)}
+        if not all(map(_in_place, self._roots)):
+            raise Refused("a root was moved or replaced since it was opened")
+        writes = made.rule.writes
+        return SandboxView(
+            folder=str(first),
+            roots=[(str(root.path), root.writable and writes) for root in self._roots],
+            hidden=made.private,
+            replaced={path: text for path, text in replaced.items() if path in made.private.files},
+            starts=made.rule.form == "any",
+        )
+
+    def _told(self, ran: Ran) -> str:
+        """How it ended, on the first line, where nothing that it prints can stand; then what it
+        printed."""
+        notices = self._notices
+        first = notices["code"].format(code=ran.code)
+        if ran.ending == "flood":
+            first = notices["flood"].format(kept=MAX_OUTPUT_BYTES)
+        elif ran.code < 0:
+            first = notices["signal"].format(signal=-ran.code)
+        output, errors = self._text(ran.output), self._text(ran.errors)
+        parts = [first]
+        if output:
+            parts.append(output)
+        if errors:
+            parts += [notices["errors"], errors]
+        if len(parts) == 1:
+            parts.append(notices["nothing"])
+        return "\n".join(part.rstrip("\n") for part in parts)
+
+    def _text(self, printed: bytes) -> str:
+        """What was printed, with U+FFFD for what is no UTF-8; only told of where it is no text."""
+        if b"\0" in printed:
+            return self._notices["binary"].format(size=len(printed))
+        return printed.decode("utf-8", "replace")
+
+
+@functools.cache
+def _folders() -> tuple[str, ...]:
+    return trusted_folders()
+
+
+def _state(made: Plan) -> str:
+    try:
+        return made.state()
+    except OSError as error:
+        raise ToolError(f"{made.rule.name} cannot be run: {error.strerror}") from None
+
+
+def _in_place(root: Root) -> bool:
+    """Whether the path still leads to the folder that was opened."""
+    try:
+        there, opened = os.stat(root.path), os.fstat(root.fd)  # noqa: PTH116
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
+
+
+def _flag(context: ToolContext) -> Callable[[], bool]:
+    return lambda: bool(context.cancelled)
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    """All variables that a program gets: none of this process's, and none that makes programs load
+    or run something."""
+    return {
+        "PATH": ":".join(_folders()),
+        "LC_ALL": "C.UTF-8",
+        "HOME": "/nonexistent",
+        "TERM": "dumb",
+        "TMPDIR": "/tmp",  # noqa: S108 - empty, and its own
+        **more,
+    }

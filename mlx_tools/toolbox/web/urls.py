@@ -1,0 +1,186 @@
+"""URLs that may be asked for: read once, strictly, and written anew from what was read.
+
+What browsers, libraries and servers read in different ways is refused, so that the host that is
+checked is the host that is asked: user names, backslashes, escapes and spaces in the host, control
+and invisible characters, and every spelling of an IPv4 address but four decimal numbers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urljoin, urlsplit
+
+MAX_CHARS: Final = 4096
+PORTS: Final = {"http": 80, "https": 443}
+
+_URL = re.compile(r"(https?)://([^/?#]*)(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
+_IPV4 = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
+_SAFE: Final = "%/?:@!$&'()*+,;=-._~[]"
+"""Left as they are in a path and a query; the rest is percent-encoded."""
+_HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
+
+LOCAL: Final = frozenset(
+    (
+        *("localhost", "localhost6", "localdomain", "localdomain6", "local", "internal"),
+        *("intranet", "private", "corp", "home", "lan", "home.arpa"),
+    )
+)
+"""Last labels of names that mean this machine or its neighbours (RFC 6761, 6762, 8375, and habit).
+An early word only: what holds is the check of the address that a name leads to."""
+
+
+class UrlRefused(Exception):
+    """A request that is not made; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL asks for. ``host`` is a name in ASCII or an address without brackets, ``path`` is
+    path and query, ready to be sent."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the ``Host`` field has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL again, in its one spelling."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        """The address, where the host is one and no name."""
+        try:
+            return ipaddress.ip_address(self.host)
+        except ValueError:
+            return None
+
+
+def read_url(text: str) -> Target:
+    """The target of a URL. Raises Refused."""
+    text = text.strip(" \t\r\n")
+    if len(text) > MAX_CHARS:
+        raise UrlRefused(f"a URL has at most {MAX_CHARS} characters")
+    if "\\" in text or any(unicodedata.category(char) in _HIDDEN for char in text):
+        raise UrlRefused("the URL holds a backslash, or characters that cannot be seen")
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise UrlRefused("a URL begins with https:// or http://")
+    scheme, authority, rest = match[1].lower(), match[2], match[3]
+    host, port = _split(authority)
+    path = rest.partition("#")[0]
+    if not path.startswith("/"):
+        path = "/" + path
+    return Target(
+        scheme,
+        _address(host) if host.startswith("[") else _name(host),
+        PORTS[scheme] if port is None else port,
+        quote(path, safe=_SAFE),
+    )
+
+
+def joined(base: Target, location: str) -> Target:
+    """The target that ``location``, which a server named, means as seen from ``base``. Raises
+    Refused."""
+    if len(location) > MAX_CHARS:
+        raise UrlRefused("the server leads on to a URL that is too long")
+    try:
+        return read_url(urljoin(base.url, location.strip(" \t\r\n")))
+    except ValueError:
+        raise UrlRefused("the server leads on to what is no URL") from None
+    except UrlRefused as error:
+        raise UrlRefused(f"{base.host} leads on to what is not asked for: {error}") from None
+
+
+def is_within(host: str, domains: tuple[str, ...]) -> bool:
+    """Whether a host is one of these domains, or a name below one."""
+    return any(host == domain or host.endswith("." + domain) for domain in domains)
+
+
+def read_domain(text: str) -> str:
+    """A domain as hosts are compared with it. Raises Refused for what is none."""
+    host = text.strip().lower().removeprefix("*.")
+    if urlsplit("//" + host).netloc != host or ":" in host or "@" in host:
+        raise UrlRefused(f"{text[:100]!r} is no domain")
+    return _name(host)
+
+
+def _split(authority: str) -> tuple[str, int | None]:
+    """Host and port. Raises Refused."""
+    if "@" in authority:
+        raise UrlRefused("a URL with a user name or a password is not asked for")
+    if "%" in authority or any(char.isspace() for char in authority):
+        raise UrlRefused("the host is written with an escape or a space")
+    if authority.startswith("["):
+        host, bracket, rest = authority.partition("]")
+        host += bracket
+    else:
+        host, colon, rest = authority.partition(":")
+        rest = colon + rest
+    if not rest:
+        return host, None
+    port = rest.removeprefix(":")
+    if rest[0] != ":" or (port and not _PORT.fullmatch(port)):
+        raise UrlRefused("the port is no number")
+    if not port:
+        return host, None
+    if not 0 < int(port) < 65536:
+        raise UrlRefused("there is no such port")
+    return host, int(port)
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text[1:-1] if text.endswith("]") else ""))
+    except ValueError:
+        raise UrlRefused("the host in brackets is no IPv6 address") from None
+
+
+def _name(text: str) -> str:
+    """A host's name in ASCII and lower case, or an IPv4 address. Raises Refused."""
+    host = text if text.isascii() else _in_ascii(text)
+    host = host.lower().removesuffix(".")
+    labels = host.split(".")
+    if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
+        raise UrlRefused("the URL names no host")
+    if _NUMBER.fullmatch(labels[-1]):
+        return _four_numbers(host)
+    if len(labels) == 1 or labels[-1] in LOCAL or ".".join(labels[-2:]) in LOCAL:
+        raise UrlRefused(f"{host} is a name for this machine or its neighbours")
+    return host
+
+
+def _four_numbers(host: str) -> str:
+    """An IPv4 address in its usual spelling. Raises Refused for any other: programs do not agree on
+    what ``0177.1``, ``0x7f000001`` or ``2130706433`` mean."""
+    if _IPV4.fullmatch(host):
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            pass
+    raise UrlRefused("an IPv4 address is written as four decimal numbers")
+
+
+def _in_ascii(host: str) -> str:
+    import idna
+
+    if len(host) > 253:
+        raise UrlRefused("the URL names no host")
+    try:
+        return idna.encode(host, uts46=True, std3_rules=True).decode("ascii")
+    except (idna.IDNAError, UnicodeError):
+        raise UrlRefused("the host's name is none that can be written in ASCII") from None

@@ -1,1 +1,0 @@
-"""The tools that come with the package, one file each. Their words stand in ``prompts/tools/``."""

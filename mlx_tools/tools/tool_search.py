@@ -1,0 +1,107 @@
+"""``tool_search``: looks through the tools for what a model needs and its catalog does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import Policy, permitted
+from mlx_tools.prompt import SEARCH, Finder, build_catalog, told_when_needed
+from mlx_tools.prompt.catalog import one_line
+from mlx_tools.tools.context import current_context
+from mlx_tools.tools.tool import Tool
+from mlx_tools.tools.tool_words import words_of
+
+DEFAULT_LIMIT: Final = 5
+MAX_LIMIT: Final = 20
+BUDGET: Final = 800
+"""Tokens that the signatures of what was found may take: all of them still fit into what a model
+sees of an observation."""
+
+MAX_REASON_CHARS: Final = 200
+
+
+class SearchedTools(Protocol):
+    """What is looked through: a `mlx_tools.tools.Registry`."""
+
+    def all_specs(self) -> Mapping[str, ToolSpec]: ...
+    @property
+    def disabled(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTools:
+    """What a search came to.
+
+    ``hits`` match and may be called, the best first, each with its score; ``more`` further ones do.
+    Of the best matches among all tools, ``denied`` may not be called, and those in ``disabled``
+    might be, but cannot work now, for the reasons given.
+    """
+
+    hits: tuple[tuple[ToolSpec, float], ...]
+    more: int = 0
+    denied: int = 0
+    disabled: tuple[tuple[str, str], ...] = ()
+
+
+def find_tools(
+    tools: SearchedTools,
+    policy: Policy,
+    query: str,
+    limit: int = DEFAULT_LIMIT,
+    *,
+    everything: bool = False,
+) -> FoundTools:
+    """The tools that ``policy`` may allow and that match ``query``, at most ``limit``.
+
+    What is hidden is counted among the ``limit`` best matches of all tools. A tool that policy
+    forbids is counted as such whether it could work or not. With ``everything`` nothing is hidden.
+    """
+    specs = [spec for spec in tools.all_specs().values() if not told_when_needed(spec)]
+    allowed = {spec.name for spec in specs if permitted(policy, spec)}
+    off = tools.disabled
+    usable = specs
+    if not everything:
+        usable = [spec for spec in specs if spec.name in allowed and spec.name not in off]
+    hits = [(spec, score) for spec, score in Finder(usable).matches(query) if score > 0]
+    best: list[str] = []
+    if len(usable) < len(specs):
+        best = [spec.name for spec in Finder(specs).hits(query)[:limit]]
+    return FoundTools(
+        hits=tuple(hits[:limit]),
+        more=max(0, len(hits) - limit),
+        denied=sum(1 for name in best if name not in allowed),
+        disabled=tuple((name, off[name]) for name in best if name in allowed and name in off),
+    )
+
+
+def tool_search(tools: SearchedTools) -> Tool:
+    """The tool that looks through ``tools`` by the policy of the run that calls it.
+
+    Where no run says which policy holds, none of the tools may be called, and none is found.
+    """
+    words = words_of(SEARCH)
+
+    def run(arguments: Mapping[str, Any]) -> str:
+        limit = int(arguments.get("limit", DEFAULT_LIMIT))
+        policy = current_context().policy
+        return _told(find_tools(tools, policy, str(arguments["query"]), limit), words.notices)
+
+    return Tool(words.spec(frozenset(("read",))), run)
+
+
+def _told(found: FoundTools, notices: Mapping[str, str]) -> str:
+    """What was found as the catalog would show it, and in a line each what was not shown."""
+    catalog = build_catalog([spec for spec, _ in found.hits], BUDGET)
+    lines = [*catalog.lines] if catalog.lines else [notices["none"]]
+    if more := found.more + len(catalog.hidden):
+        lines.append(notices["more"].format(count=more))
+    if found.denied:
+        lines.append(notices["denied"].format(count=found.denied))
+    if found.disabled:
+        given = [one_line(why, MAX_REASON_CHARS).rstrip(".") for _, why in found.disabled]
+        reasons = "; ".join(dict.fromkeys(given))
+        lines.append(notices["disabled"].format(count=len(found.disabled), reasons=reasons))
+    return "\n".join(lines)

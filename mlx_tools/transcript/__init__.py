@@ -1,0 +1,1 @@
+"""What happened in a session, as values: records, outcomes, events, metrics. Pure."""
