@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.evaluate.statistics import Share, difference, mcnemar
+from mlx_tools.app.statistics import Share, difference, mcnemar
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "call_quality"
@@ -76,7 +76,7 @@ def strong(folder: Path) -> str:
     right = [
         f"{sum(one['right'] for one in w.values())} of {len(w)}" for w in found["wishes"].values()
     ]
-    made = [["", "", "*wish right*", *right, "", ""]]
+    made = []
     for row in found["rows"]:
         of = [row["of"][name] for name in names]
         asked, wished = (sum(one[key] for one in of) for key in ("asked", "as_wished"))
@@ -87,7 +87,16 @@ def strong(folder: Path) -> str:
         most = max(one["most_requests"] for one in of)
         cost = f"{requests:.2f}, at most {most}"
         made.append([settings["strategy"], settings["style"], row["habits"], *cells, share, cost])
-    return table(head, made)
+    alike = joined(joined(made, 2), 1)
+    return table(head, [["", "", "*wish right*", *right, "", ""], *alike])
+
+
+def joined(made: Sequence[Sequence[str]], column: int) -> list[list[str]]:
+    """The rows, those in one that differ in one column alone."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in made:
+        found.setdefault((*row[:column], *row[column + 1 :]), []).append(row[column])
+    return [[*key[:column], "; ".join(cells), *key[column:]] for key, cells in found.items()]
 
 
 def latency(folder: Path) -> str:
