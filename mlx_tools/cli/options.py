@@ -14,34 +14,27 @@ from typing import Annotated, Any
 import typer
 
 from mlx_tools.app import config
-from mlx_tools.app.config import Configuration, SettingRow
+from mlx_tools.app.config import Configuration, Group, SettingRow
 from mlx_tools.cli.output import warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy.presets import PRESETS
 
-BACKEND = ("backend.url", "model.name", "backend.kind")
-WRITING = (
-    "model.strategy",
-    "model.prompt_style",
-    "model.chat_format",
-    "model.reasoning",
-    "model.response_mode",
-    "model.temperature",
-    "model.seed",
-    "limits.max_tokens",
-)
-POLICY = (
-    "policy.allow",
-    "policy.preset",
-    "tools.roots",
-    "policy.dry_run",
-    "policy.local_only",
-    "policy.approve",
-)
-OUTPUTS = ("tools.cache", "model.long_observations")
-RUN = ("limits.max_iterations", "limits.total_timeout_ms", *OUTPUTS)
 
-_PANELS = {"Model": BACKEND + WRITING, "Tools": POLICY + OUTPUTS, "Limits": RUN}
+def _group(name: Group) -> tuple[str, ...]:
+    return tuple(key for key, row in config.table().items() if row.setting.group == name)
+
+
+BACKEND, WRITING, POLICY = _group("backend"), _group("writing"), _group("policy")
+OUTPUTS = _group("outputs")
+RUN = (*_group("run"), *OUTPUTS)
+
+_PANELS: Mapping[Group, str] = {
+    "backend": "Model",
+    "writing": "Model",
+    "policy": "Tools",
+    "outputs": "Tools",
+    "run": "Limits",
+}
 
 ToolChoice = Annotated[
     str,
@@ -137,7 +130,7 @@ def _option(name: str, row: SettingRow) -> inspect.Parameter:
         row.setting.flag or "",
         help=_help(row),
         metavar=row.setting.metavar or "|".join(row.choices) or None,
-        rich_help_panel=next((p for p, keys in _PANELS.items() if row.key in keys), None),
+        rich_help_panel=_PANELS.get(row.setting.group),
         autocompletion=_completer(PRESETS if row.key == "policy.preset" else row.choices),
         show_default=False,
     )

@@ -380,22 +380,19 @@ class Controller:
     ) -> Header:
         settings = self.settings
         return Header(
+            **settings.recorded(),
             version=FORMAT_VERSION,
             session=session,
             created=self._now().isoformat(timespec="seconds"),
             model=settings.model or model_of(self.backend),
-            backend=settings.backend,
             chat_format=chat_format.to_json(),
             style=decided.style,
             strategy=decided.strategy,
             verdict=decided.why,
-            reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
-            response_mode=settings.response_mode,
             system=opening.system,
             examples=opening.examples,
             tools=openings.tools,
-            roots=settings.roots,
             catalog_hash=openings.catalog_hash,
             shortlist=opening.shortlist,
             shortlist_request=opening.request,
@@ -404,13 +401,6 @@ class Controller:
             standing={} if self._standing == self.policy else self._standing.to_json(),
             parent=self._parent,
             limits=self.limits.to_json(),
-            tool_choice=settings.tool_choice,
-            project_context=settings.project_context,
-            persona=settings.persona,
-            catalog_budget=settings.catalog_budget,
-            require_tools=settings.require_tools,
-            long_observations=settings.long_observations,
-            compact=settings.compact,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
 
 from mlx_tools.backends.verdicts import (
@@ -18,9 +18,16 @@ from mlx_tools.errors import require_texts, wrong_argument
 from mlx_tools.messages import Compaction, LongObservations
 from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat
 from mlx_tools.tools.reads import SCOPES, CacheScope
+from mlx_tools.transcript.records import Header
 
 _LONG: Final[tuple[str, ...]] = get_args(LongObservations)
 _COMPACT: Final[tuple[str, ...]] = get_args(Compaction)
+
+_FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
+"""What a header says as it was found out when the session began."""
+
+_HERE: Final = frozenset(("backend", "reasoning", "roots"))
+"""What another model, or another machine, has of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,18 @@ class RunSettings:
         if (choice, wanted) == (self.tool_choice, self.require_tools):
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
+
+    def recorded(self) -> dict[str, Any]:
+        """What of it stands in a header under the same name, as it is here."""
+        shared = {one.name for one in fields(Header)} - _FOUND_OUT
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in shared}
+
+    def as_in(self, header: Header) -> RunSettings:
+        """The same model, spoken to as a session was whose header this is, as far as that says."""
+        said = {name: getattr(header, name) for name in self.recorded().keys() - _HERE}
+        if header.catalog_budget is None:
+            del said["catalog_budget"]
+        return replace(self, **said)
 
     def __post_init__(self) -> None:
         budget = _whole(self.reasoning) and int(self.reasoning) > 0

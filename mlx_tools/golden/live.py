@@ -67,19 +67,7 @@ async def check_live(
     recorded = golden.golden.outcomes or outcomes_of(header, golden.records)
     wanted = expectations(golden.golden.expect, recorded)
     style = header.style if settings.style == "auto" else settings.style
-    own = replace(
-        settings,
-        style=style,
-        response_mode=header.response_mode,
-        persona=header.persona,
-        project_context=header.project_context,
-        tool_choice=header.tool_choice,
-        require_tools=header.require_tools,
-        long_observations=header.long_observations,
-        catalog_budget=settings.catalog_budget
-        if header.catalog_budget is None
-        else header.catalog_budget,
-    )
+    own = replace(settings.as_in(header), style=style)
     made = []
     for number in range(samples):
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)

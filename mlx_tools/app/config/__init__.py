@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlx_tools.app.config.layers import PROJECT_FILE, USER_FILE, ConfigErrors, Layer, read_file
 from mlx_tools.app.config.load import Configuration, Origin, defaults, load, merge
+from mlx_tools.app.config.setting import Group
 from mlx_tools.app.config.settings import Settings
 from mlx_tools.app.config.table import SettingRow, table
 
@@ -12,6 +13,7 @@ __all__ = [
     "USER_FILE",
     "ConfigErrors",
     "Configuration",
+    "Group",
     "Layer",
     "Origin",
     "SettingRow",

@@ -32,6 +32,7 @@ class PolicySection(Section):
             "allow",
             env="MLX_TOOLS_ALLOWED_TOOLS",
             flag="--tools",
+            group="policy",
             metavar="A,B",
             allowed=TOOLS_TEXT,
             check=patterns,
@@ -40,7 +41,9 @@ class PolicySection(Section):
     preset: Annotated[
         Name | None,
         Field(description="A named set of tools that may be called; replaces the list"),
-        Setting("allow", flag="--preset", metavar="NAME", allowed="the name of a preset"),
+        Setting(
+            "allow", flag="--preset", group="policy", metavar="NAME", allowed="the name of a preset"
+        ),
     ] = None
     deny: Annotated[
         Names,
@@ -72,7 +75,7 @@ class PolicySection(Section):
     local_only: Annotated[
         bool,
         Field(description="No tool with the network effect runs, and the backend is on loopback"),
-        Setting("only_true", flag="--local-only"),
+        Setting("only_true", flag="--local-only", group="policy"),
     ]
     dry_run: Annotated[
         bool,
@@ -80,7 +83,7 @@ class PolicySection(Section):
             description="Tools that write, execute or use the network report what they would do, "
             "and do not"
         ),
-        Setting("only_true", env="MLX_TOOLS_DRY_RUN", flag="--dry-run"),
+        Setting("only_true", env="MLX_TOOLS_DRY_RUN", flag="--dry-run", group="policy"),
     ]
     approve: Annotated[
         Literal["never", "auto", "ask", "always"],
@@ -89,7 +92,7 @@ class PolicySection(Section):
             "terminal, always approves all but repaired and echoed calls; auto is ask at a "
             "terminal and never elsewhere"
         ),
-        Setting("stricter", flag="--approve", metavar="WHEN"),
+        Setting("stricter", flag="--approve", group="policy", metavar="WHEN"),
     ]
     rate_limits: Annotated[
         dict[str, str],

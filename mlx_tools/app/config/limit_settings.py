@@ -13,7 +13,13 @@ class LimitsSection(Section):
     max_iterations: Annotated[
         int,
         Field(ge=1, le=1000, description="Completions in one run; then the model must answer"),
-        Setting("lower", env="MLX_TOOLS_MAX_ITERATIONS", flag="--max-iterations", metavar="N"),
+        Setting(
+            "lower",
+            env="MLX_TOOLS_MAX_ITERATIONS",
+            flag="--max-iterations",
+            group="run",
+            metavar="N",
+        ),
     ]
     max_format_errors: Annotated[
         int,
@@ -27,6 +33,7 @@ class LimitsSection(Section):
             "lower",
             env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
             flag="--timeout",
+            group="run",
             metavar="SECONDS",
             scale=1000,
         ),
@@ -45,7 +52,7 @@ class LimitsSection(Section):
     max_tokens: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="Tokens of one completion"),
-        Setting("lower", flag="--max-tokens", metavar="N"),
+        Setting("lower", flag="--max-tokens", group="writing", metavar="N"),
     ]
     max_argument_bytes: Annotated[
         int,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ class Configuration:
             for origin in told
         )
 
+    def run_values(self) -> dict[str, Any]:
+        """What of the settings a run takes, by the fields of `RunSettings`."""
+        return {
+            row.setting.run: functools.reduce(getattr, key.split("."), self.settings)
+            for key, row in table().items()
+            if row.setting.run
+        }
+
     def policy(self) -> Policy:
         """The policy that holds."""
         return self._policy_of(self.choices)
@@ -81,21 +90,9 @@ class Configuration:
     def _policy_of(self, choices: Sequence[_Choice]) -> Policy:
         own = self.settings.policy
         allow, preset = choices[0]
-        policy = Policy(
-            allow=allow or (),
-            preset=preset,
-            deny=own.deny,
-            ask=own.ask,
-            ask_effects=own.ask_effects,
-            standing_approvals=own.standing_approvals,
-            local_only=own.local_only,
-            dry_run=own.dry_run,
-            rate_limits=own.rate_limits,
-            session_rate_limit=own.session_rate_limit,
-            network_after_read=own.network_after_read,
-            redact=own.redact,
-            redact_paths=own.redact_paths,
-        )
+        shared = {one.name for one in fields(Policy)} & set(type(own).model_fields)
+        said = {name: getattr(own, name) for name in shared - {"allow", "preset"}}
+        policy = Policy(allow=allow or (), preset=preset, **said)
         for allow, preset in choices[1:]:
             # It says which tools there are; all else is said above.
             policy = policy.narrowed_by(restriction(allow or (), preset=preset))
@@ -111,20 +108,9 @@ class Configuration:
 
     def limits(self) -> Limits:
         """The limits that hold, in their own units."""
-        own = self.settings.limits
-        return Limits(
-            max_iterations=own.max_iterations,
-            max_format_errors=own.max_format_errors,
-            total_timeout=own.total_timeout_ms / 1000,
-            completion_timeout=own.completion_timeout_ms / 1000,
-            idle_timeout=own.idle_timeout_ms / 1000,
-            tool_timeout=own.tool_timeout_ms / 1000,
-            max_tokens=own.max_tokens,
-            max_argument_bytes=own.max_argument_bytes,
-            max_observation_chars=own.max_observation_chars,
-            max_calls_per_turn=own.max_calls_per_turn,
-            parallel=own.parallel,
-        )
+        values = self.settings.limits.model_dump().items()
+        seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
+        return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
     def is_set(self, key: str) -> bool:
         """Whether anything but the defaults sets it."""

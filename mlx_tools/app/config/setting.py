@@ -30,6 +30,9 @@ was in the list before, and more.
 """
 
 
+Group = Literal["", "backend", "writing", "policy", "outputs", "run"]
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a setting has besides its type.
@@ -38,7 +41,8 @@ class Setting:
     option on the command line, whose value times ``scale`` is the setting's. ``allowed`` says in
     words what its type cannot say, and ``check`` tests what its type cannot test (raising an
     `MlxToolsError`). Of several choices, ``available`` are those that this version can do.
-    ``metavar`` stands for the option's value in help.
+    ``metavar`` stands for the option's value in help, ``group`` names the options that commands
+    take together. ``run`` is the field of `RunSettings` that takes the setting's value.
     """
 
     project: ProjectRule
@@ -50,6 +54,8 @@ class Setting:
     secret: bool = False
     available: tuple[str, ...] = ()
     metavar: str = ""
+    group: Group = ""
+    run: str = ""
 
 
 def patterns(value: Any) -> object:

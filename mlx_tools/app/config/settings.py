@@ -45,6 +45,7 @@ class BackendSettings(Section):
         Setting(
             "never",
             flag="--backend",
+            group="backend",
             metavar="KIND",
             available=("auto", "completions", "server", "local"),
         ),
@@ -55,6 +56,7 @@ class BackendSettings(Section):
         Setting(
             "never",
             flag="--url",
+            group="backend",
             metavar="URL",
             allowed="an address such as http://127.0.0.1:8080",
             check=an_address,
@@ -71,7 +73,9 @@ class Model(Section):
     name: Annotated[
         Name | None,
         Field(description="The model: the server's name for it, or a folder that holds one"),
-        Setting("never", flag="--model", metavar="NAME", allowed="a name or a folder"),
+        Setting(
+            "never", flag="--model", group="backend", metavar="NAME", allowed="a name or a folder"
+        ),
     ] = None
     prompt_style: Annotated[
         Literal["auto", "jsonl", "markdown-json", "xml", "native"],
@@ -79,22 +83,24 @@ class Model(Section):
             description="How the model is told to write its messages; native as its own template "
             "has it, auto as measured, else jsonl"
         ),
-        Setting("any", flag="--style", metavar="STYLE"),
+        Setting("any", flag="--style", group="writing", run="style", metavar="STYLE"),
     ]
     chat_format: Annotated[
         Literal["auto", "chatml", "llama3", "gemma", "mistral", "phi", "plain"],
         Field(description="The delimiters of turns; auto reads them from the model's own template"),
-        Setting("never", flag="--chat-format", metavar="FORMAT"),
+        Setting("never", flag="--chat-format", group="writing", metavar="FORMAT"),
     ]
     reasoning: Annotated[
         Literal["off", "auto"] | Annotated[int, Field(ge=1, le=100_000)],
         Field(description="Whether a model that can think may, and for how many tokens"),
-        Setting("any", flag="--reasoning", metavar="off|auto|N"),
+        Setting("any", flag="--reasoning", group="writing", run="reasoning", metavar="off|auto|N"),
     ]
     response_mode: Annotated[
         Literal["answer-first", "rag-first"],
         Field(description="Whether the model answers what it knows, or looks things up first"),
-        Setting("any", flag="--response-mode", metavar="MODE"),
+        Setting(
+            "any", flag="--response-mode", group="writing", run="response_mode", metavar="MODE"
+        ),
     ]
     strategy: Annotated[
         Literal["auto", "free", "guided", "grammar"],
@@ -106,6 +112,8 @@ class Model(Section):
         Setting(
             "never",
             flag="--strategy",
+            group="writing",
+            run="strategy",
             metavar="STRATEGY",
             available=("auto", "free", "guided", "grammar"),
         ),
@@ -117,7 +125,13 @@ class Model(Section):
             "limits.max_observation_chars: head and tail (cut), or between them a summary that it "
             "is asked for (summary)"
         ),
-        Setting("any", flag="--long-observations", metavar="cut|summary"),
+        Setting(
+            "any",
+            flag="--long-observations",
+            group="outputs",
+            run="long_observations",
+            metavar="cut|summary",
+        ),
     ]
     context: Annotated[
         Annotated[int, Field(ge=1, le=100_000_000)] | None,
@@ -125,7 +139,7 @@ class Model(Section):
             description="How many tokens the model can take; without it as its server or its files "
             "say, and where neither does it is unknown"
         ),
-        Setting("any"),
+        Setting("any", run="context"),
     ] = None
     compact: Annotated[
         Literal["off", "auto"],
@@ -133,17 +147,17 @@ class Model(Section):
             description="Whether the model sums up the oldest turns by itself once four fifths of "
             "its context are used (auto), or only where that is asked for (off)"
         ),
-        Setting("any"),
+        Setting("any", run="compact"),
     ]
     temperature: Annotated[
         float,
         Field(ge=0, le=2, description="Randomness of sampling; 0 always takes the likeliest token"),
-        Setting("any", flag="--temperature", metavar="T"),
+        Setting("any", flag="--temperature", group="writing", run="temperature", metavar="T"),
     ]
     seed: Annotated[
         Annotated[int, Field(ge=0, le=4_294_967_295)] | None,
         Field(description="Seed of sampling"),
-        Setting("any", flag="--seed", metavar="N"),
+        Setting("any", flag="--seed", group="writing", run="seed", metavar="N"),
     ] = None
 
 
@@ -151,12 +165,12 @@ class PromptSection(Section):
     persona: Annotated[
         Text | None,
         Field(description="Who the model is told to be, in place of the built-in words"),
-        Setting("never", allowed="text"),
+        Setting("never", allowed="text", run="persona"),
     ] = None
     project_context: Annotated[
         Text,
         Field(description="What the model is told of the project; never read as instructions"),
-        Setting("any", allowed="text"),
+        Setting("any", allowed="text", run="project_context"),
     ]
     catalog_tokens: Annotated[
         int,
@@ -166,7 +180,7 @@ class PromptSection(Section):
             description="Tokens that the tools may take in the prompt; past it those that match "
             "the question are shown, and tool_search finds the others",
         ),
-        Setting("lower"),
+        Setting("lower", run="catalog_budget"),
     ]
 
 

@@ -26,6 +26,7 @@ class ToolSettings(Section):
         Setting(
             "never",
             flag="--root",
+            group="policy",
             metavar="DIR[:rw]",
             allowed="a list of folders, each DIR, DIR:ro or DIR:rw",
         ),
@@ -66,5 +67,5 @@ class ToolSettings(Section):
             description="How long what a call that only reads was answered serves the same call "
             "again, if nothing was changed since: for one question, or for all of a session"
         ),
-        Setting("stricter", flag="--cache", metavar="HOW_LONG"),
+        Setting("stricter", flag="--cache", group="outputs", run="cache", metavar="HOW_LONG"),
     ]
