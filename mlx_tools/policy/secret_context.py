@@ -24,22 +24,27 @@ CONTEXT: Final = 120
 _SIGN = re.compile(
     r"(?<=[\w.-])[\"'`\])\\\s]{0,6}[ \t]{0,30}"
     r"(?P<sign>,?[\s\"'\\]{0,24}(?<![\w.-])[Vv]alue[\"'\\]{0,4}\s?[:=]"
-    r"|\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|(?<=[\"'`])\s)"
+    r"|:\s?(?:&(?:'static\s)?)?(?:str|[Ss]tring|bytes|SecretStr)\??\s?="
+    r"|(?<=\s)is(?=\s)|\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|(?<=[\"'`])\s)"
     r"(?P<gap>[ \t]{9,30}|[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
     re.ASCII,
 )
 _LONGEST_SIGN: Final = 100
 _OPTION = re.compile(
-    r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3})(?P<name>\w[\w.-]{0,60})"
+    r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3}(?:-\w{1,3}\s)?)(?P<name>\w[\w.-]{0,60})"
     r"(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)$",
     re.ASCII,
 )
 """A name and its value with nothing but a blank between, as in ``--token VALUE``."""
 
 _VALUE = re.compile(r"(?:[^\s\"'`<>,;&(){}\[\]|\\]|&(?![\w.%-]{1,40}=))+")
+_QUOTED = re.compile(r"[^\s\"'`<>\\{}]+")
 _ENVIRONMENT = re.compile(r"(?:^|[\r\n])(?:export[ \t])?[\w.]{1,60}$")
+_LISTED = re.compile(r"[;?&][\w. -]{1,40}$")
+"""A name in a connection string, or in the query of a URL."""
 _SIGNS = re.compile(r"[!@#$%^&*+?~]")
 _QUOTED_END = re.compile(r"\\+$")
+_UNQUOTED_END = re.compile(r"[\\;,]+$")
 
 _AUTHORIZATION = re.compile(
     r"authorization[\"'`\\]{0,4}\s{0,4}[:=,>]\s{0,4}[\"'`\\]{0,4}\s{0,2}"
@@ -51,16 +56,30 @@ _AUTHORIZATION_VALUE = re.compile(r"[\w.~+/=:@%-]{1,4000}", re.ASCII)
 _SCHEME_WORDS: Final = frozenset(("bearer", "basic", "token", "digest", "apikey", "oauth", "key"))
 
 _URL = re.compile(
-    r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,24}://(?P<user>[^\s/?#:@]{0,200}):", re.ASCII
+    r"(?<![A-Za-z0-9])(?:[A-Za-z][A-Za-z0-9+.-]{1,24}://[^\s/?#:@]{0,200}:"
+    r"|jdbc:oracle:[a-z]{1,8}:[^\s/:@]{1,60}/)",
+    re.ASCII,
 )
 _URL_PASSWORD = re.compile(r"[^\s/?#]{1,300}@(?=[\w\[{$%])")
+_URL_TOKEN = re.compile(r"(?:(?<=https://)|(?<=http://))[\w.~%-]{20,200}(?=@\w)", re.ASCII)
 _SHORTEST_PASSWORD: Final = 4
 _URL_PLACEHOLDERS: Final = frozenset(("password", "passwd", "pass", "pwd", "port", "secret", "pw"))
 
-_NETRC = re.compile(
-    r"(?:machine|login)\s{1,4}\S{1,60}\s{1,4}(?:login\s{1,4}\S{1,60}\s{1,4})?password\s{1,4}"
+_LEADS: Final = (
+    *("login", "pass", "PASS", "-u", "-user", "mysql", "mariadb", "redis-cli", "bindpw", "rootpw"),
+    *("masterauth", "entified", "ENTIFIED"),
 )
-_CURL_USER = re.compile(r"(?:-u|--user|--proxy-user)[ =][\"']?[^\s:\"']{0,60}:")
+"""One of them is in all that `_PASSWORD_NEXT` and `_CURL_KEY` find: looking for them is quick."""
+_PASSWORD_NEXT = re.compile(
+    r"(?:machine|login)\s{1,4}\S{1,60}\s{1,4}(?:login\s{1,4}\S{1,60}\s{1,4})?password\s{1,4}"
+    r"|(?<!\S)(?:-u|--user|--proxy-user)[\s=]{0,4}[\"'{]{0,2}[^\s:\"']{0,60}[\"']?:[\"'{]{0,2}"
+    r"|sshpass\s{1,4}-p\s{0,4}[\"']?|(?:mysql|mariadb)[\w-]{0,10}\s[^\n|;]{0,60}?(?<=\s)-p[\"']?"
+    r"|\slogin\s[^\n|;]{0,60}?(?<=\s)-p\s{1,4}[\"']?|redis-cli\s[^\n|;]{0,60}?(?<=\s)-a\s{1,4}[\"']?"
+    r"|(?:requirepass|masterauth|bindpw|rootpw)[ \t]{1,8}[\"']?"
+    r"|(?:(?i:identified\s{1,4}by)|(?i:user|role|with)\s{1,4}(?:\S{1,60}\s{1,4})?(?i:password))\s{1,4}[\"']"
+)
+"""What a password follows in .netrc, on command lines, in settings of servers and in SQL."""
+_CURL_KEY = re.compile(r"(?<!\S)(?:-u|--user)[\s=]{0,4}[\"']?(?P<key>[^\s:\"']{12,200}):$")
 _JWK = re.compile(r"[\"']d\\?[\"']\s{0,3}:\s{0,3}\\?[\"']")
 _AWS = re.compile(r"aws|amazon|secret_?access_?key", re.IGNORECASE)
 
@@ -75,7 +94,7 @@ def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
     yield from _assigned(text, begin, after)
     yield from _authorized(text, begin)
     yield from _in_urls(text, begin)
-    yield from _after_words(text, begin)
+    yield from _after_words(text, begin, after)
 
 
 def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
@@ -85,7 +104,7 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
         kind = named(name)
         if kind is None:
             continue
-        value, quoted = _value(text, start, signed, reach)
+        value, quoted = _value(text, start, signed, reach, after)
         if not quoted:
             reach = max(reach, start + len(value))
         alone = signed["sign"] == "=" and not signed["gap"] and after in {"", "\n", "\r"}
@@ -96,10 +115,12 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
         ):
             value = text[start:]  # NAME=VALUE on a line of its own
         whole = start + len(value) == len(text)
-        ends = after in {"", "\n", "\r"} or (
-            after in {" ", "\t"} and signed["sign"] == "=" and not signed["gap"]
-        )
-        tight = not signed["gap"].strip("\"'`\\") and whole and ends
+        sign, gap = signed["sign"], signed["gap"]
+        ends = after in {"", "\n", "\r"} or (sign == ">" and after == "<")
+        ends |= after in {" ", "\t"} and (sign == "" or (sign == "=" and not gap))
+        listed = sign == "=" and not gap and _LISTED.search(name) is not None
+        tight = not gap.strip("\"'`\\") and whole and ends
+        tight |= listed and (whole or text[start + len(value)] in ";&")
         if value and _fits(kind, value, quoted, tight, whole and ends, signed["sign"]):
             if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
                 kind = "aws_secret_key"
@@ -116,13 +137,16 @@ def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
             yield text[max(0, at - LONGEST_NAME) : at], signed
 
 
-def _value(text: str, start: int, signed: re.Match[str], reach: int) -> tuple[str, bool]:
+def _value(
+    text: str, start: int, signed: re.Match[str], reach: int, after: str
+) -> tuple[str, bool]:
     """What is assigned, and whether it is in quotes; a unit ends where a quote closes.
 
     A value that begins within one that was read before ends where that one does, at ``reach``.
     """
     if signed["quote"] or any(mark in signed["gap"] for mark in "\"'`"):
-        return _QUOTED_END.sub("", text[start:]), True
+        end = _QUOTED_END if after in {'"', "'", "`"} else _UNQUOTED_END
+        return end.sub("", text[start:]), True
     if start < reach:
         return text[start:reach], False
     found = _VALUE.match(text, start)
@@ -139,8 +163,13 @@ def _fits(kind: str, value: str, quoted: bool, tight: bool, ends: bool, sign: st
             return looks_chosen(value, 8) and any(map(str.isdigit, value))
         if quoted or (tight and sign != ">"):
             return looks_chosen(value)
-        return ends and sign == ":" and looks_chosen(value, 8) and _is_mixed(value)
-    if kind in {"secret", "token", "api_key"} and quoted and sign != "," and _SIGNS.search(value):
+        return ends and looks_chosen(value, 8) and _is_mixed(value)
+    if (
+        kind in {"secret", "token", "api_key"}
+        and sign != ","
+        and _SIGNS.search(value)
+        and (quoted or tight)
+    ):
         chosen = looks_chosen(value, 16 if kind == "api_key" else 8)
         if chosen and any(map(str.isdigit, value)):
             return True
@@ -174,6 +203,8 @@ def _is_credential(value: str) -> bool:
 
 
 def _in_urls(text: str, begin: int) -> Iterator[Span]:
+    if "://" not in text and "jdbc:" not in text:
+        return
     for found in _URL.finditer(text):
         if found.end() < begin:
             continue
@@ -185,16 +216,23 @@ def _in_urls(text: str, begin: int) -> Iterator[Span]:
             continue
         if not is_template(value):
             yield "url_password", password.start(), password.end() - 1
+    for found in _URL_TOKEN.finditer(text, begin):
+        if looks_made(found[0], 20):
+            yield "url_password", found.start(), found.end()
 
 
-def _after_words(text: str, begin: int) -> Iterator[Span]:
-    for pattern, kind in ((_NETRC, "password"), (_CURL_USER, "password"), (_JWK, "private_jwk")):
-        for found in pattern.finditer(text):
-            if found.end() < begin:
-                continue
-            value = _VALUE.match(text, found.end())
-            if value is None:
-                continue
-            fits = looks_chosen(value[0], 5) or looks_made(value[0])
-            if fits if kind == "password" else len(value[0]) >= 43 and looks_made(value[0]):
-                yield kind, value.start(), value.end()
+def _after_words(text: str, begin: int, after: str) -> Iterator[Span]:
+    for found in _JWK.finditer(text):
+        value = _VALUE.match(text, found.end())
+        if value and value.start() >= begin and len(value[0]) >= 43 and looks_made(value[0]):
+            yield "private_jwk", value.start(), value.end()
+    if not any(lead in text for lead in _LEADS):
+        return
+    until = _QUOTED if after in {'"', "'"} else _VALUE
+    for found in _PASSWORD_NEXT.finditer(text):
+        value = until.match(text, found.end())
+        if value and value.start() >= begin and (looks_chosen(value[0], 5) or looks_made(value[0])):
+            yield "password", value.start(), value.end()
+    key = _CURL_KEY.search(text)
+    if key and key.start("key") >= begin and (looks_made(key["key"], 12) or _is_mixed(key["key"])):
+        yield "password", key.start("key"), key.end("key")

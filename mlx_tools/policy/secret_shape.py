@@ -19,7 +19,7 @@ LONGEST_JUDGED: Final = 128
 _TEMPLATE = re.compile(
     r"\$\{|\$\(|\{\{|%\(|<[A-Za-z]|\[redacted:|\.\.\.|…|x{7}|X{7}|\*{3}|\{[A-Za-z_]{0,30}\}|%[sdr]\b"
     r"|\[[A-Za-z0-9^]{1,8}-[A-Za-z0-9]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\}"
-    r"|&#?\w{2,6};|^\$[A-Za-z_]\w*(?:$|[/.:])|^%[A-Za-z_]\w*%$|^(?:os|process|self|this|ENV|env)[.\[]"
+    r"|&#?\w{2,6};|^\$[A-Za-z_]\w*(?:$|[/.:])|^%[A-Za-z_]\w*%$|^vault:|^(?:os|process|self|this|ENV|env)[.\[]"
 )
 _PLACEHOLDER_WORDS: Final = words_of("values", "words")
 _SPLIT = re.compile(r"[^A-Za-z0-9]+")
@@ -29,13 +29,16 @@ _CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
 _LETTER_RUN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PAIRS: Final = words_of("values", "pairs")
 _HEX = re.compile(r"[0-9A-F:-]+|[0-9a-f:-]+")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _TIME = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|(?:19|20)[0-9]{6}[-_T]?[0-9]{4}|0x[0-9A-Fa-f]{1,16}$"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|(?:19|20)[0-9]{2}[01][0-9][0-3][0-9][-_T]?[0-9]{4}|0x[0-9A-Fa-f]{1,16}$"
 )
-_ADDRESS = re.compile(r"[\w-]+(?:\.[\w-]+){0,9}:[0-9]{1,5}|\w+(?:\.\w+){2,9}", re.ASCII)
+_ADDRESS = re.compile(r"[\w-]+(?:\.[\w-]+){0,9}(?::[0-9]{1,5}){1,2}|\w+(?:\.\w+){2,9}", re.ASCII)
 _DOTTED = re.compile(r"\w\.[A-Za-z_]{2,}$")
 """Ends like a name in a module, or a file."""
-_CODE = re.compile(r"[()\[\]{}]|^\w+\.[A-Za-z_]\w*$|::|->|^[A-Za-z_][\w.]*=$|^[/~.]{1,2}/|://")
+_CODE = re.compile(
+    r"[()\[\]{}]|^\w+\.[A-Za-z_]\w*$|::|->|^[A-Za-z_][\w.]*=$|^[/~.]{0,2}/|^[A-Za-z]:[/\\]|://"
+)
 
 
 def entropy(text: str) -> float:
@@ -77,6 +80,8 @@ def looks_made(value: str, shortest: int = 10) -> bool:
         return False
     if entropy(value) < min(2.5, log2(len(value)) * 0.7):
         return False
+    if _UUID.fullmatch(value):
+        return True
     changes = len(_CHANGE.findall(value))
     if changes >= 2 and len(value) >= 16 and _HEX.fullmatch(value):
         return True
@@ -102,7 +107,8 @@ def looks_made(value: str, shortest: int = 10) -> bool:
         return wordy < (0.75 if one else 0.5) and not numbered
     if one and not changes and len(words) == 1:
         return len(value) >= 16 and wordy < 0.6
-    return len(pairs) >= 9 and wordy < (0.4 if changes or value != value.lower() else 0.3)
+    least = 0.55 if one and changes else 0.4 if changes or value != value.lower() else 0.3
+    return len(pairs) >= 9 and wordy < least
 
 
 def looks_chosen(value: str, shortest: int = 6) -> bool:

@@ -91,6 +91,54 @@ def test_it_does_not_go_out_with_a_call(name: str) -> None:
         assert facts_of(network, arguments).secrets, arguments
 
 
+LINES = (
+    # command lines
+    *("curl -uann:{p} https://example.com", "curl --user  'ann:{p}' https://example.com"),
+    *("curl -u {t}: https://example.com", 'curl --user "{t}:" https://example.com'),
+    *("curl --user ann:'{p}' -X PATCH", 'curl --user "{{ann}}":"{{{p}}}" https://example.com'),
+    *("mysql -u root -p{p} shop", "mysqldump -uroot -p'{p}' shop", "sshpass -p {p} ssh a@b"),
+    *("docker login -u ann -p {p}", "docker login --password {p} -u ann", "redis-cli -a {p} ping"),
+    *("set -gx API_KEY {t}", "set -x API_KEY {t}"),
+    # settings
+    *("requirepass {p}", "bindpw {p}", "wpa_psk={p}", '  psk="{p}"', "[pypi]\npassword = {p}"),
+    *("- name: DB_PASSWORD\n  value: {p}", "<password>{p}</password>", "BASIC_AUTH=ann:{p}"),
+    *('<entry key="db.password">{p}</entry>', "senha: {p}", "export FOO_SECRET={p}&39"),
+    # code
+    *('let secret: string = "{t}";', 'const KEY: &str = "{t}";', "API_KEY: str = '{t}'"),
+    *(
+        "IDENTIFIED BY '{p}'",
+        "CREATE USER ann WITH PASSWORD '{p}';",
+        "ALTER USER ann PASSWORD '{p}'",
+    ),
+    # connection strings and URLs
+    *(
+        "jdbc:postgresql://db/x?user=ann&password={p}&ssl=true",
+        "jdbc:oracle:thin:ann/{p}@db:1521:x",
+    ),
+    *("jdbc:sqlserver://db;user=ann;password={p};encrypt=true", "Server=db;Uid=ann;Pwd={p};"),
+    *('"Server=db;Password={p};Encrypt=true"', "Driver={{ODBC}};UID=ann;PWD={p}"),
+    *("https://{t}@github.com/ann/a.git", "SENTRY_DSN=https://{t}@o1.example.com/4"),
+    # prose, and values of another shape
+    *("My password is {p}", "The token is {t}", "SNYK_TOKEN={u}", "twitterToken: {d}-{t}"),
+    *("sourcegraph: {t}", "SUMO_ACCESS_ID={t}", 'api_key: "{t};'),
+)
+"""``p`` is a password, ``t`` a token, ``u`` a UUID, ``d`` digits that begin as a year does."""
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_is_ordinarily_written_is_found_at_every_split(line: str) -> None:
+    random = Random(line)
+    values = {"p": "Tr0ub4dor", "t": drawn(random, ALNUM, 22) + "4t", "d": "209592229671192"}
+    values["u"] = "12345678-ABCD-ABCD-ABCD-1234567890AB"
+    text = line.format(**values)
+    whole = REDACTOR.text(text).text
+    for name, value in values.items():
+        assert value not in whole or f"{{{name}}}" not in line, text
+    for cut in range(len(text) + 1):
+        stream = REDACTOR.stream()
+        assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close() == whole
+
+
 HASH = "8f14e45fceea167a5a36dedd4bea2543"
 NONE = (
     # code
@@ -172,6 +220,13 @@ NONE = (
         f"authority: {HASH}",
         f"assess={HASH}",
     ),
+    # paths, addresses and what stands elsewhere
+    *("PWD=/home/ann/app-2", "pwd=C:/Users/ann2", "passwd:x:1000:1000", "password: vault:kv/db1"),
+    *("arn:aws:secretsmanager:us-east-1:123456789012:secret:db-AbCdEf", "build=20260301-1200"),
+    *("docker run -u 1000:1000 app2", "curl -u $USER:$PASS https://example.com", "mysql -p shop"),
+    *("docker login -u ann --password-stdin", "docker run -p 8080:80 app2", "--password PASSWORD"),
+    *("https://ann@example.com/a.git", "<td>password</td><td>Field1</td>", "the key is F5"),
+    *("let token: string = readToken(2);", "password: string = config.password2"),
     # docs
     *(
         "The token is sent with each request, see RFC6749.",
