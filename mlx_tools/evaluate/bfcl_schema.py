@@ -47,6 +47,9 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
 def tool_of(function: Mapping[str, Any], language: Language = "python") -> ToolSpec:
     """A function of BFCL's data as a tool.
 
+    It takes the parameters that it names and no others, as a function does; BFCL's checker counts
+    any other as wrong.
+
     Raises `ToolDefinitionError` where its name cannot be a tool's.
     """
     description = str(function.get("description", ""))
@@ -58,6 +61,7 @@ def tool_of(function: Mapping[str, Any], language: Language = "python") -> ToolS
         parameters["properties"] = {
             name: _written_in(words, schema) for name, schema in given.items()
         }
+    parameters.setdefault("additionalProperties", False)
     return ToolSpec(str(function["name"]), description, parameters)
 
 

@@ -84,6 +84,7 @@ def test_types_become_those_of_json_schema() -> None:
             "round": {"type": "boolean", "description": "Whether to round."},
         },
         "required": ["width", "height"],
+        "additionalProperties": False,
     }
 
 
