@@ -72,7 +72,7 @@ async def check_all(
     is the folder that transcripts are written to. A server of our own is started, and left running;
     a model in this process is loaded.
     """
-    if isinstance(chosen.backend, LocalBackend):
+    if chosen.backend.kind == "local":
         checks = await check_local(chosen.backend)
         checks += [check_model(chosen), check_chat_format(chosen.files, chat_format)]
         checks += [native] if native is not None else []
@@ -85,7 +85,7 @@ async def check_all(
         checks += await check_abilities(client)
     checks += [native] if native is not None else []
     health = chosen.health if client is None else await client.health()
-    checks.append(check_origins(health, own=isinstance(chosen.backend, ServerBackend)))
+    checks.append(check_origins(health, own=chosen.backend.kind == "server"))
     checks.append(check_openblas())
     checks.append(check_folder("transcripts", sessions))
     return checks
@@ -96,7 +96,7 @@ async def check_server(
 ) -> tuple[Check, CompletionsBackend | None]:
     """Whether the server answers; and its client, None where it does not."""
     try:
-        client = await backend.connected() if isinstance(backend, ServerBackend) else backend
+        client = await backend.connected() if backend.kind == "server" else backend
     except MlxToolsError as error:
         return Check("server", "fail", error.message, error.hint or ""), None
     health = await client.health()

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.config.web import Web
 from mlx_tools.app.jobs import jobs_of
 from mlx_tools.app.own_output import keep
-from mlx_tools.backends import Backend, Chosen, LocalBackend, ServerBackend, choose_backend
+from mlx_tools.backends import Backend, Chosen, choose_backend
 from mlx_tools.backends.address import parse_address
 from mlx_tools.backends.deadlines import found_within
 from mlx_tools.backends.models import ModelMissing, memory_bytes, suggest_model
 from mlx_tools.backends.models.identity import model_identity
-from mlx_tools.backends.router import find_served_format, native_markers
+from mlx_tools.backends.router import find_served_format
 from mlx_tools.backends.verdicts import decide, find_verdict
 from mlx_tools.controller.approver import AlwaysApprove, Approver, NobodyThere
 from mlx_tools.controller.controller import Controller
@@ -308,8 +307,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
     if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
-    if not isinstance(chosen.backend, LocalBackend) and not native_markers(style):
-        chosen.backend.forbidden_tokens = ()
+    chosen.free_markers(style)
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
@@ -317,7 +315,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         tool_choice=options.tool_choice,
         require_tools=options.require_tools,
         model=model,
-        backend=_described(chosen),
+        backend=chosen.described(),
         roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),
     )
 
@@ -325,11 +323,3 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
 def identity_of(chosen: Chosen, model: str | None) -> str | None:
     """What identifies the model that was chosen; ``model`` is its name, where it has one."""
     return model_identity(model, chosen.files.path if chosen.files is not None else None)
-
-
-def _described(chosen: Chosen) -> Mapping[str, Any]:
-    if isinstance(chosen.backend, ServerBackend):
-        return {"kind": "server", "how": chosen.how}
-    if isinstance(chosen.backend, LocalBackend):
-        return {"kind": "local", "how": chosen.how}
-    return {"kind": "completions", "how": chosen.how, "url": str(chosen.backend.address)}

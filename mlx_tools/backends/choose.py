@@ -15,10 +15,11 @@ from mlx_tools.backends.models.embedded import DEFAULT, EMBEDDED
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
 from mlx_tools.backends.models.listing import find_model, model_path
 from mlx_tools.backends.models.memory import memory_bytes, suggest_model
-from mlx_tools.backends.native_tokens import Native, opener_ids
+from mlx_tools.backends.native_tokens import Native, native_markers, opener_ids
 from mlx_tools.backends.served import Names, find_served
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import BackendUnreachable, UsageError
+from mlx_tools.messages import Style
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
 
@@ -50,6 +51,18 @@ class Chosen:
     model: str | None = None
     files: ModelFiles | None = None
     health: Health | None = None
+
+    def described(self) -> dict[str, str]:
+        """The backend as a session's header has it."""
+        found: dict[str, str] = {"kind": self.backend.kind, "how": self.how}
+        if self.backend.kind == "completions":
+            found["url"] = str(self.backend.address)
+        return found
+
+    def free_markers(self, style: Style) -> None:
+        """Lets the model write its own markers of calls where it is spoken to in ``style``."""
+        if not native_markers(style):
+            self.backend.forbidden_tokens = ()
 
 
 async def choose_backend(

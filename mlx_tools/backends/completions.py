@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.collect import Collector
@@ -63,6 +63,8 @@ class CompletionsBackend:
     Raises:
         UsageError: ``url``, ``api_key`` or a header cannot be sent.
     """
+
+    kind: Literal["completions"] = "completions"
 
     def __init__(
         self,

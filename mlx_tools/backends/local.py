@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.interface import Chunk, CompletionRequest
@@ -37,6 +37,9 @@ class LocalBackend:
     about. ``note`` is told, in one line each, what a person should know. ``openblas`` finds the
     library that is loaded on Linux before MLX. ``load_timeout`` is in seconds.
     """
+
+    kind: Literal["local"] = "local"
+    forbidden_tokens: tuple[int, ...] = ()  # none needs to be: nothing cuts text out here
 
     def __init__(
         self,

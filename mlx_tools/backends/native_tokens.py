@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, Literal
 
+from mlx_tools.messages import Style
+
 Native = Literal["calls", "reasoning"]
 
 _OPENERS: Final[Mapping[Native, tuple[str, ...]]] = {
@@ -32,3 +34,9 @@ def opener_ids(added_tokens: Mapping[str, int], kinds: Collection[Native]) -> tu
     """The ids of a model's own openers of these kinds; empty where it has none as one token."""
     texts = (text for kind in sorted(kinds) for text in _OPENERS[kind])
     return tuple(added_tokens[text] for text in texts if text in added_tokens)
+
+
+def native_markers(style: Style) -> frozenset[Native]:
+    """Which of its own markers a model shall not write in this style: `choose_backend`."""
+    own = style in ("xml", "native")  # they are what a call is written with
+    return frozenset() if own else frozenset(("calls",))

@@ -10,7 +10,7 @@ from mlx_tools.backends.interface import Backend
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
 from mlx_tools.backends.models.identity import model_identity
 from mlx_tools.backends.models.listing import find_model
-from mlx_tools.backends.native_tokens import Native
+from mlx_tools.backends.native_tokens import native_markers
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
     Decided,
@@ -152,12 +152,6 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
     if name is None or (remote and Path(name).is_absolute()):
         return None  # a path on another machine says nothing about this one
     return find_model(name)
-
-
-def native_markers(style: Style) -> frozenset[Native]:
-    """Which of its own markers a model shall not write in this style: `choose_backend`."""
-    own = style in ("xml", "native")  # they are what a call is written with
-    return frozenset() if own else frozenset(("calls",))
 
 
 # --- style and strategy -----------------------------------------------------------------------

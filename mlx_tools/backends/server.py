@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.health import Health
@@ -49,6 +49,8 @@ class ServerBackend:
     ``program`` is what to run in place of mlx-lm's server; it must take the same options.
     ``openblas`` finds the library that is preloaded on Linux.
     """
+
+    kind: Literal["server"] = "server"
 
     def __init__(
         self,

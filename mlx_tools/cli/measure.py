@@ -11,9 +11,10 @@ from typing import Any, Final
 from mlx_tools.app.checks import Check
 from mlx_tools.app.statistics import Share
 from mlx_tools.app.wiring import RunOptions, identity_of, run_settings
-from mlx_tools.backends import Chosen, LocalBackend, ServerBackend
+from mlx_tools.backends import Chosen
 from mlx_tools.backends.deadlines import found_within
-from mlx_tools.backends.router import native_markers, takes_grammar
+from mlx_tools.backends.native_tokens import native_markers
+from mlx_tools.backends.router import takes_grammar
 from mlx_tools.backends.verdicts import StrategyChoice, Verdict, VerdictStore
 from mlx_tools.cli import version
 from mlx_tools.cli.output import note
@@ -117,8 +118,7 @@ def _prepare(chosen: Chosen, forbidden: tuple[int, ...]) -> Callable[[Style], No
     backend = chosen.backend
 
     def prepare(style: Style) -> None:
-        if not isinstance(backend, LocalBackend):
-            backend.forbidden_tokens = forbidden if native_markers(style) else ()
+        backend.forbidden_tokens = forbidden if native_markers(style) else ()
 
     return prepare
 
@@ -126,7 +126,7 @@ def _prepare(chosen: Chosen, forbidden: tuple[int, ...]) -> Callable[[Style], No
 def _versions(chosen: Chosen) -> dict[str, Any]:
     """What the model was measured on."""
     found: dict[str, Any] = {"mlx_tools": version()}
-    if isinstance(chosen.backend, LocalBackend | ServerBackend):
+    if chosen.backend.kind != "completions":
         for name in ("mlx", "mlx-lm"):
             try:
                 found[name] = metadata.version(name)

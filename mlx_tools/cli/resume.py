@@ -26,8 +26,6 @@ from mlx_tools.app.wiring import (
     registry_of,
     session_store,
 )
-from mlx_tools.backends import LocalBackend
-from mlx_tools.backends.router import native_markers
 from mlx_tools.cli import options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.background import Turns
@@ -180,8 +178,7 @@ async def _reopening(
     registry = registry_of(configuration, jobs_of(configuration, header))
     chosen = await choose(run, note)
     try:
-        if not isinstance(chosen.backend, LocalBackend) and not native_markers(header.style):
-            chosen.backend.forbidden_tokens = ()
+        chosen.free_markers(header.style)
         yield Controller(
             chosen.backend,
             registry,

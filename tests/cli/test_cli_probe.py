@@ -145,7 +145,7 @@ def test_a_models_own_markers_are_forbidden_but_in_the_style_that_is_written_wit
     async def main() -> tuple[Any, Any]:
         run = RunOptions(configuration=config.load(options=named))
         chosen = await choose(run, lambda line: None)
-        return await run_settings(run, chosen), chosen.backend
+        return await run_settings(run, chosen, lambda line: None), chosen.backend
 
     settings, backend = anyio.run(main)
     assert settings.verdict.verdict.style == style
