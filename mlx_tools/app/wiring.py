@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.config.web import Web
+from mlx_tools.app.config.settings import Web
 from mlx_tools.app.jobs import jobs_of
 from mlx_tools.app.own_output import keep
 from mlx_tools.backends import Backend, Chosen, choose_backend
@@ -32,7 +32,7 @@ from mlx_tools.store.roots import RootName
 from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.toolbox import builtin_tools
 from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.toolbox.web.web_options import WebOptions
+from mlx_tools.toolbox.web.fetch import WebOptions
 from mlx_tools.tools import Registry
 from mlx_tools.tools.folder.collection import OFF, Shelf, exposed_by
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Literal, cast, get_args
 
 from mlx_tools.backends.completions import CompletionsBackend
-from mlx_tools.backends.grammar_wire import GrammarOption, grammar_fields
 from mlx_tools.backends.interface import CompletionRequest, GrammarText
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, fields
 from mlx_tools.backends.whole import ask_whole
+from mlx_tools.backends.wire import GrammarOption, grammar_fields
 from mlx_tools.errors import BackendError
 
 

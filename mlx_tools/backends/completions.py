@@ -12,12 +12,16 @@ from mlx_tools.backends.collect import Collector
 from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.edge import Dropped, ServerFailed, some
 from mlx_tools.backends.exchange import Begun, Exchange, NothingCame, Retry
-from mlx_tools.backends.grammar_wire import GrammarOption, find_grammar_option
 from mlx_tools.backends.health import Health, find_context, find_health, find_models
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.scored import Scored
+from mlx_tools.backends.scores import Scored
 from mlx_tools.backends.whole import read_answer
-from mlx_tools.backends.wire import check_request, completion_body
+from mlx_tools.backends.wire import (
+    GrammarOption,
+    check_request,
+    completion_body,
+    find_grammar_option,
+)
 from mlx_tools.errors import (
     BackendDead,
     BackendError,

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from mlx_tools.backends.deadlines import MORE_TIME_HINT
-from mlx_tools.backends.grammar_wire import HINT as GRAMMAR_HINT
 from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
+from mlx_tools.backends.wire import HINT as GRAMMAR_HINT
 from mlx_tools.backends.wire import check_request, without_surrogates
 from mlx_tools.errors import BackendBroken, BackendTimeout, MlxToolsError, UsageError
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.process.child import SUPERVISED, kill_group
-from mlx_tools.process.foreign_text import clean
+from mlx_tools.process.child import SUPERVISED, clean, kill_group
 
 LOGS_KEPT: Final = 10
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')

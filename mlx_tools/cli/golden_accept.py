@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_tools.cli.golden_text import differences, show
+from mlx_tools.cli.golden_check import differences, show
 from mlx_tools.cli.output import complain, note, print_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import (
@@ -81,7 +81,7 @@ def _show(change: _Change, *, as_json: bool) -> None:
 def _agreed(count: int) -> bool:
     """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
     from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.confirm import said_yes
+    from mlx_tools.cli.inputs import said_yes
 
     if not at_terminal():
         raise UsageError(

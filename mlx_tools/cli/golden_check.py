@@ -3,22 +3,110 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import anyio
 
-from mlx_tools.cli import golden_text, options
-from mlx_tools.cli.golden_text import show
-from mlx_tools.cli.output import print_json
+from mlx_tools.app.statistics import Share
+from mlx_tools.app.wiring import RunOptions, found, registry_of
+from mlx_tools.backends.verdicts import StrategyChoice, StyleChoice
+from mlx_tools.cli import golden_check, options
+from mlx_tools.cli.output import complain, print_json, print_text, shown
 from mlx_tools.cli.progress import counting
+from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.golden import find_golden, read_golden
-from mlx_tools.golden.baseline import Baseline
+from mlx_tools.golden import Golden, find_golden, read_golden
+from mlx_tools.golden.baseline import Baseline, Regression
 from mlx_tools.golden.batch import replay_files
+from mlx_tools.golden.difference import ROOMS, Difference
+from mlx_tools.golden.live import check_live
 from mlx_tools.golden.results import GoldenCheck, write_results
+
+_MOST: Final = 5
+"""Differences of one transcript that are shown; the rest is counted."""
+
+Lines = Iterator[tuple[str, str]]
+
+
+def told(check: GoldenCheck) -> Lines:
+    """A check that failed, with its differences; one that passed is a line."""
+    share = check.share
+    cell = f"  {check.cell.label}" if check.mode == "live" else ""
+    count = f"  {share.hits}/{share.total}" if check.mode == "live" else ""
+    if check.passed:
+        yield "green", f"pass  {check.name}{cell}{count}"
+        return
+    yield "red", f"FAIL  {check.name}{cell}{count}"
+    for number, sample in enumerate(check.samples, start=1):
+        if sample.passed:
+            continue
+        if len(check.samples) > 1:
+            yield "dim", f"  sample {number}"
+        if sample.error:
+            yield "", f"  {sample.error}"
+        yield from differences(sample.differences)
+
+
+def differences(found: Sequence[Difference]) -> Lines:
+    """Differences with their diffs, the first few of them."""
+    for difference in found[:_MOST]:
+        where = f" ({difference.where})" if difference.where else ""
+        yield "bold", f"  {difference.room}: {difference.what}{where}"
+        for line in difference.lines():
+            colour = {"-": "red", "+": "green"}.get(line[:1], "")
+            yield colour, f"    {line}"
+    if len(found) > _MOST:
+        yield "dim", f"  and {len(found) - _MOST} more"
+
+
+def sums(checks: Iterable[GoldenCheck]) -> Lines:
+    """How many passed, by cell where there are several, and what the others come from."""
+    every = list(checks)
+    cells = list(dict.fromkeys(check.cell for check in every))
+    for cell in cells if any(check.mode == "live" for check in every) else ():
+        own = [check for check in every if check.cell == cell]
+        hits = sum(check.share.hits for check in own)
+        total = sum(check.share.total for check in own)
+        low, high = Share(hits, total).interval
+        percent = f"{100 * hits / total:.0f} %" if total else "-"
+        yield "", f"{cell.label}: {hits} of {total} runs passed, {percent} ({_span(low, high)})"
+    passed = sum(check.passed for check in every)
+    rooms = Counter(room for check in every for room in check.rooms)
+    errors = sum(any(sample.error for sample in check.samples) for check in every)
+    parts = [f"{room} {rooms[room]}" for room in ROOMS if rooms[room]]
+    parts += [f"unreadable {errors}"] if errors else []
+    tail = f"; failed: {', '.join(parts)}" if parts else ""
+    colour = "green" if passed == len(every) else "red"
+    yield colour, f"{passed} of {len(every)} passed{tail}"
+
+
+def fallen(regressions: Iterable[Regression]) -> Lines:
+    """What passes less often than in the baseline."""
+    for one in regressions:
+        what = one.name or "all transcripts"
+        was, now = (f"{s.hits}/{s.total}" for s in (one.before, one.after))
+        yield "red", f"worse  {what}  {one.cell.label}: {was} before, {now} now (p {one.p:.3g})"
+
+
+def complain_of(found: Sequence[Difference]) -> None:
+    """Differences on standard error."""
+    for _, line in differences(found):
+        print(shown(line), file=sys.stderr)
+
+
+def show(lines: Iterable[tuple[str, str]]) -> None:
+    """Prints lines."""
+    for colour, line in lines:
+        print_text(line, colour=colour)
+
+
+def _span(low: float, high: float) -> str:
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +143,7 @@ def check(paths: Sequence[Path], wanted: CheckOptions, options_given: options.Op
         if wanted.as_json:
             print_json(check.to_json())
         elif wanted.verbose or not check.passed:
-            show(golden_text.told(check))
+            show(golden_check.told(check))
 
     how = _live if wanted.live else _replayed
     return _finish(how(paths, wanted, options_given, tell), wanted, known)
@@ -104,7 +192,7 @@ def _live(
 ) -> list[GoldenCheck]:
     from mlx_tools.app.wiring import RunOptions, refuse_where_off
     from mlx_tools.backends.verdicts import STRATEGIES, STYLES
-    from mlx_tools.cli.golden_live import Matrix, check_all
+    from mlx_tools.cli.golden_check import Matrix, check_all
 
     run = RunOptions(configuration=options.load(options_given))
     refuse_where_off(run)
@@ -154,8 +242,8 @@ def _finish(checks: Sequence[GoldenCheck], wanted: CheckOptions, known: Baseline
         told = [one.to_json() for one in fallen]
         print_json({"checks": len(checks), "passed": passed, "regressions": told})
     else:
-        show(golden_text.fallen(fallen))
-        show(golden_text.sums(checks))
+        show(golden_check.fallen(fallen))
+        show(golden_check.sums(checks))
     return EXIT_STOPPED if failed else EXIT_OK
 
 
@@ -163,3 +251,58 @@ def _temperature(check: GoldenCheck) -> float:
     """At what temperature a check's runs were drawn."""
     header: Any = next((r for s in check.samples for r in s.records), {})
     return float((header.get("sampling") or {}).get("temperature") or 0.0)
+
+
+# --- asks golden transcripts of real models: every model, with every style and strategy ---------
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What transcripts are asked with: every model with every style and strategy. None is what the
+    settings say, for a style what was recorded."""
+
+    models: Sequence[str | None]
+    styles: Sequence[str | None]
+    strategies: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.models) * len(self.styles) * len(self.strategies)
+
+    def of(self, settings: RunSettings) -> Iterator[RunSettings]:
+        """The settings of one model's cells."""
+        for style in self.styles:
+            for strategy in self.strategies:
+                own = settings.strategy if strategy is None else cast(StrategyChoice, strategy)
+                wanted: StyleChoice = "auto" if style is None else cast(StyleChoice, style)
+                yield replace(settings, style=wanted, strategy=own)
+
+
+async def check_all(
+    goldens: Sequence[Golden],
+    run: RunOptions,
+    matrix: Matrix,
+    *,
+    samples: int,
+    run_tools: bool,
+    told: Callable[[GoldenCheck], None],
+) -> list[GoldenCheck]:
+    """Asks all, cell by cell; ``told`` gets each check as it is there. ``run_tools``: tools are run
+    instead of giving what was recorded."""
+    checks: list[GoldenCheck] = []
+    registry = registry_of(run.configuration) if run_tools else None
+    for model in matrix.models:
+        named = run if model is None else replace(run, model=model)
+        async with found(named, lambda line: complain(line, kind="note")) as (chosen, settings):
+            for own in matrix.of(settings):
+                for golden in goldens:
+                    check = await check_live(
+                        golden,
+                        chosen.backend,
+                        settings=own,
+                        samples=samples,
+                        tools="run" if run_tools else "replay",
+                        registry=registry,
+                    )
+                    checks.append(check)
+                    told(check)
+    return checks

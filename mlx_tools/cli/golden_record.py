@@ -22,7 +22,7 @@ from mlx_tools.app.wiring import (
 )
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
 from mlx_tools.backends.models.listing import find_model
-from mlx_tools.cli import golden_text, inputs, options
+from mlx_tools.cli import golden_check, inputs, options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import complain, note, print_json
@@ -101,7 +101,7 @@ def keep(
     try:
         golden = _golden(path, run, kept, wanted)
     except CannotSettle as error:
-        golden_text.complain_of(error.differences)
+        golden_check.complain_of(error.differences)
         raise
     expectations(golden.golden.expect, golden.golden.outcomes)
     write_golden(golden, target)

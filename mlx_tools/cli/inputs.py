@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mlx_tools.cli.columns import columns_of, folded
+from mlx_tools.cli.escape import in_words
+from mlx_tools.cli.keys import forget_typed, read_line
 from mlx_tools.cli.output import note
 from mlx_tools.errors import UsageError
 from mlx_tools.protocol.strict import HOOKS, Unreadable
@@ -115,3 +118,22 @@ def _bounded(stream: BinaryIO, name: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise UsageError(f"{name}: larger than {MAX_BYTES >> 20} MB")
     return data
+
+
+# --- a question that is answered by yes or no, on a line ----------------------------------------
+
+
+def said_yes(question: str) -> bool:
+    """Whether the user at the terminal says yes. Nothing, and the end of the input, is no.
+
+    What was typed before the question is shown answers nothing. Raises KeyboardInterrupt for
+    Ctrl-C.
+    """
+    forget_typed(sys.stdin)
+    columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
+    asked = folded(f"{in_words(question)} [y/N]", columns, "  ")
+    print(asked, end=" ", file=sys.stderr, flush=True)
+    line = read_line(sys.stdin)
+    if line is None:
+        print(file=sys.stderr)  # behind the question
+    return (line or "").strip().casefold() in ("y", "yes")

@@ -197,7 +197,7 @@ def _chosen(
 def _agreed(chosen: Sequence[ListedSession]) -> bool:
     """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
     from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.confirm import said_yes
+    from mlx_tools.cli.inputs import said_yes
 
     if not at_terminal():
         raise UsageError(

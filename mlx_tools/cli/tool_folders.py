@@ -19,8 +19,8 @@ from mlx_tools.app.wiring import at_terminal, shelf_of, tools_of
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import ShownLine, wrapped
 from mlx_tools.cli.columns import columns_of, folded
-from mlx_tools.cli.confirm import said_yes
 from mlx_tools.cli.escape import as_name, exact, in_words
+from mlx_tools.cli.inputs import said_yes
 from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of

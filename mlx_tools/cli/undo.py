@@ -59,7 +59,7 @@ def undo(
 def _agreed(steps: Sequence[UndoStep], due: int) -> bool:
     """Lists the steps, and asks. Raises `UsageError` where nobody can be asked."""
     from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.confirm import said_yes
+    from mlx_tools.cli.inputs import said_yes
 
     for step in steps:
         print(_row(step), file=sys.stderr)

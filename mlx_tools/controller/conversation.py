@@ -18,8 +18,7 @@ from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Outcome, outcome_of
-from mlx_tools.transcript.records import Header
-from mlx_tools.transcript.states import State
+from mlx_tools.transcript.records import Header, State
 
 
 class Conversation:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 
@@ -24,7 +24,6 @@ from mlx_tools.controller.announce import events_of, mended, tool_ended
 from mlx_tools.controller.approvals import Answers, Asking, Changed
 from mlx_tools.controller.approver import Approver
 from mlx_tools.controller.completer import Completer, Emit
-from mlx_tools.controller.gather import at_once
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Session
@@ -56,9 +55,30 @@ from mlx_tools.transcript.records import (
     PendingCall,
     Record,
     ResumedRecord,
+    State,
     StoppedRecord,
 )
-from mlx_tools.transcript.states import State
+
+T = TypeVar("T")
+
+
+async def at_once(work: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
+    """Does the work for all items at once. The first exception ends the others and is raised."""
+    failures: list[Exception] = []
+
+    async def guarded(item: T) -> None:
+        try:
+            await work(item)
+        except Exception as error:
+            failures.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for item in items:
+            group.start_soon(guarded, item)
+    if failures:
+        raise failures[0]
+
 
 _SUMMARISING: Final = "its output is long: the model summarises it"
 

@@ -29,6 +29,7 @@ from mlx_tools.protocol import (
 )
 from mlx_tools.transcript.history import Consents, History, Past, nobody
 from mlx_tools.transcript.records import (
+    TRANSITIONS,
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -43,10 +44,10 @@ from mlx_tools.transcript.records import (
     PauseRecord,
     Record,
     ResumedRecord,
+    State,
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.transcript.states import TRANSITIONS, State
 
 _DAMAGE: Final = (
     MlxToolsError,

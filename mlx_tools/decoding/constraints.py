@@ -37,7 +37,7 @@ def grammar_for(
     max_calls: int = 1,
     prefix: str = "",
 ) -> Grammar:
-    """The grammar of a turn in both dialects: see `mlx_tools.tools.grammar.turn_grammar`.
+    """The grammar of a turn in both dialects: see `mlx_tools.protocol.grammar.turn_grammar`.
 
     Raises:
         UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.

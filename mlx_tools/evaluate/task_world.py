@@ -82,8 +82,7 @@ class World:
         from mlx_tools.store.roots import Root, RootName
         from mlx_tools.toolbox.calculator import calculator
         from mlx_tools.toolbox.clock import clock
-        from mlx_tools.toolbox.create_file import create_file
-        from mlx_tools.toolbox.file_access import file_access
+        from mlx_tools.toolbox.file_access import create_file, file_access
         from mlx_tools.toolbox.format_xml import format_xml
         from mlx_tools.toolbox.knowledge import Knowledge
         from mlx_tools.toolbox.notes import Notes

@@ -12,9 +12,9 @@ from typing import Final
 
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.golden.file import Golden, read_golden
+from mlx_tools.golden.recorded import run_tools
 from mlx_tools.golden.replaying import replay
 from mlx_tools.golden.results import GoldenCheck, Sample
-from mlx_tools.golden.run_tools import run_tools
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store.transcript import to_json
 from mlx_tools.tools import Registry

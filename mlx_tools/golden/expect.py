@@ -15,9 +15,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.match import Matcher
+from mlx_tools.transcript.outcome import outcome_of
+from mlx_tools.transcript.records import Header, Record, UserRecord
 
 _KEYS: Final = frozenset(("status", "calls", "any_order", "more", "answer", "reason"))
 _STATUSES: Final = ("answered", "paused", "stopped")
@@ -43,7 +45,7 @@ class ExpectedCall:
 
 class Expectation:
     """What is wanted of one question. ``recorded`` is the outcome that it had when it was recorded
-    (`mlx_tools.golden.outcomes`). Raises `UsageError` for what is no expectation."""
+    (`mlx_tools.golden.expect`). Raises `UsageError` for what is no expectation."""
 
     def __init__(self, wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
         if not isinstance(wanted, Mapping) or (unknown := sorted(set(wanted) - _KEYS)):
@@ -129,3 +131,35 @@ def _matched(calls: Sequence[ExpectedCall], made: Sequence[tuple[str, Mapping[st
 
 def _line(call: Mapping[str, Any]) -> str:
     return json.dumps(call, ensure_ascii=False, sort_keys=True)
+
+
+# --- what the questions of a transcript came to, without what changes from run to run -----------
+
+_KEPT: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
+_OF_CALLS: Final = (
+    *("id", "name", "arguments", "status", "repairs"),
+    *("output_size_chars", "error_code", "error_preview"),
+)
+UNFINISHED: Final = "unfinished"
+"""The status of a question that has not come to rest."""
+
+
+def outcomes_of(header: Header, records: Sequence[Record]) -> tuple[Mapping[str, Any], ...]:
+    """An object a question, in their order."""
+    starts = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
+    ends = [*starts[1:], len(records)]
+    return tuple(
+        _outcome(header, records[start:end]) for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
+    try:
+        whole = outcome_of((header, *run)).to_json()
+    except TranscriptError:
+        return {"status": UNFINISHED}
+    calls = [{key: call[key] for key in _OF_CALLS} for call in whole["calls"]]
+    waiting = [{key: call[key] for key in ("call_id", "name")} for call in whole["pending"]]
+    own = {key: whole[key] for key in _KEPT if whole[key] not in (None, [], {})}
+    own |= {"mends": whole["mends"]} if whole["mends"] else {}
+    return own | {"calls": calls} | ({"pending": waiting} if waiting else {})

@@ -16,9 +16,8 @@ from mlx_tools.controller.controller import Controller
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.expect import Expectation, expectations
+from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.outcomes import outcomes_of
 from mlx_tools.golden.recorded import Given
 from mlx_tools.golden.results import Column, GoldenCheck, Sample
 from mlx_tools.golden.session_start import recorded_specs

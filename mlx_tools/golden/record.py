@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from mlx_tools.backends.models.files import ModelFiles
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden.difference import Difference
+from mlx_tools.golden.expect import UNFINISHED, outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.outcomes import UNFINISHED, outcomes_of
 from mlx_tools.golden.placeholders import named
 from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.golden.session_start import effects_of, specs_today, template_of

@@ -19,8 +19,8 @@ from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.golden.beginning import beginning
 from mlx_tools.golden.comparing import Comparing
 from mlx_tools.golden.difference import Difference, Room
+from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.outcomes import outcomes_of
 from mlx_tools.golden.placeholders import NamedSecrets
 from mlx_tools.golden.recorded import Given, given_by, observed
 from mlx_tools.golden.session_start import recorded_specs, specs_today
@@ -45,10 +45,10 @@ from mlx_tools.transcript.records import (
     PauseRecord,
     Record,
     ResumedRecord,
+    State,
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.transcript.states import State
 
 if TYPE_CHECKING:
     from mlx_tools.decoding import HeldTurn
@@ -269,7 +269,7 @@ class _Replayer:
         """The turn of a completion that was mended: the model's draws are served as they were
         recorded, and what each goes on from, and what is put in place of what does not fit, is
         compared."""
-        from mlx_tools.golden.mends import redrawn
+        from mlx_tools.golden.recorded import redrawn
 
         mends, self._mends = self._mends, []
         if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise

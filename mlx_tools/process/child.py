@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,3 +58,20 @@ def kill_group(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+
+
+# --- words that come from outside: a server's, a program's --------------------------------------
+
+_UNSHOWN = re.compile("[\U000e0000-\U000e01ef]")
+"""Tags and selectors."""
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """Foreign text on one line, fit to be shown: no control or invisible characters, cut short."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """Foreign text without the letters that nothing shows, and that a model reads."""
+    return _UNSHOWN.sub("", text)

@@ -8,7 +8,7 @@ from typing import Final
 from mlx_tools.protocol import lexis
 from mlx_tools.protocol.bodies import Run
 from mlx_tools.protocol.candidate import may_mutate
-from mlx_tools.protocol.compact import compact
+from mlx_tools.protocol.canonical import compact
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.draft import Wrapping, writable
 from mlx_tools.protocol.objects import ObjectSteps

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.protocol.compact import compact
+from mlx_tools.protocol.canonical import compact
 from mlx_tools.protocol.lexis import ANSWER_END
 
 _MOST: Final = 900

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlx_tools.messages import ToolObservation
-from mlx_tools.protocol.compact import compact
+from mlx_tools.protocol.canonical import compact
 from mlx_tools.protocol.lexis import (
     ANSWER_END,
     ANSWER_TAG,

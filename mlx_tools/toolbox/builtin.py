@@ -17,7 +17,7 @@ from mlx_tools.tools.tool_search import tool_search
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.web.web_options import WebOptions
+    from mlx_tools.toolbox.web.fetch import WebOptions
 
 _NO_WALK: Final = "this system cannot open files safely (openat)"
 _NO_ROOTS: Final = "no folder was named that it may see (--root DIR)"
@@ -84,8 +84,7 @@ def _root(root: str | os.PathLike[str] | RootName) -> RootName:
 
 
 def _add_files(registry: Registry, roots: list[Root]) -> None:
-    from mlx_tools.toolbox.create_file import create_file
-    from mlx_tools.toolbox.file_access import file_access
+    from mlx_tools.toolbox.file_access import create_file, file_access
 
     off = None if roots else _NO_ROOTS if supported() else _NO_WALK
     registry.provide(file_access(roots), off)
@@ -113,8 +112,8 @@ def _add_notes(registry: Registry, folder: Path | None) -> None:
 
 def _add_web(registry: Registry, given: WebOptions | None) -> None:
     from mlx_tools.toolbox.fetch_url import fetch_url
+    from mlx_tools.toolbox.web.fetch import WebOptions
     from mlx_tools.toolbox.web.search_engines import missing
-    from mlx_tools.toolbox.web.web_options import WebOptions
     from mlx_tools.toolbox.web_search import web_search
 
     options = given or WebOptions()

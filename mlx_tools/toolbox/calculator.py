@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlx_tools.toolbox.arithmetic import evaluate
-from mlx_tools.toolbox.decimals import write
-from mlx_tools.toolbox.numbers import CalculationError
+from mlx_tools.toolbox.numbers import CalculationError, write
 from mlx_tools.tools.tool import Tool, ToolError
 from mlx_tools.tools.tool_words import words_of
 

@@ -138,3 +138,23 @@ def _shown(entry: os.DirEntry[str]) -> str:
         return name + "/" if entry.is_dir(follow_symlinks=False) else name
     except OSError:
         return name
+
+
+# --- ``create_file``: makes a new text file below a root, after approval ------------------------
+
+EFFECTS: Final[Effects] = frozenset(("write",))
+
+
+def create_file(roots: Sequence[Root]) -> Tool:
+    """The tool for these roots. A relative path is made in the first root that has its folder, one
+    that is writable before one that is not."""
+    words = words_of("create_file")
+    changes = Changes(roots, words.notices)
+
+    def run(arguments: Mapping[str, Any]) -> str:
+        return changes.create(arguments["path"], arguments.get("content"))
+
+    def preview(arguments: Mapping[str, Any]) -> Preview:
+        return changes.preview_create(arguments["path"], arguments.get("content"))
+
+    return Tool(words.spec(EFFECTS, needs_approval=True), run, preview=preview)

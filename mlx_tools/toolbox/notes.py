@@ -25,8 +25,7 @@ from mlx_tools.store.places import place_of, status_of
 from mlx_tools.store.private_names import folded
 from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
 from mlx_tools.toolbox.file_changes import told_of_change
-from mlx_tools.toolbox.note_names import ENDING, has_a_title, note_stem
-from mlx_tools.toolbox.note_text import Note, head_of, note_of
+from mlx_tools.toolbox.note_text import ENDING, Note, has_a_title, head_of, note_of, note_stem
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line, up_to
 from mlx_tools.tools.tool import ToolError
 

@@ -11,10 +11,9 @@ from typing import Any, Final
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.store.roots import Refused, Root
-from mlx_tools.toolbox.command.plan import Missing, Plan, plan
+from mlx_tools.toolbox.command.plan import Missing, Plan, plan, trusted_folders
 from mlx_tools.toolbox.command.private import repository_state
 from mlx_tools.toolbox.command.program_rules import rules
-from mlx_tools.toolbox.command.programs import trusted_folders
 from mlx_tools.toolbox.command.run import MAX_OUTPUT_BYTES, Ran, run
 from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox, sandbox
 from mlx_tools.toolbox.command.sandbox_view import SandboxView

@@ -14,13 +14,61 @@ from mlx_tools.policy.patterns import PLUGIN
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema.resolve import check_parameters
 from mlx_tools.tools.declaration import check_declared
-from mlx_tools.tools.descriptions import described, row, row_of_offer
 from mlx_tools.tools.entry_points import Offer, installed, is_tool, of_plugin, offered
 from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee
 
 if TYPE_CHECKING:
     from mlx_tools.tools.folder.collection import Shelf
+
+
+from mlx_tools.policy import asks, permitted
+
+
+def described(spec: ToolSpec) -> dict[str, Any]:
+    """All that a tool declares."""
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": spec.parameters,
+        "effects": sorted(spec.possible_effects),
+        "plugin": spec.plugin,
+        "timeout": spec.timeout,
+        "retry": spec.retry,
+        "needs_approval": spec.needs_approval,
+        "private": spec.private,
+        "cache": spec.cache,
+    }
+
+
+def row(spec: ToolSpec, off: str | None, policy: Policy) -> dict[str, Any]:
+    """A tool in a list. ``off`` is why it is disabled, None where it is not."""
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "effects": sorted(spec.possible_effects),
+        "plugin": spec.plugin,
+        "enabled": off is None,
+        "disabled_reason": off,
+        "permitted": off is None and permitted(policy, spec),
+        "needs_approval": asks(policy, spec),
+    }
+
+
+def row_of_offer(key: str, why: str) -> dict[str, Any]:
+    """What stands in the list for an offer, ``plugin:PACKAGE/NAME``, that came to no tool."""
+    plugin, _, name = key.removeprefix(PLUGIN).partition("/")
+    return {
+        "name": name,
+        "description": "",
+        "effects": [],
+        "plugin": plugin,
+        "enabled": False,
+        "disabled_reason": why,
+        "permitted": False,
+        "needs_approval": False,
+    }
+
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"

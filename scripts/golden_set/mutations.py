@@ -220,7 +220,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/create-file-effects",
-        "mlx_tools/toolbox/create_file.py",
+        "mlx_tools/toolbox/file_access.py",
         'EFFECTS: Final[Effects] = frozenset(("write",))',
         'EFFECTS: Final[Effects] = frozenset(("read", "write"))',
         knows("create_file"),
@@ -248,7 +248,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/number-format",
-        "mlx_tools/toolbox/decimals.py",
+        "mlx_tools/toolbox/numbers.py",
         "places = max(DIGITS - digits, 4)",
         "places = max(DIGITS - digits, 4) - 1",
         lambda facts: any("2 ** 0.5" in str(call.arguments) for call in facts.calls),

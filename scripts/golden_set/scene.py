@@ -180,7 +180,7 @@ def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
 def shown_in(session: Golden) -> Iterator[str]:
     """The features that a run's records show of themselves: style, chat format, strategies,
     repairs, error codes, how its questions ended."""
-    from mlx_tools.golden.outcomes import outcomes_of
+    from mlx_tools.golden.expect import outcomes_of
 
     header = session.header
     yield from (header.style, f"format-{header.chat_format['name']}")

@@ -9,7 +9,7 @@ import pytest
 from mlx_tools.app.config import ConfigErrors, Configuration, load
 from mlx_tools.app.wiring import registry_of
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.web.web_options import WebOptions
+from mlx_tools.toolbox.web.fetch import WebOptions
 
 USER = """
 [web]

@@ -42,10 +42,10 @@ from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
     Record,
+    State,
     StoppedRecord,
     UserRecord,
 )
-from mlx_tools.transcript.states import State
 from tests.core.sessions import answer, call, in_state
 from tests.core.test_shortlist import DEEDS, THINGS
 from tests.core.test_shortlist import made as tool_for

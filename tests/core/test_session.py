@@ -18,6 +18,7 @@ from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import read
 from mlx_tools.transcript.records import (
+    TRANSITIONS,
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -36,11 +37,11 @@ from mlx_tools.transcript.records import (
     Record,
     RepairRecord,
     ResumedRecord,
+    State,
     StoppedRecord,
     SummaryRecord,
     UserRecord,
 )
-from mlx_tools.transcript.states import TRANSITIONS, State
 from tests.core.sessions import (
     answer,
     call,

@@ -15,8 +15,7 @@ from mlx_tools.toolbox.kb import Added, KnowledgeBase
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.knowledge_base import MAX_LIMIT
 from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm
-from mlx_tools.toolbox.kb.search import MAX_NAME_CHARS, search
-from mlx_tools.toolbox.kb.snippet import snippet
+from mlx_tools.toolbox.kb.search import MAX_NAME_CHARS, search, snippet
 from tests.kb.shelf import paths, written
 
 

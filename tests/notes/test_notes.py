@@ -20,8 +20,7 @@ from mlx_tools import builtin_tools
 from mlx_tools.controller.direct import DirectCall, call_tool
 from mlx_tools.policy import Policy
 from mlx_tools.store.private_names import folded
-from mlx_tools.toolbox.note_names import has_a_title, note_stem
-from mlx_tools.toolbox.note_text import note_of
+from mlx_tools.toolbox.note_text import has_a_title, note_of, note_stem
 from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of
 from mlx_tools.toolbox.notes_create import notes_create
 from mlx_tools.toolbox.notes_search import ranked

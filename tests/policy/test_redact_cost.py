@@ -13,7 +13,6 @@ import pytest
 from mlx_tools.policy import (
     encoded,
     redact,
-    redact_paths,
     secret_context,
     secret_names,
     secret_scan,
@@ -21,7 +20,7 @@ from mlx_tools.policy import (
 )
 from mlx_tools.policy.secret_kinds import TOKEN_KINDS
 
-MODULES = (encoded, redact, redact_paths, secret_context, secret_names, secret_scan, secret_shape)
+MODULES = (encoded, redact, secret_context, secret_names, secret_scan, secret_shape)
 REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 
 

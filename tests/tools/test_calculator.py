@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.arithmetic import MAX_CHARS, evaluate
-from mlx_tools.toolbox.decimals import write
-from mlx_tools.toolbox.numbers import CalculationError
+from mlx_tools.toolbox.numbers import CalculationError, write
 from mlx_tools.tools import execute
 
 

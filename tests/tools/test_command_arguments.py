@@ -14,9 +14,8 @@ from mlx_tools.errors import ConfigError
 from mlx_tools.store.roots import Refused, Root, RootName
 from mlx_tools.toolbox.command.arguments import MAX_ARGUMENTS, MAX_BYTES, check
 from mlx_tools.toolbox.command.globbing import MAX_MATCHES, expand
-from mlx_tools.toolbox.command.plan import Missing, plan
+from mlx_tools.toolbox.command.plan import Missing, plan, trusted_folders
 from mlx_tools.toolbox.command.program_rules import parse, rules
-from mlx_tools.toolbox.command.programs import trusted_folders
 from scripts.commands_table import STRETCH
 
 RULES = rules()

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.command.plan import plan
+from mlx_tools.toolbox.command.plan import plan, trusted_folders
 from mlx_tools.toolbox.command.private import hidden, repository_state
 from mlx_tools.toolbox.command.program_rules import rules
-from mlx_tools.toolbox.command.programs import trusted_folders
 from mlx_tools.toolbox.command.run import run
 from mlx_tools.toolbox.command.sandbox import sandbox
 from mlx_tools.toolbox.command.sandbox_view import SandboxView

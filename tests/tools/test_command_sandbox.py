@@ -14,8 +14,8 @@ import pytest
 
 from mlx_tools.store.roots import Refused, Root, RootName
 from mlx_tools.toolbox.command import bwrap, private, seatbelt
+from mlx_tools.toolbox.command.plan import program, trusted_folders
 from mlx_tools.toolbox.command.private import Hidden, hidden
-from mlx_tools.toolbox.command.programs import program, trusted_folders
 from mlx_tools.toolbox.command.sandbox import (
     Confined,
     NoSandbox,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.xml_lines import MAX_CHARS, MAX_DEPTH, pretty
+from mlx_tools.toolbox.format_xml import MAX_CHARS, MAX_DEPTH, pretty
 from mlx_tools.tools import ToolResult, execute
 
 

@@ -290,7 +290,7 @@ def test_metadata_that_cannot_be_read_costs_no_other_tool() -> None:
 
 INSTALLED = """
 import json
-from mlx_tools.tools import Registry
+from mlx_tools import builtin_tools
 
 registry = builtin_tools().with_entry_points()
 plugins = {name: spec.plugin for name, spec in registry.specs().items()}

@@ -712,7 +712,7 @@ def test_a_function_that_tells_effects_cannot_change_the_call() -> None:
 def test_declaring_a_tool_loads_no_pydantic() -> None:
     code = (
         "import sys\n"
-        "from mlx_tools.tools import tool, Registry\n"
+        "from mlx_tools import builtin_tools, tool\n"
         "@tool\n"
         "def area(width: float) -> float:\n"
         "    '''Area.'''\n"

@@ -226,7 +226,7 @@ WITHOUT = """
 import sys
 
 sys.modules["ddgs"] = None
-from mlx_tools import Policy, Registry
+from mlx_tools import Policy, builtin_tools
 
 registry = builtin_tools()
 assert "pip install 'mlx-tools[web]'" in registry.disabled["web_search"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mlx_tools.toolbox.command import bwrap, seatbelt
-from mlx_tools.toolbox.command.programs import program, trusted_folders
+from mlx_tools.toolbox.command.plan import program, trusted_folders
 from mlx_tools.toolbox.command.sandbox_view import SandboxView
 
 PROBE_SECONDS: Final = 10.0

@@ -15,8 +15,7 @@ from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.toolbox.kb.adding import BATCH_FILES, Added, Adding, OnProgress
 from mlx_tools.toolbox.kb.database import Database, FileRow
 from mlx_tools.toolbox.kb.problems import translated
-from mlx_tools.toolbox.kb.search import Hit, search
-from mlx_tools.toolbox.kb.snippet import SNIPPET_CHARS
+from mlx_tools.toolbox.kb.search import SNIPPET_CHARS, Hit, search
 from mlx_tools.toolbox.kb.walk import WalkStart
 
 DEFAULT_CORPUS: Final = "default"
