@@ -49,6 +49,19 @@ ErrorCode = Literal[
 ]
 """What may stand in an observation's ``error.code``, in records, and in the command line's JSON."""
 
+StopReason = Literal[
+    "total_timeout",
+    "completion_timeout",
+    "backend_error",
+    "internal_error",
+    "interrupted",
+    "context_full",
+    "format_errors",
+    "iteration_limit",
+    "repeated_call",
+]
+"""Why a run ended without an answer: in records, outcomes, events and the command line's JSON."""
+
 EXIT_OK: Final = 0
 EXIT_STOPPED: Final = 1
 EXIT_USAGE: Final = 2

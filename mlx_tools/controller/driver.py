@@ -33,6 +33,7 @@ from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
     ErrorCode,
+    StopReason,
     StorageError,
     TranscriptError,
     UsageError,
@@ -300,7 +301,7 @@ class Driver:
         self.files.transcript.append(record)
         self.session.fold(record)
 
-    def _stop(self, reason: str, message: str) -> None:
+    def _stop(self, reason: StopReason, message: str) -> None:
         self._append(
             StoppedRecord(
                 reason=reason,

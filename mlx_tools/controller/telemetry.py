@@ -115,7 +115,7 @@ class _Spans:
     def end(self, failed: BaseException | None) -> None:
         """Closes what is still open, and the run."""
         last = self._records[-1]
-        code = last.reason if isinstance(last, StoppedRecord) else None
+        code: str | None = last.reason if isinstance(last, StoppedRecord) else None
         if code is None and failed is not None:
             code = type(failed).__name__
         for span in (self._completion, *self._calls.values()):

@@ -174,7 +174,7 @@ class Stopped(Outcome):
     """The run ended without an answer: ``reason`` is a word, ``message`` says it to a person."""
 
     status: ClassVar[str] = "stopped"
-    reason: str
+    reason: errors.StopReason
     message: str = ""
     waiting_for: str = ""
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal
 
-from mlx_tools.errors import ErrorCode
+from mlx_tools.errors import ErrorCode, StopReason
 from mlx_tools.messages import (
     Compaction,
     ErrorInfo,
@@ -463,7 +463,7 @@ class StoppedRecord:
     """
 
     type: ClassVar[str] = "stopped"
-    reason: str
+    reason: StopReason
     message: str = ""
     waiting_for: Literal["", "backend", "tool"] = ""
     partial: str = ""

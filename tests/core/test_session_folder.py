@@ -292,7 +292,12 @@ def test_an_ended_session_is_removed_with_all_it_holds(tmp_path: Path) -> None:
     [
         (header(), ASKED),
         (header(), ASKED, PauseRecord(calls=(), digests=(), expires_at="")),
-        (header(), ASKED, ExecutionRecord(call="c1", mutates=True), StoppedRecord(reason="x")),
+        (
+            header(),
+            ASKED,
+            ExecutionRecord(call="c1", mutates=True),
+            StoppedRecord(reason="interrupted"),
+        ),
     ],
 )
 def test_what_has_not_ended_is_removed_only_where_that_is_said(
