@@ -44,7 +44,7 @@ class Written:
         """The record of what came of ``due``; ``asked`` is the prompt before it."""
         reading = self.reading
         kept = len(asked) if due.prompt.startswith(asked) else 0
-        unfilled = reading.error is not None and reading.error.code == "unfilled"
+        code = None if reading.error is None else reading.error.code
         return CompletionRecord(
             turn=due.turn,
             prefix=self.prefix,
@@ -63,7 +63,7 @@ class Written:
             requests=self.requests,
             pieces=self.pieces,
             at=at,
-            error=reading.error if unfilled else None,
+            error=reading.error if code in ("unfilled", "unknown_tool") else None,
             prompt=due.prompt[kept:],
             kept=kept,
         )

@@ -33,6 +33,7 @@ from mlx_tools.protocol import (
     opening,
     read,
     resolve,
+    unknown_tool,
     with_mended,
 )
 from mlx_tools.schema.compilable import compilable
@@ -76,6 +77,7 @@ _BARE_BEGUN: Final = re.compile(
     r'[ \t\r\n]*+(?:\{[ \t\r\n]*+(?:"(?:n(?:a(?:m(?:e(?:"[ \t\r\n]*+)?)?)?)?)?)?)?'
 )
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
+_NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 
 
@@ -235,8 +237,8 @@ class HeldTurn:
             if (self._at_start or reason == "tool_calls") and not self._was_cut_out:
                 return self._begin_cut_out("call" if reason == "tool_calls" else "")
         held = self._object
-        if reason != "stop" or held is None or self._closers_are_missing(held):
-            return self._finish(reason)
+        if reason != "stop" or held is None or (held.closable and self._read_well(self.text)):
+            return self._finish(reason)  # or nothing is missing but closers, which reading adds
         if self._ended_inside:
             return self._give_up()
         self._ended_inside = True
@@ -429,7 +431,12 @@ class HeldTurn:
         if kind == "name":
             is_data = self._dialect is not None and self._dialect is self._bare
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
-            if self._renamed or is_data:  # the model's word: validation tells it there is no such
+            name = _NAME.match(self._whole, boundary)
+            if self._renamed and not is_data and not self._messages and name is not None:
+                deltas = self._finish(None)  # it is the model's word, and nothing can follow it
+                self.reading = Reading(error=unknown_tool(name[1], self._tools))
+                return deltas
+            if self._renamed or is_data:  # validation tells the model that there is no such
                 self._object, self._free = None, True
                 return self._go_on()
             self._renamed = True
@@ -626,17 +633,13 @@ class HeldTurn:
 
     def _is_read(self, end: int) -> bool:
         """Whether the rules read the turn up to there, and its calls are valid."""
-        reading = read(self._whole[self._prefix : end], "stop", self._rules)
-        if reading.error is not None or reading.bare_text or not reading.messages:
-            return False
-        return all(call.error is None for call in judge(reading, self._tools))
+        reading = self._read_well(self._whole[self._prefix : end])
+        return reading is not None and not any(call.error for call in judge(reading, self._tools))
 
-    def _closers_are_missing(self, held: HeldObject) -> bool:
-        """Whether the text needs nothing but closers that reading may add (rule 7)."""
-        if not held.closable:
-            return False
-        reading = read(self.text, "stop", self._rules)
-        return bool(reading.messages) and reading.error is None and not reading.bare_text
+    def _read_well(self, text: str) -> Reading | None:
+        reading = read(text, "stop", self._rules)
+        faulty = reading.error is not None or reading.bare_text or not reading.messages
+        return None if faulty else reading
 
     def _finish(self, reason: FinishReason | None) -> list[Delta]:
         deltas = self._reader.feed(self._whole[self._fed :])

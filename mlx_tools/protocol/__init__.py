@@ -37,7 +37,13 @@ from mlx_tools.protocol.styles import (
     write_call,
     write_observation,
 )
-from mlx_tools.protocol.validate import JudgedCall, judge, resolve, validate_arguments
+from mlx_tools.protocol.validate import (
+    JudgedCall,
+    judge,
+    resolve,
+    unknown_tool,
+    validate_arguments,
+)
 from mlx_tools.schema.coerce import COERCIONS
 from mlx_tools.schema.validator import check_parameters, fits_within
 
@@ -68,6 +74,7 @@ __all__ = [
     "opening",
     "read",
     "resolve",
+    "unknown_tool",
     "validate_arguments",
     "with_mended",
     "write_answer",

@@ -69,7 +69,7 @@ def _judged(
     spec, repairs = resolve(call.name, tools, aliases)
     if spec is None:
         named = replace(call, name=own_name(call.name, aliases))
-        return JudgedCall(call=named, error=_unknown(call.name, tools))
+        return JudgedCall(call=named, error=unknown_tool(call.name, tools))
     written = call
     arguments, coercions, error = validate_arguments(spec, call.arguments)
     repairs = (*call.repairs, *repairs, *coercions)
@@ -130,7 +130,8 @@ def resolve(
     return (tools[meant.pop()], ("tool_name",)) if len(meant) == 1 else (None, ())
 
 
-def _unknown(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
+def unknown_tool(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
+    """The error of a call whose name no tool has, with the closest one there is."""
     from difflib import get_close_matches
 
     text = f"{name[:_SHOWN_NAME]!a} is no tool"

@@ -140,9 +140,10 @@ class CompletionRecord:
     is what of both goes on in the prompt. ``mended`` numbers the messages, from 0, that needed a
     mend of more than what stands around their arguments. ``requests`` is how often the backend was
     asked, ``pieces`` in how many pieces text came: with a stock server as many as tokens. ``usage``
-    adds up all requests. ``error`` is why a turn could not be filled. ``at`` is the wall clock when
-    it was read (ISO 8601, UTC): what the rates of calls go by. ``context``
-    is how many tokens the prompt was counted to have, None where the context's size is unknown.
+    adds up all requests. ``error`` is why a turn ended before its message did: it could not be
+    filled, or it names no tool. ``at`` is the wall clock when it was read (ISO 8601, UTC): what the
+    rates of calls go by. ``context`` is how many tokens the prompt was counted to have, None where
+    the context's size is unknown.
     """
 
     type: ClassVar[str] = "completion"
