@@ -1,7 +1,7 @@
 """Changes the code and its words, one small thing at a time, and says which transcripts notice.
 
     python scripts/mutate_golden.py               # all mutations; a table on standard output
-    python scripts/mutate_golden.py --write       # the same, written to scripts/golden_set/mutations.md
+    python scripts/mutate_golden.py --write       # the same, to scripts/golden_set/mutations.md
     python scripts/mutate_golden.py NAME...       # those whose names begin with one of these
 
 Every mutation is made in a copy of mlx_tools/, prompts/ and config/, never in the checkout. The
