@@ -1,7 +1,7 @@
 """Changes the code and its words, one small thing at a time, and says which transcripts notice.
 
     python scripts/mutate_golden.py               # all mutations; a table on standard output
-    python scripts/mutate_golden.py --write       # the same, written to docs/golden-mutations.md
+    python scripts/mutate_golden.py --write       # the same, to scripts/golden_set/mutations.md
     python scripts/mutate_golden.py NAME...       # those whose names begin with one of these
 
 Every mutation is made in a copy of mlx_tools/, prompts/ and config/, never in the checkout. The
@@ -34,7 +34,7 @@ from scripts.golden_set.mutating import Facts, Mutation  # noqa: E402
 from scripts.golden_set.mutations import mutations  # noqa: E402
 
 FOLDER: Final = ROOT / "golden_transcripts"
-PAGE: Final = ROOT / "docs" / "golden-mutations.md"
+PAGE: Final = ROOT / "scripts" / "golden_set" / "mutations.md"
 COPIED: Final = ("mlx_tools", "prompts", "config")
 
 WORKER: Final = """
@@ -195,7 +195,7 @@ class Mutants:
 
 
 def page(found: Sequence[Found], transcripts: int) -> str:
-    """The table, as docs/golden-mutations.md holds it."""
+    """The table, as scripts/golden_set/mutations.md holds it."""
     sound = sum(one.sound for one in found)
     lines = [
         "# What the golden transcripts notice",

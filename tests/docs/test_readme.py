@@ -317,7 +317,7 @@ def test_the_tour_does_what_it_shows_where_no_model_is(
 
 def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
     (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
-    done = "\n".join(b.body for b in tour.blocks if not {"file", "not run"} & set(b.notes))
+    done = "\n".join(b.body for b in tour.blocks if "not run" not in b.notes)
     for way in (
         "@tool(",
         "$ pip install ./",

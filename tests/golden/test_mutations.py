@@ -55,6 +55,6 @@ def test_the_page_tells_of_every_mutation() -> None:
         sys.path.remove(str(ROOT))
     names = [mutation.name for mutation in mutations()]
     assert len(set(names)) == len(names)
-    page = (ROOT / "docs" / "golden-mutations.md").read_text(encoding="utf-8")
+    page = (ROOT / "scripts" / "golden_set" / "mutations.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
     assert rows[1:] == [f"| {name}" for name in names]
