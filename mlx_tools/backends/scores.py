@@ -213,7 +213,7 @@ def alphabet() -> Mapping[str, int]:
     return table
 
 
-# --- a completion with the likelihoods of its tokens, from a server that may know either --------
+# --- a completion with its likelihoods ----------------------------------------------------------
 
 
 class Scored:

@@ -253,7 +253,7 @@ def _temperature(check: GoldenCheck) -> float:
     return float((header.get("sampling") or {}).get("temperature") or 0.0)
 
 
-# --- asks golden transcripts of real models: every model, with every style and strategy ---------
+# --- on real models -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

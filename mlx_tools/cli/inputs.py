@@ -120,7 +120,7 @@ def _bounded(stream: BinaryIO, name: str) -> bytes:
     return data
 
 
-# --- a question that is answered by yes or no, on a line ----------------------------------------
+# --- yes or no ----------------------------------------------------------------------------------
 
 
 def said_yes(question: str) -> bool:

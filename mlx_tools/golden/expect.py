@@ -133,7 +133,7 @@ def _line(call: Mapping[str, Any]) -> str:
     return json.dumps(call, ensure_ascii=False, sort_keys=True)
 
 
-# --- what the questions of a transcript came to, without what changes from run to run -----------
+# --- what the questions came to -----------------------------------------------------------------
 
 _KEPT: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
 _OF_CALLS: Final = (

@@ -1,4 +1,4 @@
-"""What a call was recorded to give, and the observation that is made of it today."""
+"""What a recorded run did, done again: its calls, its mended turns, its tools that only read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def observed(session: Session, record: ObservationRecord, given: Given) -> Obser
     return replace(record, content=shown.content, error=shown.error, artifact=shown.artifact)
 
 
-# --- a mended turn drawn once more from its records, with no model ------------------------------
+# --- a mended turn, drawn once more -------------------------------------------------------------
 
 
 def redrawn(
@@ -127,7 +127,7 @@ def _score(turn: HeldTurn, mend: MendRecord) -> None:
     turn.scored(likely, mend.scored)
 
 
-# --- what the tools of a recorded run give today: those that only read, and always give the -----
+# --- what the tools give today ------------------------------------------------------------------
 
 READING = frozenset(("read",))
 

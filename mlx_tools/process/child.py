@@ -1,4 +1,4 @@
-"""Programs that this one runs, and that end when it does, however it ends."""
+"""Programs that this one runs, and that end when it does, however it ends; and their words."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kill_group(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-# --- words that come from outside: a server's, a program's --------------------------------------
+# --- words from outside -------------------------------------------------------------------------
 
 _UNSHOWN = re.compile("[\U000e0000-\U000e01ef]")
 """Tags and selectors."""

@@ -1,4 +1,4 @@
-"""``file_access``: reads, lists, writes and deletes below the roots that were named."""
+"""``file_access`` and ``create_file``: reading, listing, writing and deleting below named roots."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _shown(entry: os.DirEntry[str]) -> str:
         return name
 
 
-# --- ``create_file``: makes a new text file below a root, after approval ------------------------
+# --- ``create_file`` ----------------------------------------------------------------------------
 
 EFFECTS: Final[Effects] = frozenset(("write",))
 

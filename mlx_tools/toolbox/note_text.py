@@ -1,4 +1,4 @@
-"""What is in a note's file: a head that says where it came from, a title, and the text.
+"""A note as a file: its name, a head that says where it came from, a title, and the text.
 
 The head is YAML between two lines ``---``, as editors of notes know it. Ours says when the note was
 written and in which session; what other programs or people put there is part of the text.
@@ -90,7 +90,7 @@ def _heading(body: str) -> str:
     return ""
 
 
-# --- the name of a note's file, made of its title: readable, safe in any file system, never -----
+# --- the name of its file -----------------------------------------------------------------------
 
 ENDING: Final = ".md"
 

@@ -149,7 +149,7 @@ def shortest(value: Number) -> Fraction:
     return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
 
 
-# --- how the calculator writes a number: short, and exact where it is whole or a short decimal ---
+# --- how a number is written --------------------------------------------------------------------
 
 DIGITS: Final = 10
 """Significant digits of a number that cannot be written exactly."""

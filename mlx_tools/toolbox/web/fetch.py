@@ -82,7 +82,7 @@ def _next(target: Target, response: httpx.Response) -> Target:
     return found
 
 
-# --- what the web tools are told by whoever sets them up ----------------------------------------
+# --- options of the web tools -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
