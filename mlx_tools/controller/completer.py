@@ -102,9 +102,12 @@ class Completer:
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
         written.finish_reason = turn.finish_reason
+        error = written.reading.error
         if turn.unfilled:
-            text = self._session.words.error("unfilled", name=turn.tool, reason=turn.misfit)
-            written.reading = Reading(error=ErrorInfo("unfilled", text))
+            error = ErrorInfo("unfilled", turn.misfit)
+        if error is not None and error.code in ("unfilled", "unknown_tool"):
+            text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
+            written.reading = Reading(error=replace(error, message=text))
 
     async def _draw(
         self,

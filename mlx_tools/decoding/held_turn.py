@@ -432,9 +432,9 @@ class HeldTurn:
             is_data = self._dialect is not None and self._dialect is self._bare
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
             name = _NAME.match(self._whole, boundary)
-            if self._renamed and not is_data and not self._messages and name is not None:
-                deltas = self._finish(None)  # it is the model's word, and nothing can follow it
-                self.reading = Reading(error=unknown_tool(name[1], self._tools))
+            if self._renamed and not (is_data or self._messages) and name is not None:
+                self.tool, deltas = name[1], self._finish(None)  # nothing that followed could count
+                self.reading = Reading(error=unknown_tool(self.tool, self._tools))
                 return deltas
             if self._renamed or is_data:  # validation tells the model that there is no such
                 self._object, self._free = None, True

@@ -287,8 +287,11 @@ class _Replayer:
             self._comparing.texts("reading", "the mends", was, now, record)
             self._now[-len(mends) :] = turn.mends
         self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
+        error = turn.reading.error if turn.due is None else None
         end = "unfilled" if turn.unfilled else "filled" if turn.due is None else "goes on"
-        was = "filled" if record.error is None else "unfilled"
+        if error is not None and error.code == "unknown_tool":
+            end = error.code
+        was = "filled" if record.error is None else record.error.code
         self._comparing.texts("reading", "how the turn ends", was, end, record)
         return turn
 
