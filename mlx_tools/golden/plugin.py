@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
-from mlx_tools.toolbox import builtin_tools
-
 if TYPE_CHECKING:
     from mlx_tools.golden.checking import Checker
     from mlx_tools.golden.results import GoldenCheck
@@ -246,6 +244,7 @@ def _registry_of(item: pytest.Item) -> Registry:
 @pytest.hookimpl(trylast=True)
 def pytest_golden_registry() -> Registry:
     """The tools that are run where a project names none: the built-in ones."""
+    from mlx_tools.toolbox import builtin_tools
 
     return builtin_tools()
 
