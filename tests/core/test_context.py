@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import (
@@ -556,7 +556,6 @@ def prompts_without_ids(made: Controller) -> list[str]:
     most=st.integers(1, 3000),
     reports=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_request_goes_over_the_context_whatever_happens(
     size: int, steps: list[list[int]], words: int, most: int, reports: bool
 ) -> None:

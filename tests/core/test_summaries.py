@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import (
@@ -295,7 +295,6 @@ def test_a_run_that_broke_off_in_a_summary_goes_on_and_summarises_anew(tmp_path:
 # --- parts ---
 
 
-@settings(deadline=None)
 @given(
     st.text(st.sampled_from("ab \n.é"), min_size=1, max_size=400),
     st.integers(1, 400),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.artifacts import UNDO_FOLDER, Sweeper, UndoStore
@@ -124,7 +124,6 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
 def test_any_changes_of_a_session_come_back_in_any_portions(
     steps: list[tuple[str, str, str]], stop: int
 ) -> None:

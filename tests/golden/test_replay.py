@@ -215,8 +215,8 @@ PLAIN: dict[str, Any] = {
 }
 
 
+@settings(max_examples=10)
 @given(run=runs())
-@settings(max_examples=30, deadline=None)
 def test_whatever_was_recorded_replays(run: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         session, registry, store = recorded(Path(folder), run)

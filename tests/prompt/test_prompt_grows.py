@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.prompt import (
@@ -95,7 +95,6 @@ def prompts_of(prompt: Prompt, steps: list[Step]) -> list[str]:
 
 
 @given(run=runs(), text=CONTENT)
-@settings(max_examples=150, deadline=None)
 def test_the_prompt_of_a_turn_is_a_prefix_of_the_next(
     run: tuple[str, str, str | int, list[Step]], text: str
 ) -> None:
@@ -118,7 +117,6 @@ def test_the_prompt_of_a_turn_is_a_prefix_of_the_next(
 
 @pytest.mark.slow
 @given(run=runs(), text=CONTENT)
-@settings(max_examples=200, deadline=None)
 def test_the_roles_alternate_whatever_happens(
     run: tuple[str, str, str | int, list[Step]], text: str
 ) -> None:
@@ -186,7 +184,6 @@ def small_tokenizer() -> Any:
 
 @pytest.mark.slow
 @given(run=runs(), text=CONTENT)
-@settings(max_examples=150, deadline=None)
 def test_no_text_adds_a_control_token_for_a_tokenizer_with_all_that_are_known(
     run: Any, text: str
 ) -> None:
@@ -201,7 +198,6 @@ def tokenizer_in(folder: Path) -> Any:
 
 @pytest.mark.real
 @given(run=runs(), text=CONTENT)
-@settings(max_examples=100, deadline=None)
 def test_no_text_adds_a_control_token_for_the_embedded_models_tokenizer(
     real_model: Path, run: Any, text: str
 ) -> None:

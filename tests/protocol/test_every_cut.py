@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinishReason, ToolCall
@@ -69,14 +69,12 @@ def test_no_cut_of_a_call_in_another_form_is_a_call(text: str) -> None:
         assert not any(isinstance(m, ToolCall) for m in read(text[:at], finish).messages), at
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(arguments, st.sampled_from(STYLES))
 def test_every_cut_of_any_call(given_arguments: dict[str, Any], style: Style) -> None:
     text = write_call("t", given_arguments, style=style)
     check_every_cut(text, [("t", given_arguments)], ReadingRules(style=style))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(arguments, st.sampled_from(STYLES))
 def test_a_read_only_call_cut_off_keeps_no_half_value(
     given_arguments: dict[str, Any], style: Style

@@ -443,9 +443,7 @@ def test_a_clock_that_jumped_years_ahead_and_back_leaves_the_job_at_work(
     assert store.claim(clock.passes(hours=1), "r") is not None
 
 
-EASY = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EASY = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @EASY

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -220,7 +220,6 @@ KEYWORDS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data(), typed(), st.none() | KEYWORDS)
 def test_it_only_loosens_and_holds_to_what_it_does_not_name(
     data: st.DataObject, case: tuple[Any, Any], beside: dict[str, Any] | None
