@@ -523,7 +523,7 @@ def test_folding_the_records_again_gives_every_prompt_again(tmp_path: Path) -> N
 
 def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path) -> None:
     store = TranscriptStore(tmp_path)
-    texts = [*looks(8), answer()]
+    texts = [*looks(6), answer()]
     made = controller(*texts, store=store)
     outcome = made.run_sync("What happened?")
     whole = Path(outcome.transcript or "")

@@ -120,7 +120,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
     for unit in OF_DIALECTS:  # so that what is compiled once is compiled
         whole(unit)
         look(unit)
-    sizes = LARGE, 3 * LARGE  # what is read again at most is more than a short text
+    sizes = LARGE // 2, 3 * LARGE // 2  # what is read again at most is more than a short text
     works = (whole, look)
     faults = [u for work in works for u in OF_DIALECTS if not is_linear(work, u, head, sizes)]
     assert faults == []
