@@ -302,7 +302,7 @@ def test_folders_and_limits_go_along_and_the_folder_is_absolute(run: Any, home: 
     (home / "here" / "data" / "plan.txt").write_text("Buy flour.")
     read = call("file_access", operation="read", path="plan.txt")
     with ScriptedServer(read, answer("Flour.")) as server:
-        job = added(run, server, "--root", "data", "--max-iterations", "2", "--timeout", "1.5")
+        job = added(run, server, "--root", "data", "--max-iterations", "2", "--timeout", "91.5")
         assert job["roots"] == [str((home / "here" / "data").resolve())]
         make_due()
         os.chdir(home)
@@ -310,7 +310,7 @@ def test_folders_and_limits_go_along_and_the_folder_is_absolute(run: Any, home: 
         session = result.lines[0]["session"]
     assert result.lines[0]["answer"] == "Flour." and "Buy flour." in server.prompts[1]
     header = run("sessions", "show", session, "--json").lines[0]
-    assert header["limits"]["max_iterations"] == 2 and header["limits"]["total_timeout"] == 1.5
+    assert header["limits"]["max_iterations"] == 2 and header["limits"]["total_timeout"] == 91.5
 
 
 def test_what_was_set_for_the_model_and_the_limits_is_kept(

@@ -33,6 +33,7 @@ from mlx_tools.records import ExecutionRecord, ObservationRecord, SummaryRecord
 from mlx_tools.summarising import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript import load
+from tests.clock import run, skip
 from tests.core.sessions import answer, call
 
 LIMIT = 1600
@@ -199,14 +200,15 @@ def test_the_time_of_the_run_holds_while_the_model_summarises() -> None:
     class Stuck(ScriptedBackend):
         async def complete(self, request: Any) -> Any:
             if len(self.requests) == 1:
+                await skip(61)
                 await anyio.sleep_forever()
             async for chunk in super().complete(request):
                 yield chunk
 
-    limits = Limits(max_observation_chars=LIMIT, total_timeout=0.3)
+    limits = Limits(max_observation_chars=LIMIT, total_timeout=60)
     made = Controller(Stuck(call("log")), [log()], Policy(allow=["log"]), limits=limits)
     made.settings = SETTINGS
-    outcome = made.run_sync("Hi")
+    outcome = run(made.run, "Hi")
     assert isinstance(outcome, Stopped)
     assert outcome.reason == "total_timeout"
     assert [report.error_code for report in outcome.calls] == ["timeout"]
