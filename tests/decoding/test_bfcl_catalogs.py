@@ -65,5 +65,7 @@ def test_a_sample_of_catalogs_is_held(category: str, strategy: Strategy) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_every_catalog_is_held(category: str) -> None:
-    for number, item in enumerate(load_items(category, wheel())):
+    items = load_items(category, wheel())
+    assert items
+    for number, item in enumerate(items):
         check(item, "guided", number)

@@ -289,17 +289,19 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Section]
     return make
 
 
-def run_blocks(section: Section, runner: Runner) -> None:
-    for block in section.blocks:
-        if "not run" not in block.notes:
-            runner.run(block)
+def run_blocks(section: Section, runner: Runner) -> list[Block]:
+    """What was run; or a failure."""
+    blocks = [block for block in section.blocks if "not run" not in block.notes]
+    for block in blocks:
+        runner.run(block)
+    return blocks
 
 
 @pytest.mark.parametrize("section", list(to_run()))
 def test_the_examples_of_a_section_do_what_the_page_shows(
     section: Section, runner: Callable[[Section], Runner]
 ) -> None:
-    run_blocks(section, runner(section))
+    assert run_blocks(section, runner(section))
 
 
 def test_the_tour_does_what_it_shows_where_no_model_is(

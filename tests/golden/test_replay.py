@@ -304,7 +304,8 @@ def test_without_mends_no_matcher_is_loaded(tmp_path: Path) -> None:
         f"assert replay(read_golden(Path({str(tmp_path / 'it.jsonl')!r}))).passed\n"
         "assert 'llguidance' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:

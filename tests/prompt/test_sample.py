@@ -170,8 +170,7 @@ SCHEMAS = st.recursive(
 @given(schema=SCHEMAS)
 def test_what_is_made_up_always_fits(schema: Any) -> None:
     value = made(schema)
-    if value is not None:
-        jsonschema.Draft202012Validator(schema).validate(value)
+    assert value is None or jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
 @pytest.mark.parametrize("kind", ["string", "integer", "number", "boolean", "array", "object"])

@@ -180,8 +180,8 @@ def in_order(value: Any, schema: Any) -> Any:
     return {key: in_order(value[key], known.get(key, {})) for key in keys}
 
 
-def check(schema: Any, value: Any, chance: random.Random) -> None:
-    """What is prepared takes a value that fits, and of its neighbours those alone that fit too."""
+def wrongly_taken(schema: Any, value: Any, chance: random.Random) -> list[str]:
+    """What is prepared takes a value that fits; and of its neighbours these, which do not."""
     found = compilable(schema)
     assert found.schema is not None
     judge = matcher(found.schema)
@@ -189,9 +189,8 @@ def check(schema: Any, value: Any, chance: random.Random) -> None:
         assert fits_within(found.schema, found.schema, value)
         text = written(in_order(value, schema))
         assert takes(judge, text) or SPELLED.search(text)
-    if found.left_to_validation:
-        return
-    for _ in range(40):
+    wrong: list[str] = []
+    for _ in range(0 if found.left_to_validation else 40):
         text = written(in_order(value, schema))
         for _ in range(chance.randint(1, 3)):
             at = chance.randint(0, len(text))
@@ -199,7 +198,9 @@ def check(schema: Any, value: Any, chance: random.Random) -> None:
             text = text[:at] + put + text[at + chance.randint(0, 2) :]
         if takes(judge, text):
             changed = json.loads(text)
-            assert fits_within(schema, schema, changed) or OVERFLOW.search(text), text
+            if not fits_within(schema, schema, changed) and not OVERFLOW.search(text):
+                wrong.append(text)
+    return wrong
 
 
 KEYWORDS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
@@ -228,7 +229,7 @@ def test_it_only_loosens_and_holds_to_what_it_does_not_name(
     if beside is not None:
         schema = {"allOf": [schema, beside]} if data.draw(st.booleans()) else {**beside, **schema}
     chance = random.Random(data.draw(st.integers(0, 2**32)))
-    check(object_of(schema), {"v": data.draw(values)}, chance)
+    assert wrongly_taken(object_of(schema), {"v": data.draw(values)}, chance) == []
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
