@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.approval import ApprovalAnswer, ApprovalRequest
@@ -29,6 +29,7 @@ from mlx_tools.cli.call_text import Line, foot, whole, wrapped
 from mlx_tools.cli.columns import cells
 from mlx_tools.cli.escape import exact, on_one_line, spelled
 from tests.cli.terminal import Terminal, resize
+from tests.examples import FEW
 
 ASKED = r"Run it (?:once|AGAIN)[^?]*\? \[[yneadsp/?]+\] "
 DIGEST = "0123456789abcdef" * 4
@@ -498,7 +499,7 @@ def test_unfolded_it_is_json(value: Any) -> None:
     assert json.loads(exact(value, fold=False)) == value
 
 
-@settings(max_examples=15)
+@FEW
 @given(
     st.dictionaries(ODD, VALUES, max_size=2),
     ODD,

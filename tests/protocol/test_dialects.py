@@ -16,6 +16,7 @@ from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import DIALECTS, Reader, Reading, ReadingRules, read
 from mlx_tools.protocol.dialects import Dialect
 from mlx_tools.spec import TOOL_NAME
+from tests.examples import FEW
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -241,6 +242,7 @@ def _read_calls(reading: Reading) -> list[Call]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@FEW
 @given(calls=_calls, before=_beside, seed=st.integers(0, 99))
 def test_what_a_family_writes_is_read_back_streamed_as_whole(
     dialect: Dialect, calls: list[Call], before: str, seed: int

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Progress, ToolResult, execute, load_tool
+from tests.examples import FEW
 from tests.tools.tool_folders import ECHO, make_folder
 
 LEFT = """
@@ -87,7 +88,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=15)
+@FEW
 @given(st.lists(st.dictionaries(st.text(), JSON_VALUES, max_size=4), min_size=1, max_size=4))
 def test_any_arguments_reach_the_tool_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, many: list[dict[str, Any]]
