@@ -232,15 +232,16 @@ def test_it_only_loosens_and_holds_to_what_it_does_not_name(
     assert wrongly_taken(object_of(schema), {"v": data.draw(values)}, chance) == []
 
 
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_all_of_bfcl_is_held_in_full(category: str) -> None:
+def test_all_of_bfcl_is_held_in_full(category: str, step: int) -> None:
     specs = {
         json.dumps(spec.parameters): spec
         for item in load_items(category, fetched_wheel())
         for spec in item.tools.values()
     }
     assert specs
-    for spec in specs.values():
+    for spec in list(specs.values())[::step]:
         found = compilable(spec.parameters)
         assert found.schema is not None
         assert set(found.left_to_validation) <= {"#: required"}, spec.name
