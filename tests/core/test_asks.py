@@ -29,6 +29,7 @@ from mlx_tools.tools.entry_points import Offer
 from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.tools.folder.shelf import Shelf
 from mlx_tools.transcript import load
+from tests.core.sessions import call
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """
@@ -39,10 +40,6 @@ def execute(arguments):
     return {}
 """
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
 
 
 def answer(content: str = "Done.") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,17 +27,10 @@ from mlx_tools.spec import ToolSpec
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
 from mlx_tools.transcript import load
+from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 class World:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,16 +28,9 @@ from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript import load
 from tests.clock import run, skip
+from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 @tool(effects={"read"})

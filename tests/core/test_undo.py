@@ -206,34 +206,23 @@ def refused(place: Place) -> str:
 NOT_LEFT = "no longer what the run left"
 
 
-def test_a_file_that_somebody_changed_since_is_left_alone(place: Place) -> None:
-    place.write("a.txt", "two\n")
-    (place.root / "a.txt").write_text("mine\n")
-    assert NOT_LEFT in refused(place)
-
-
-def test_a_file_that_somebody_deleted_since_does_not_come_back(place: Place) -> None:
-    place.write("a.txt", "two\n")
-    (place.root / "a.txt").unlink()
-    assert NOT_LEFT in refused(place)
-
-
-def test_a_name_that_was_taken_since_is_not_overwritten(place: Place) -> None:
-    place.delete("a.txt")
-    (place.root / "a.txt").write_text("mine\n")
-    assert NOT_LEFT in refused(place)
-
-
-def test_a_file_that_was_made_and_changed_since_stays(place: Place) -> None:
-    place.create("new.txt", "new\n")
-    (place.root / "new.txt").write_text("new\nmine\n")
-    assert NOT_LEFT in refused(place)
-
-
-def test_a_file_that_was_marked_read_only_stays(place: Place) -> None:
-    place.write("a.txt", "two\n")
-    (place.root / "a.txt").chmod(0o444)
-    assert "read-only" in refused(place)
+@pytest.mark.parametrize(
+    ("done", "name", "since", "why"),
+    [
+        (lambda p: p.write("a.txt", "two\n"), "a.txt", lambda f: f.write_text("mine\n"), NOT_LEFT),
+        (lambda p: p.write("a.txt", "two\n"), "a.txt", lambda f: f.unlink(), NOT_LEFT),
+        (lambda p: p.write("a.txt", "two\n"), "a.txt", lambda f: f.chmod(0o444), "read-only"),
+        (lambda p: p.delete("a.txt"), "a.txt", lambda f: f.write_text("mine\n"), NOT_LEFT),
+        (lambda p: p.create("n.txt", "n\n"), "n.txt", lambda f: f.write_text("n\nm\n"), NOT_LEFT),
+    ],
+    ids=["changed", "deleted", "read-only", "name taken", "made and changed"],
+)
+def test_what_somebody_did_since_to_a_file_stays(
+    place: Place, done: Any, name: str, since: Any, why: str
+) -> None:
+    done(place)
+    since(place.root / name)
+    assert why in refused(place)
 
 
 def test_older_changes_of_a_file_wait_for_the_newer_ones(place: Place) -> None:

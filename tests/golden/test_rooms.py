@@ -38,10 +38,7 @@ from mlx_tools.store import MemoryStore
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript import encode
 from mlx_tools.verdicts import FoundVerdict
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+from tests.core.sessions import call
 
 
 def answer(text: str = "done") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from mlx_tools import Answered, Controller, Limits, Paused, Policy, Registry, RunSettings
 from mlx_tools.kb import KnowledgeBase
 from mlx_tools.testing import ScriptedBackend
+from tests.core.sessions import answer, call
 
 TOOLS = ["query_knowledge_base", "list_corpora"]
 
@@ -24,14 +24,6 @@ def base(tmp_path: Path) -> KnowledgeBase:
     base = KnowledgeBase(tmp_path / "kb.sqlite3")
     base.add([docs], "shop")
     return base
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 def controller(base: KnowledgeBase, *lines: str, allow: Any = TOOLS, **rest: Any) -> Controller:
