@@ -26,8 +26,8 @@ demo: $(READY) ## Ask a real model on a real server a question that needs a tool
 test: $(READY) ## The default tests: everything but the slow ones
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-slow: $(READY) ## The slow tests alone
-	$(BIN)/pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
+test-slow: $(READY) ## The slow tests, and the properties with new examples
+	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile explore $(PYTEST_ARGS)
 
 check: $(READY) ## Lint, format, types, import order, repository hygiene
 	$(BIN)/ruff check .

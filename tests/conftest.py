@@ -13,10 +13,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")  # no test is a measurement of time
+# No test is a measurement of time.
+ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# By default the same few examples in every run; `--hypothesis-profile explore` looks for new ones.
+settings.register_profile("same", ANY_MACHINE, max_examples=30, derandomize=True)
+settings.register_profile("explore", ANY_MACHINE, max_examples=500)
+settings.load_profile("same")
+
+# Tests wait for thousands of files to be on the disk; in memory they are there at once.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+    room = os.statvfs(MEMORY)
+    if room.f_bavail * room.f_frsize > 4 << 30 and not room.f_flag & getattr(os, "ST_NOEXEC", 0):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 ENVIRON = dict(os.environ)
 """As the tests were started with; a test that sets variables of its own does not reach it."""

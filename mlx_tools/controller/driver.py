@@ -262,12 +262,12 @@ class Driver:
     def _person_waits(self) -> Iterator[None]:
         """While a person is asked, the run's time stands still."""
         scope = self._scope or anyio.CancelScope()
-        began, deadline = monotonic(), scope.deadline
+        began, deadline = anyio.current_time(), scope.deadline
         scope.deadline = math.inf
         try:
             yield
         finally:
-            scope.deadline = deadline + monotonic() - began
+            scope.deadline = deadline + anyio.current_time() - began
 
     def _break_off(self, error: BaseException) -> None:
         asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked

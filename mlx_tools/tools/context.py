@@ -9,7 +9,6 @@ from concurrent import futures
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from math import isnan
-from time import monotonic
 from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
@@ -152,17 +151,19 @@ class ToolContext:
     @contextlib.contextmanager
     def person_waits(self) -> Iterator[None]:
         """While a person is asked on behalf of the call, its time stands still."""
-        self._waiting = monotonic()
+        self._waiting = asyncio.get_running_loop().time()
         try:
             yield
         finally:
-            self._waited += monotonic() - self._waiting
+            self._waited += asyncio.get_running_loop().time() - self._waiting
             self._waiting = None
 
     @property
     def waited(self) -> float:
         """Seconds that a person was waited for, up to now."""
-        return self._waited + (monotonic() - self._waiting if self._waiting is not None else 0.0)
+        if self._waiting is None:
+            return self._waited
+        return self._waited + asyncio.get_running_loop().time() - self._waiting
 
     def progress(self, message: str = "", fraction: float | None = None) -> None:
         """Reports how far the call has come; may be called from any thread, as often as one likes.

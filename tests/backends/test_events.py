@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends.collect import Collector
@@ -32,7 +32,6 @@ def read(pieces: list[bytes]) -> list[str] | None:
         return None
 
 
-@settings(max_examples=150, deadline=None)
 @given(streams, st.data())
 def test_events_are_the_same_however_the_bytes_are_split(
     stream: bytes, data: st.DataObject
@@ -43,7 +42,6 @@ def test_events_are_the_same_however_the_bytes_are_split(
     assert read([stream[:place], stream[place:]]) == whole
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_no_bytes_raise_anything_but_our_errors(pieces: list[bytes]) -> None:
     collector = Collector("http://there", 16)
@@ -91,7 +89,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(json_values)
 def test_no_json_value_breaks_the_reading_of_an_event(value: Any) -> None:
     try:

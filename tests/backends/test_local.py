@@ -268,6 +268,7 @@ def test_a_limit_cuts_what_must_follow_too(quick: Engine, most: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_real_model_answers_by_the_grammar(real_model: Path) -> None:
     async def main() -> list[str]:
         async with LocalBackend(real_model) as backend:

@@ -53,7 +53,7 @@ def streamed(texts: TokenTexts, tokens: Sequence[int], before: Sequence[int] = (
 
 
 @pytest.mark.real
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_a_byte_level_tokenizer_is_read_as_it_reads_itself(real_model: Path, text: str) -> None:
     tokenizer, texts = real(real_model)

@@ -8,17 +8,10 @@ import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 
-TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-"""For the leader of a new session: its standard input becomes the terminal of that session."""
+from tests.forked import forks
 
 
 class Terminal:
@@ -29,14 +22,12 @@ class Terminal:
     ) -> None:
         """Starts ``mlx-tools`` with these arguments, or the text of a Python program."""
         self._master, slave = pty.openpty()
-        what = ("-c", program) if program else ("-m", "mlx_tools")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TAKE_TERMINAL, *what, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | (environ or {}),
+        self.process = forks().start(
+            *arguments,
+            code=program,
+            files=(slave, slave, slave),
+            terminal=True,
+            environ=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | (environ or {}),
         )
         self._slave = slave  # so that the terminal can be looked at when the command has ended
         self.text = ""

@@ -173,9 +173,7 @@ def test_bytes_that_are_no_text_never_become_part_of_a_message(run: Any) -> None
 
 
 @given(st.binary(max_size=60))
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_give_one_line_of_json(run: Any, data: bytes) -> None:
     result = run("parse", stdin=data)
     assert result.code in (0, 1) and result.out.count("\n") == 1

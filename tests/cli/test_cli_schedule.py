@@ -19,6 +19,7 @@ import pytest
 from mlx_tools.paths import data_dir, state_dir
 from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
+from tests.forked import forks
 
 NOTE = call("notes_create", title="Bread", content="Buy flour.")
 TASK = ("Write down what is to be bought.", "--when", "every day at 9:00", "--timezone", "UTC")
@@ -301,7 +302,7 @@ def test_folders_and_limits_go_along_and_the_folder_is_absolute(run: Any, home: 
     (home / "here" / "data" / "plan.txt").write_text("Buy flour.")
     read = call("file_access", operation="read", path="plan.txt")
     with ScriptedServer(read, answer("Flour.")) as server:
-        job = added(run, server, "--root", "data", "--max-iterations", "2", "--timeout", "1.5")
+        job = added(run, server, "--root", "data", "--max-iterations", "2", "--timeout", "91.5")
         assert job["roots"] == [str((home / "here" / "data").resolve())]
         make_due()
         os.chdir(home)
@@ -309,7 +310,7 @@ def test_folders_and_limits_go_along_and_the_folder_is_absolute(run: Any, home: 
         session = result.lines[0]["session"]
     assert result.lines[0]["answer"] == "Flour." and "Buy flour." in server.prompts[1]
     header = run("sessions", "show", session, "--json").lines[0]
-    assert header["limits"]["max_iterations"] == 2 and header["limits"]["total_timeout"] == 1.5
+    assert header["limits"]["max_iterations"] == 2 and header["limits"]["total_timeout"] == 91.5
 
 
 def test_what_was_set_for_the_model_and_the_limits_is_kept(
@@ -419,23 +420,18 @@ def test_a_dry_run_makes_no_job(run: Any) -> None:
 # --- crashes ------------------------------------------------------------------------------------
 
 
-def process(*arguments: str, background: bool = False) -> subprocess.Popen[bytes]:
-    """The program, in a process of its own; in the ``background`` as a script starts it, which is
-    with Ctrl-C ignored."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL)
+def background(*arguments: str) -> subprocess.Popen[bytes]:
+    """The program as a script starts it in the background, which is with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return _started(*arguments)
+        return subprocess.Popen(
+            [sys.executable, "-m", "mlx_tools", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _started(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mlx_tools", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
 
 
 def wait_for(happens: Callable[[], bool]) -> None:
@@ -455,7 +451,7 @@ def test_a_run_that_was_killed_is_in_doubt_where_it_changed_things(run: Any, cha
     with ScriptedServer(*script, answer("Done.")) as server:
         added(run, server, "--preset", "notes")
         make_due()
-        child = process("schedule", "run")
+        child = forks().start("schedule", "run")
         try:
             wait_for(lambda: len(server.bodies) == len(script))
             assert listed(run)["state"] == "running"
@@ -485,7 +481,7 @@ def test_a_job_that_is_removed_while_it_runs_runs_to_its_end(run: Any) -> None:
     with ScriptedServer(slowly) as server:
         job = added(run, server)
         make_due()
-        child = process("schedule", "run", "--json")
+        child = forks().start("schedule", "run", "--json")
         try:
             wait_for(lambda: len(server.bodies) == 1)
             removed = run("schedule", "remove", job["id"])
@@ -501,19 +497,19 @@ def test_two_at_once_run_a_job_once(run: Any) -> None:
         for _ in range(2):
             run("schedule", "add", *TASK, "--url", server.url)
         make_due()
-        children = [process("schedule", "run", "--json") for _ in range(3)]
+        children = [forks().start("schedule", "run", "--json") for _ in range(3)]
         lines = [line for child in children for line in child.communicate()[0].splitlines()]
     assert len(lines) == len(server.bodies) == 2
     assert len({json.loads(line)["job"] for line in lines}) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("background", [False, True])
-def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, background: bool) -> None:
+@pytest.mark.parametrize("start", [lambda *options: forks().start(*options), background])
+def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, start: Any) -> None:
     with ScriptedServer(answer("First.")) as server:
         added(run, server)
         make_due()
-        child = process("schedule", "run", "--loop", "--json", background=background)
+        child = start("schedule", "run", "--loop", "--json")
         try:
             assert child.stdout is not None
             assert json.loads(child.stdout.readline())["answer"] == "First."
@@ -536,7 +532,7 @@ def test_a_run_that_is_interrupted_is_made_again_only_where_it_changed_nothing(
     with ScriptedServer(*script, answer("Done.")) as server:
         added(run, server, "--preset", "notes")
         make_due()
-        child = process("schedule", "run")
+        child = forks().start("schedule", "run")
         try:
             wait_for(lambda: len(server.bodies) == len(script))
             child.send_signal(how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -158,9 +159,8 @@ def test_a_run_is_shown_as_a_conversation(run: Any) -> None:
         run("ask", "--url", server.url, "six times seven?")
     text = run("sessions", "show", "last").out
     wanted = ["session ", "answered", "six times seven?", "→ c1 calculator", '"6*7"', "allow by"]
-    at = 0
-    for part in [*wanted, "← c1 calculator", "42", "answer", "It is 42."]:
-        at = text.index(part, at) + len(part)
+    wanted += ["← c1 calculator", "42", "answer", "It is 42."]
+    assert re.search(".*".join(map(re.escape, wanted)), text, re.DOTALL), text
 
 
 def test_the_records_are_printed_as_they_are_kept(run: Any, keep: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.app import config
@@ -454,7 +454,6 @@ LISTS = st.none() | st.lists(st.sampled_from(NAMES), max_size=3)
 
 
 @given(user=LISTS, project=LISTS, effect=st.sampled_from(["read", "write", "network"]))
-@settings(deadline=None)
 def test_no_project_file_allows_what_was_not_allowed_without_it(
     user: list[str] | None, project: list[str] | None, effect: str
 ) -> None:

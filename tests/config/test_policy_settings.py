@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.app import config
@@ -272,7 +272,6 @@ def decisions(policy: Policy) -> list[str]:
 
 
 @given(st.sampled_from([{}, {"policy.allow": ("*",)}]), VALUES, VALUES, VALUES)
-@settings(max_examples=80, deadline=None)
 def test_no_project_file_makes_anything_of_a_denial_or_lets_a_question_pass(
     always: dict[str, Any], user: dict[str, Any], outer: dict[str, Any], project: dict[str, Any]
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -226,9 +226,4 @@ class Approvals(RuleBasedStateMachine):
 
 
 TestApprovals = Approvals.TestCase
-TestApprovals.settings = settings(
-    max_examples=40,
-    stateful_step_count=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestApprovals.settings = settings(stateful_step_count=15)

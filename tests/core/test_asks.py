@@ -30,6 +30,7 @@ from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
+from tests.core.sessions import call
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """
@@ -40,10 +41,6 @@ def execute(arguments):
     return {}
 """
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
 
 
 def answer(content: str = "Done.") -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,10 @@ from mlx_tools.testing import ScriptedApprover, ScriptedBackend
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord
+from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 class World:
@@ -220,16 +212,19 @@ def test_a_call_that_was_approved_on_a_state_is_made() -> None:
 def test_nothing_is_kept_once_a_change_did_not_end_in_time() -> None:
     world = World()
 
+    end = threading.Event()
+
     @tool(effects={"write"})
     def slow() -> None:
         """Changes something, some time."""
-        time.sleep(0.5)
+        end.wait(60)
 
     reads = Reads("session")
     assert made(reads, world.tools[0], {"at": "a"}).error is None
     assert made(reads, slow, {}, timeout=0.05).error is not None
     for _ in range(2):
         assert not made(reads, world.tools[0], {"at": "a"}).cached
+    end.set()
 
 
 def test_what_was_read_while_something_changed_is_not_kept() -> None:

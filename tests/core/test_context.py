@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import (
@@ -523,7 +523,7 @@ def test_folding_the_records_again_gives_every_prompt_again(tmp_path: Path) -> N
 
 def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path) -> None:
     store = TranscriptStore(tmp_path)
-    texts = [*looks(8), answer()]
+    texts = [*looks(6), answer()]
     made = controller(*texts, store=store)
     outcome = made.run_sync("What happened?")
     whole = Path(outcome.transcript or "")
@@ -556,7 +556,6 @@ def prompts_without_ids(made: Controller) -> list[str]:
     most=st.integers(1, 3000),
     reports=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_request_goes_over_the_context_whatever_happens(
     size: int, steps: list[list[int]], words: int, most: int, reports: bool
 ) -> None:

@@ -210,18 +210,25 @@ def check_end(folder: Path, outcome: Outcome, doubtful: set[str]) -> None:
     assert states <= {"answered", "empty", "interrupted"}  # the latter, where it never was asked
 
 
-def folders(folder: Path) -> Iterator[tuple[int, Path]]:
-    for number in count(1):
+def folders(folder: Path, step: int) -> Iterator[tuple[int, Path]]:
+    for number in count(1, step):
         own = folder / str(number)
         own.mkdir()
         yield number, own
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["once", "from there on"])
+@pytest.mark.parametrize(
+    ("stays", "step"),
+    [
+        pytest.param(False, 1, id="once"),
+        pytest.param(True, 5, id="from there on"),
+        pytest.param(True, 1, id="from any on", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_whose_disk_fills_at_any_write_goes_on_to_its_answer(
-    tmp_path: Path, stays: bool
+    tmp_path: Path, stays: bool, step: int
 ) -> None:
-    for number, folder in folders(tmp_path):
+    for number, folder in folders(tmp_path, step):
         person = Person()
         disks = (Disk(number, stays), Disk(number % 7 + 1, stays), Disk(0, False))
         for disk in disks:  # full in the run, and again when it goes on

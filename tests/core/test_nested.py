@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,16 +27,10 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript.records import Header
+from tests.clock import run, skip
+from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 @tool(effects={"read"})
@@ -145,7 +137,7 @@ class Person:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         self.seen += requests
-        await anyio.sleep(self.seconds)
+        await skip(self.seconds)
         return [ApprovalAnswer(self.answer) for _ in requests]
 
 
@@ -154,16 +146,14 @@ def within(approver: Person | None, **more: Any) -> tuple[Any, ScriptedBackend]:
     backend = ScriptedBackend(
         call("research", question="?"), call("send", text="hi"), answer("done"), answer("Done.")
     )
-    return Controller(backend, TOOLS, ALL, approver=approver, **more).run_sync("Go."), backend
+    return run(Controller(backend, TOOLS, ALL, approver=approver, **more).run, "Go."), backend
 
 
 def test_an_approval_is_asked_of_whoever_the_outer_run_asks_and_its_time_does_not_count() -> None:
-    person = Person(True, seconds=0.6)
-    began = time.monotonic()
-    outcome, _ = within(person, limits=Limits(tool_timeout=0.5))
+    person = Person(True, seconds=61)
+    outcome, _ = within(person, limits=Limits(tool_timeout=60))
     assert isinstance(outcome, Answered)
     assert sent == ["hi"]
-    assert time.monotonic() - began > 0.5
     (request,) = person.seen
     assert (request.call, request.name) == ("c1/c1", "send")
     assert "within research" in request.reason
@@ -342,17 +332,19 @@ def test_a_run_within_ends_with_the_time_of_its_call() -> None:
             return call("research_slowly", question="mail it")
         if '"timeout"' in prompt:
             return answer("Too late.")
-        await anyio.sleep(0.6)
+        await skip(61)
+        await anyio.sleep(1)
         return call("mail", text="hi")
 
-    made = Controller(slow, [research_slowly, mail], ALL, limits=Limits(tool_timeout=0.2))
+    made = Controller(slow, [research_slowly, mail], ALL, limits=Limits(tool_timeout=60))
 
     async def go() -> Any:
         outcome = await made.run("Go.")
-        await anyio.sleep(1.0)
+        await skip(10)
+        await anyio.sleep(0.1)  # what went on in spite of that would have its turn
         return outcome
 
-    outcome = anyio.run(go)
+    outcome = run(go)
     assert outcome.calls[0].error_code == "timeout"
     assert sent == []
 

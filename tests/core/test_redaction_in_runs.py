@@ -5,19 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, TranscriptStore, tool
 from mlx_tools.testing import ScriptedBackend
+from tests.core.sessions import call
 
 TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"[:36]
 """Made up, of the shape of a token of GitHub's."""
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
 
 
 ANSWER = json.dumps({"type": "final_answer", "content": "done"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -38,16 +37,9 @@ from mlx_tools.transcript.records import (
     Header,
     PauseRecord,
 )
+from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"])
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str = "done") -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 class House:

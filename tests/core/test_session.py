@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.controller.session import Session
@@ -373,7 +373,6 @@ def _completed(due: Complete, text: str, finish_reason: Any) -> CompletionRecord
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(LINES, min_size=1, max_size=3), max_size=5), st.data())
 def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
     turns: list[list[str]], data: Any

@@ -160,7 +160,8 @@ def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     with folder._opened("s1"):
         folder.listed("s1")
-        TranscriptFile(folder.path("s1")).close()  # it can be locked
+        with TranscriptFile(folder.path("s1")) as transcript:  # it can be locked
+            assert [record.type for record in transcript] == ["header", "user"]
 
 
 def test_a_line_that_a_crash_cut_off_is_no_damage(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import (
@@ -370,7 +370,6 @@ def policies(tools: Sequence[Tool]) -> st.SearchStrategy[Policy]:
 
 
 @given(data_=st.data(), tools=catalogs(), budget=st.integers(0, 800), style=st.sampled_from(STYLES))
-@settings(max_examples=60, deadline=None)
 def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_again(
     data_: Any, tools: list[Tool], budget: int, style: Style
 ) -> None:
@@ -414,7 +413,6 @@ def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_a
 
 
 @given(tools=catalogs(), request=texts(), seed=st.integers())
-@settings(max_examples=60, deadline=None)
 def test_the_order_in_which_tools_came_changes_no_shortlist(
     tools: list[Tool], request: str, seed: int
 ) -> None:

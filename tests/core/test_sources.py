@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Limits, Outcome, Policy, Source, Sources, tool
@@ -230,7 +230,6 @@ def test_a_secret_in_a_source_reaches_neither_the_model_nor_the_outcome() -> Non
     assert secret not in json.dumps(outcome.to_json()) + backend.prompts[1]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.builds(Source, st.text(), st.text(), st.text()), max_size=6),
     st.integers(1, 500),
@@ -248,7 +247,6 @@ def test_only_given_numbers_begin_a_line(found: list[Source], first: int, room: 
     assert [one.n for one in laid.given] == list(range(first, first + len(laid.given)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="[]0123456789,-^ `\\\n", max_size=60), st.lists(st.integers(), max_size=3))
 def test_what_is_cited_was_given(content: str, named: list[int]) -> None:
     assert {one.n for one in cited(content, named, GIVEN)} <= GIVEN.keys()

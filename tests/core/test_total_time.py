@@ -9,6 +9,7 @@ from mlx_tools import CompletionsBackend, Controller, Limits, Outcome, Stopped
 from mlx_tools.errors import BackendTimeout
 from mlx_tools.testing import ScriptedBackend
 from tests.backends.loopback import Connection, says, serving
+from tests.clock import run, skip
 
 
 def hang(connection: Connection) -> None:
@@ -31,16 +32,16 @@ def test_time_that_is_gone_before_counts_for_the_first_question_alone() -> None:
 
     class Slow(ScriptedBackend):
         async def complete(self, request):  # type: ignore[no-untyped-def]
-            await anyio.sleep(0.2)
+            await skip(11)
             async for chunk in super().complete(request):
                 yield chunk
 
     async def main() -> list[Outcome]:
         controller = Controller(Slow(answer, answer), limits=Limits(total_timeout=20))
-        async with await controller.conversation(spent=19.9) as conversation:
+        async with await controller.conversation(spent=10) as conversation:
             return [await conversation.run(question) for question in ("One?", "Two?")]
 
-    first, second = anyio.run(main)
+    first, second = run(main)
     assert isinstance(first, Stopped) and first.reason == "total_timeout"
     assert second.status == "answered"
 

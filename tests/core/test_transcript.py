@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError
@@ -42,7 +42,6 @@ def test_a_record_reads_back_as_it_was_written(record: Any) -> None:
     assert line.encode()
 
 
-@settings(max_examples=50)
 @given(st.lists(RECORDS, max_size=4), st.data())
 def test_a_file_cut_at_any_byte_keeps_every_whole_line(rest: list[Any], data: Any) -> None:
     whole = [HEADER, *rest]

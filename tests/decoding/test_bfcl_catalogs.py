@@ -6,34 +6,22 @@ the cache (`mlx-tools eval bfcl` fetches it), or its wheel in the folder ``MLX_T
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import anyio
 import pytest
 from strong_model import Serving, StrongModel, Wish
 
 from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposer
-from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, load_items, sample, wheel_path
+from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, load_items, sample
 from mlx_tools.messages import Strategy
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
 from mlx_tools.protocol import validate_arguments
-from tests.conftest import ENVIRON
+from tests.evaluate.questions import fetched_wheel
 
 from .schemas import Rubbish
 
 SAMPLE = 3
 """So many questions of each category in the default run."""
-
-
-def wheel() -> Path:
-    """BFCL's package, where it is on this machine."""
-    cached = wheel_path(ENVIRON)
-    suites = Path(ENVIRON["MLX_TOOLS_SUITES"]) if "MLX_TOOLS_SUITES" in ENVIRON else None
-    for path in (cached, *(suites.rglob(cached.name) if suites is not None else ())):
-        if path.is_file():
-            return path
-    pytest.skip("BFCL's package is neither in the cache nor in MLX_TOOLS_SUITES")
 
 
 def check(item: BfclItem, strategy: Strategy, number: int) -> None:
@@ -56,7 +44,7 @@ def check(item: BfclItem, strategy: Strategy, number: int) -> None:
 @pytest.mark.parametrize("category", CATEGORIES)
 @pytest.mark.parametrize("strategy", ["auto", "guided"])
 def test_a_sample_of_catalogs_is_held(category: str, strategy: Strategy) -> None:
-    items = sample(load_items(category, wheel()), limit=SAMPLE, seed=7)
+    items = sample(load_items(category, fetched_wheel()), limit=SAMPLE, seed=7)
     assert items
     for number, item in enumerate(items):
         check(item, strategy, number)
@@ -65,5 +53,7 @@ def test_a_sample_of_catalogs_is_held(category: str, strategy: Strategy) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_every_catalog_is_held(category: str) -> None:
-    for number, item in enumerate(load_items(category, wheel())):
+    items = load_items(category, fetched_wheel())
+    assert items
+    for number, item in enumerate(items):
         check(item, "guided", number)

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strong_model import Mangled, RandomBytes, RandomTokens, Serving, StrongModel, Wish
 from strong_text import DIALECTS
@@ -331,7 +331,6 @@ def test_several_calls_come_out_as_wished_in_any_dialect(
     assert found.requests <= (1 if strategy == "auto" else 4)
 
 
-@settings(max_examples=60)
 @given(
     tools(),
     st.sampled_from(["auto", "guided"]),
@@ -361,7 +360,6 @@ def test_a_right_model_comes_out_as_it_wished(
         assert found.requests == 1
 
 
-@settings(max_examples=60)
 @given(
     tools(),
     st.integers(0, 10**6),
@@ -403,7 +401,6 @@ class Kept:
             yield chunk
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from(["auto", "guided"]), st.integers(0, 3))
 def test_a_mended_turn_is_drawn_again_from_its_records(
     seed: int, strategy: Strategy, likely: int

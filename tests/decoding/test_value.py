@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.decoding.value import MAX_BLANKS, Form, HeldObject
@@ -188,7 +188,6 @@ def shuffled(value: Any, chance: random.Random) -> Any:
     return [shuffled(item, chance) for item in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=150)
 @given(tools(), st.integers(0, 10**6), st.sampled_from([None, 1]), st.booleans(), st.integers(1, 9))
 def test_a_right_model_is_left_alone(
     made: tuple[ToolSpec, dict[str, Any]], seed: int, indent: int | None, ascii_: bool, size: int
@@ -201,7 +200,6 @@ def test_a_right_model_is_left_alone(
     assert found.misfit is None and found.complete
 
 
-@settings(max_examples=150)
 @given(tools(), st.integers(0, 10**6), st.integers(1, 9))
 def test_pieces_are_held_as_the_whole_and_what_is_whole_fits(
     made: tuple[ToolSpec, dict[str, Any]], seed: int, size: int

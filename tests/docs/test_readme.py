@@ -41,6 +41,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Forks, forks, write_program
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ADDRESS = "127.0.0.1:8080"
@@ -178,7 +180,7 @@ class Runner:
     folder: Path
     address: str
     bin: Path
-    python: str = sys.executable
+    forks: Forks
 
     def environment(self) -> dict[str, str]:
         home = self.folder.parent / "home"
@@ -213,8 +215,11 @@ class Runner:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.body.replace(SHOWN_ADDRESS, self.address), encoding="utf-8")
         elif block.kind == "python":
-            code, output = self.execute(self.python, "-c", block.body)
-            assert code == 0, f"line {block.line}:\n{output}"
+            code = block.body.replace(SHOWN_ADDRESS, self.address)
+            where = {"folder": self.folder, "environ": self.environment()}
+            program = self.forks.start(code=code, **where)
+            written = b"".join(program.communicate(SECONDS)).decode()
+            assert program.returncode == 0, f"line {block.line}:\n{written}"
         elif block.kind == "console":
             self.run_console(block)
 
@@ -240,25 +245,16 @@ def to_run() -> Iterator[object]:
                 yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
 
 
-SCRIPTS = {
-    "mlx-tools": "from mlx_tools.cli import main\nsys.exit(main())",
-    "pip": (
-        "from pip._internal.cli.main import main\n"
-        'offline = ["--no-index", "--no-build-isolation"] if sys.argv[1] == "install" else []\n'
-        "sys.exit(main([*sys.argv[1:2], *offline, *sys.argv[2:]]))"
-    ),
-}
-
-
-def write_script(folder: Path, name: str, python: str) -> None:
-    """The program ``name``, of the tree that is tested, whatever is installed."""
-    script = folder / name
-    script.write_text(f"#!{python}\nimport sys\n\n{SCRIPTS[name]}\n")
-    script.chmod(0o755)
+PIP = """
+import sys
+from pip._internal.cli.main import main
+offline = ["--no-index", "--no-build-isolation"] if sys.argv[1] == "install" else []
+sys.exit(main([*sys.argv[1:2], *offline, *sys.argv[2:]]))
+"""
 
 
 @pytest.fixture
-def own_environment(tmp_path: Path) -> Path:
+def own_environment(tmp_path: Path) -> Iterator[tuple[Path, Forks]]:
     """The programs of an environment into which a page may install something: it finds all that the
     environment of the tests has, and nothing that is installed here is found there."""
     folder = tmp_path / "venv"
@@ -267,9 +263,11 @@ def own_environment(tmp_path: Path) -> Path:
     outer = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     Path(paths["purelib"], "outer.pth").write_text(outer, encoding="utf-8")
     scripts = Path(paths["scripts"])
-    for name in SCRIPTS:
-        write_script(scripts, name, str(scripts / "python"))
-    return scripts
+    python = str(scripts / "python")
+    write_program(scripts / "pip", "", PIP, python)
+    started = Forks(python)
+    yield scripts, started
+    started.close()
 
 
 @pytest.fixture
@@ -281,28 +279,29 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Section]
         if section.needs_model:
             url = str(request.getfixturevalue("real_server"))
             address = url.removeprefix("http://").rstrip("/")
+        scripts, made = tmp_path / "bin", forks()
         if section.installs:
-            own = request.getfixturevalue("own_environment")
-            return Runner(folder, address, own, str(own / "python"))
-        scripts = tmp_path / "bin"
-        scripts.mkdir()
-        write_script(scripts, "mlx-tools", sys.executable)
-        return Runner(folder, address, scripts)
+            scripts, made = request.getfixturevalue("own_environment")
+        scripts.mkdir(exist_ok=True)
+        made.write_command(scripts / "mlx-tools")
+        return Runner(folder, address, scripts, made)
 
     return make
 
 
-def run_blocks(section: Section, runner: Runner) -> None:
-    for block in section.blocks:
-        if "not run" not in block.notes:
-            runner.run(block)
+def run_blocks(section: Section, runner: Runner) -> list[Block]:
+    """What was run; or a failure."""
+    blocks = [block for block in section.blocks if "not run" not in block.notes]
+    for block in blocks:
+        runner.run(block)
+    return blocks
 
 
 @pytest.mark.parametrize("section", list(to_run()))
 def test_the_examples_of_a_section_do_what_the_page_shows(
     section: Section, runner: Callable[[Section], Runner]
 ) -> None:
-    run_blocks(section, runner(section))
+    assert run_blocks(section, runner(section))
 
 
 def test_the_tour_does_what_it_shows_where_no_model_is(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,19 @@ def probe(backend: Any, seconds: float = 60, **more: Any) -> Measured:
     return anyio.run(main)
 
 
+@cache
+def followed(free: tuple[str, ...] = (), guided: tuple[str, ...] = ()) -> Measured:
+    """What is measured of a model that follows these styles, free or guided."""
+    return probe(Oracle(ASKED.questions, free=free, guided=guided))
+
+
 def right(measured: Measured) -> dict[tuple[str, str], int]:
     return {(cell.style, cell.strategy): len(cell.right) for cell in measured.cells}
 
 
 @pytest.mark.parametrize("style", ALL)
 def test_a_model_that_follows_one_style_alone_gets_that_style(style: str) -> None:
-    backend = Oracle(ASKED.questions, free=[style], guided=[style])
-    measured = probe(backend)
+    measured = followed((style,), (style,))
     assert measured.complete and measured.failure is None
     assert right(measured)[style, "free"] == right(measured)[style, "guided"] == 10
     # Prose is an answer: the two questions that need one are answered in every style.
@@ -70,7 +76,7 @@ def test_a_model_that_follows_one_style_alone_gets_that_style(style: str) -> Non
 
 
 def test_a_model_that_follows_all_styles_stays_with_the_usual_one() -> None:
-    judged = judge(probe(Oracle(ASKED.questions, free=ALL, guided=ALL)).cells)
+    judged = judge(followed(ALL, ALL).cells)
     assert judged.style == "jsonl"
     assert {one.strategy for one in judged.styles.values()} == {"auto"}
 
@@ -82,18 +88,18 @@ def test_auto_is_measured_as_auto_whatever_a_verdict_says() -> None:
 
 
 def test_a_model_that_is_right_only_where_it_is_guided_begins_guided() -> None:
-    judged = judge(probe(Oracle(ASKED.questions, guided=ALL)).cells)
+    judged = judge(followed(guided=ALL).cells)
     assert (judged.style, judged.styles["jsonl"].strategy) == ("jsonl", "guided")
     assert "guided 10 of 10" in judged.styles["jsonl"].reason
 
 
 def test_a_model_that_guiding_spoils_is_not_guided() -> None:
-    judged = judge(probe(Oracle(ASKED.questions, free=ALL)).cells)
+    judged = judge(followed(ALL).cells)
     assert {one.strategy for one in judged.styles.values()} == {"auto"}
 
 
 def test_figures_come_with_their_intervals_and_costs() -> None:
-    cell = probe(Oracle(ASKED.questions, free=["jsonl"])).cells[1].to_json()
+    cell = followed(("jsonl",), ("jsonl",)).cells[1].to_json()
     assert (cell["style"], cell["strategy"], cell["questions"]) == ("jsonl", "free", 10)
     assert (cell["valid"], cell["correct"], cell["correct_interval"]) == (10, 10, [0.722, 1.0])
     assert cell["requests"] == 10 and cell["pieces"] == 10 and cell["completion_tokens"] is None

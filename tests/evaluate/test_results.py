@@ -61,7 +61,7 @@ def test_a_result_is_on_disk_before_the_next_is_asked(path: Path) -> None:
         assert json.loads(path.read_bytes().splitlines()[-1])["id"] == KEYS[3].id
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 700))
 def test_a_file_cut_anywhere_keeps_its_whole_lines(path: Path, cut: int) -> None:
     whole = path.read_bytes()

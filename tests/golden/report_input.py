@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,16 +28,7 @@ from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import to_json
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript.records import CompletionRecord, DecisionRecord, ObservationRecord
-
-
-def call(name: str, **arguments: Any) -> str:
-    """A line that calls a tool."""
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    """A line that answers."""
-    return json.dumps({"type": "final_answer", "content": content})
+from tests.core.sessions import answer, call
 
 
 def _tools() -> list[Tool]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.golden.batch import replay_file
@@ -55,7 +55,6 @@ def _damaged(lines: list[str], pick: random.Random) -> list[str]:
 
 
 @given(pick=st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
 def test_a_damaged_file_is_a_check_that_failed_or_passed(
     lines: list[str], pick: random.Random
 ) -> None:

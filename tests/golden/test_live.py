@@ -21,14 +21,11 @@ from mlx_tools.golden.results import GoldenCheck
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.testing import ScriptedBackend
+from tests.core.sessions import call
 
 SETTINGS = RunSettings(
     chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), strategy="free", model="m"
 )
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
 
 
 def answer(text: str = "done") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
@@ -411,7 +411,6 @@ CHECK = st.builds(
 
 @pytest.mark.slow
 @given(checks=st.lists(CHECK, max_size=4), title=HOSTILE, made=HOSTILE)
-@settings(max_examples=40)
 def test_whatever_is_shown_is_text(
     checks: list[GoldenCheck], title: str, made: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -39,10 +39,7 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+from tests.core.sessions import call
 
 
 def answer(text: str = "done") -> str:

@@ -156,7 +156,7 @@ NASTY = [
 ]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(NASTY) | st.text(max_size=12), max_size=12).map(" ".join))
 def test_any_text_is_a_question(shared: KnowledgeBase, question: str) -> None:
     hits = shared.search(question)

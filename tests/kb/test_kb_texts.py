@@ -7,7 +7,7 @@ import zlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.kb.chunks import MOST, OVERLAP, passages
@@ -63,7 +63,6 @@ def test_what_is_quoted_is_looked_for_as_it_stands(question: str, found: list[st
     assert phrases(question) == found
 
 
-@settings(max_examples=200)
 @given(st.text(max_size=300))
 @example("\ufdfa ⑴ ½ l·l ⒈b")
 def test_a_word_holds_nothing_that_a_query_would_obey(text: str) -> None:
@@ -88,7 +87,6 @@ PIECES = [
 ]
 
 
-@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(PIECES) | st.text(max_size=60), max_size=120).map("".join),
     st.sampled_from(FORMS),
@@ -180,7 +178,6 @@ def test_a_hostile_page_is_read(text: str) -> None:
     assert len(page.text) <= len(text) + 10
 
 
-@settings(max_examples=150)
 @given(
     st.lists(
         st.sampled_from(["<p>", "</p>", "<!--", "-->", "<script>", "&lt;", "<nav>", "x "])
@@ -269,7 +266,6 @@ def test_a_notebook_is_its_cells() -> None:
         assert read_document("a.ipynb", data.encode()).text == data
 
 
-@settings(max_examples=150)
 @given(st.binary(max_size=400), st.sampled_from(["a.md", "a.html", "a.py", "a.rst", "a", "a.tex"]))
 def test_any_bytes_are_a_document_or_unreadable(data: bytes, name: str) -> None:
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mlx_tools import (
 )
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.kb import KnowledgeBase
+from tests.core.sessions import answer, call
 
 TOOLS = ["query_knowledge_base", "list_corpora"]
 
@@ -32,14 +32,6 @@ def base(tmp_path: Path) -> KnowledgeBase:
     base = KnowledgeBase(tmp_path / "kb.sqlite3")
     base.add([docs], "shop")
     return base
-
-
-def call(name: str, **arguments: Any) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str) -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 def controller(base: KnowledgeBase, *lines: str, allow: Any = TOOLS, **rest: Any) -> Controller:

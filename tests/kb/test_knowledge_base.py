@@ -13,12 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.toolbox.kb import KnowledgeBase
 from mlx_tools.toolbox.kb.indexes import TABLES
+from tests.examples import FEW
 from tests.kb.shelf import TEXTS, paths, written
 
 KILLED = Path(__file__).with_name("killed_add.py")
@@ -130,7 +131,7 @@ CONTENT = st.sampled_from(
 )
 
 
-@settings(max_examples=15)
+@FEW
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), CONTENT), min_size=1, max_size=4))
 def test_adding_step_by_step_comes_to_what_adding_once_does(steps: list[dict[str, str]]) -> None:
     with TemporaryDirectory() as made:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends.models.tokens import TokenCounter, bound
@@ -77,7 +77,6 @@ def test_a_prompt_that_grows_turn_by_turn_is_counted_exactly(folder: Path) -> No
 
 
 @given(pieces=PIECES)
-@settings(max_examples=60, deadline=None)
 def test_in_steps_it_comes_to_the_same_as_at_once(folder: Path, pieces: list[str]) -> None:
     counter, text = TokenCounter(lambda: folder), "<|im_start|>"
     counts = []
@@ -138,7 +137,6 @@ def test_the_bound_is_above_what_a_tokenizer_makes_of_text(folder: Path) -> None
 
 
 @given(text=st.text(), more=st.text())
-@settings(max_examples=100, deadline=None)
 def test_the_bound_grows_with_its_text_and_is_no_more_than_its_bytes(text: str, more: str) -> None:
     counter = TokenCounter()
     first, second = counter.count(text), counter.count(text + more)

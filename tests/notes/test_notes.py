@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
@@ -101,7 +101,6 @@ def test_a_title_becomes_a_name_that_is_no_path(title: str, stem: str) -> None:
     assert note_stem(title) == stem
 
 
-@settings(max_examples=150)
 @given(st.text(max_size=600))
 def test_any_title_becomes_a_name_that_every_file_system_takes(title: str) -> None:
     stem = note_stem(title)
@@ -129,7 +128,6 @@ def test_a_content_that_is_no_text_is_refused_and_leaves_nothing(
     assert not folder.exists()
 
 
-@settings(max_examples=150)
 @given(title=st.text(min_size=1, max_size=80), content=st.text(max_size=200))
 def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_is(
     tmp_path_factory: pytest.TempPathFactory, title: str, content: str

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.note_text import note_of
@@ -242,7 +242,6 @@ def test_the_snippet_is_where_most_words_stand() -> None:
     assert shown.startswith("… ") and shown.endswith(" …")
 
 
-@settings(max_examples=150)
 @given(st.text(max_size=3000), st.text(min_size=1, max_size=50))
 def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
     note = note_of("a.md", text)

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
@@ -44,7 +44,6 @@ def test_a_count_is_a_whole_number(name: str) -> None:
 
 
 @given(st.fixed_dictionaries({}, optional={n: st.floats(0.01, 1000) for n in NAMES if "time" in n}))
-@settings(max_examples=50)
 def test_any_sound_times_survive_json(times: dict[str, float]) -> None:
     limits = Limits(**times)
     assert Limits.from_json(limits.to_json()) == limits

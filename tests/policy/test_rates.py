@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
@@ -150,7 +150,6 @@ TIMES = st.lists(st.integers(0, 30), max_size=25).map(sorted)
 
 
 @given(RATES, TIMES)
-@settings(max_examples=200, deadline=None)
 def test_no_window_ever_holds_more_calls_than_the_rate_allows(
     rate: Rate, wanted: list[int]
 ) -> None:
@@ -175,7 +174,6 @@ MADE = st.lists(st.none() | st.integers(0, 30), max_size=8)
 
 
 @given(RATES, RATES, MADE, st.none() | st.integers(0, 30))
-@settings(max_examples=300, deadline=None)
 def test_a_rate_within_another_leaves_no_room_where_that_one_leaves_none(
     one: Rate, other: Rate, made: list[int | None], now: int | None
 ) -> None:
@@ -196,7 +194,6 @@ def test_within_is_no_more_calls_in_a_window_that_is_no_shorter() -> None:
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=200, deadline=None)
 def test_any_text_is_a_time_or_none(text: str) -> None:
     found = instant(text)
     assert found is None or (found.tzinfo is not None and found + timedelta(days=1))

@@ -8,7 +8,7 @@ from random import Random
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.policy.redact import Redactor
@@ -65,14 +65,12 @@ def streamed(text: str, sizes: list[int]) -> tuple[str, tuple[str, ...]]:
     return "".join(out), stream.kinds
 
 
-@settings(max_examples=150, deadline=None)
 @given(TEXTS, st.lists(st.integers(1, 90), max_size=60))
 def test_a_text_in_pieces_is_redacted_like_the_whole(text: str, sizes: list[int]) -> None:
     whole = REDACTOR.text(text)
     assert streamed(text, sizes) == (whole.text, whole.kinds)
 
 
-@settings(max_examples=40, deadline=None)
 @given(TEXTS)
 def test_character_by_character_too(text: str) -> None:
     text = text[:3000]

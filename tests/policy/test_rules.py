@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ErrorCode, UsageError
@@ -562,7 +562,6 @@ def decided(policy: Policy, call: Call) -> Decision:
 
 
 @given(POLICIES, CALLS)
-@settings(max_examples=300, deadline=None)
 def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Call) -> None:
     spec, arguments, runs, echoed, facts, _ = call
     decision = decided(policy, call)
@@ -599,7 +598,6 @@ def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Cal
 
 
 @given(POLICIES, POLICIES, CALLS)
-@settings(max_examples=300, deadline=None)
 def test_a_narrowed_policy_never_allows_what_either_does_not(
     one: Policy, other: Policy, call: Call
 ) -> None:
@@ -615,7 +613,6 @@ def test_a_narrowed_policy_never_allows_what_either_does_not(
 
 
 @given(PLAIN, st.randoms(), CALLS)
-@settings(max_examples=100, deadline=None)
 def test_the_order_of_names_changes_neither_digest_nor_decision(
     policy: Policy, random: Any, call: Call
 ) -> None:
@@ -641,7 +638,6 @@ def test_the_order_of_names_changes_neither_digest_nor_decision(
 
 
 @given(POLICIES, POLICIES)
-@settings(max_examples=150, deadline=None)
 def test_a_policy_survives_json_and_its_digest_tells_it(one: Policy, other: Policy) -> None:
     again = Policy.from_json(one.to_json())
     assert again == one

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec
@@ -238,7 +238,6 @@ SCHEMAS = st.recursive(
 
 
 @given(schema=SCHEMAS, text=st.text(max_size=40))
-@settings(max_examples=300, deadline=None)
 def test_any_schema_comes_to_one_bounded_line(schema: Any, text: str) -> None:
     parameters = {
         "type": "object",

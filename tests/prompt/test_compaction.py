@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlx_tools.prompt import (
@@ -162,7 +162,6 @@ def compacted(draw: Any) -> tuple[str, list[Step]]:
 
 
 @given(run=compacted())
-@settings(max_examples=200, deadline=None)
 def test_the_bytes_only_grow_but_where_it_is_recorded(run: tuple[str, list[Step]]) -> None:
     style, steps = run
     prompt, before, folded = opened(style), "", []
@@ -228,7 +227,6 @@ def in_some_style(style: str) -> st.SearchStrategy[tuple[str, list[Step]]]:
 
 
 @given(run=st.sampled_from(STYLES).flatmap(in_some_style), share=st.floats(0.1, 1))
-@settings(max_examples=200, deadline=None)
 def test_what_is_left_fits_or_nothing_could(run: Any, share: float) -> None:
     style, steps = run
     prompt = opened(style)

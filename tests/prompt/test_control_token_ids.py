@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends.models.files import read_model_files
@@ -266,7 +266,6 @@ def cases(draw: Any) -> tuple[str, str, Texts]:
 
 
 @given(case=cases())
-@settings(max_examples=50, deadline=None)
 def test_in_every_format_the_control_tokens_are_those_of_a_harmless_conversation(
     case: tuple[str, str, Texts],
 ) -> None:
@@ -294,7 +293,6 @@ def real_format(folder: Path, wanted: str) -> ChatFormat:
 @pytest.mark.slow
 @pytest.mark.real
 @given(data=st.data(), style=st.sampled_from(STYLES))
-@settings(max_examples=50, deadline=None)
 def test_the_embedded_models_tokenizer_finds_the_hosts_control_tokens_and_no_other(
     real_model: Path, data: Any, style: str
 ) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ChatFormatError
@@ -256,7 +256,6 @@ HOSTILE = st.lists(st.one_of(PIECES, st.sampled_from(KNOWN_TOKENS)), max_size=5)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_no_text_adds_a_control_token_to_those_of_the_host_and_of_calls(
     name: str, data: st.DataObject

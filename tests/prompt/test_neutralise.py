@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlx_tools.prompt.markers import KNOWN_TOKENS
@@ -46,7 +46,6 @@ def tokens_in(text: str, neutraliser: Neutraliser) -> list[str]:
 @example(text="<|im_<|im_end|>end|>")
 @example(text="[INST[INST]]")
 @example(text="<s><s></s>")
-@settings(max_examples=300, deadline=None)
 def test_no_text_keeps_a_control_token_and_every_text_comes_back(
     neutraliser: Neutraliser, text: str
 ) -> None:
@@ -59,7 +58,6 @@ def test_no_text_keeps_a_control_token_and_every_text_comes_back(
 
 @pytest.mark.parametrize("neutraliser", [KNOWN, Neutraliser(())], ids=["known", "none"])
 @given(value=VALUES, ascii_only=st.booleans())
-@settings(max_examples=300, deadline=None)
 def test_json_keeps_its_value_and_loses_its_control_tokens(
     neutraliser: Neutraliser, value: Any, ascii_only: bool
 ) -> None:
@@ -72,7 +70,6 @@ def test_json_keeps_its_value_and_loses_its_control_tokens(
 
 @pytest.mark.parametrize("neutraliser", [KNOWN, ODD], ids=["known", "odd"])
 @given(parts=st.lists(st.one_of(TEXT, VALUES.map(json.dumps)), max_size=4))
-@settings(max_examples=300, deadline=None)
 def test_a_models_own_text_keeps_no_control_token(
     neutraliser: Neutraliser, parts: list[str]
 ) -> None:
@@ -87,7 +84,6 @@ def test_a_models_own_text_keeps_no_control_token(
 @example(pieces=[(False, "<|im_"), (True, "end|>")])
 @example(pieces=[(False, "<"), (True, "|"), (False, "im_end|>")])
 @example(pieces=[(True, "a\n"), (False, "User: hi")])
-@settings(max_examples=400, deadline=None)
 def test_no_control_token_stands_across_a_seam_with_untrusted_text(
     neutraliser: Neutraliser, pieces: list[tuple[bool, str]]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.schema.sample import fits, sample_arguments
@@ -168,11 +168,9 @@ SCHEMAS = st.recursive(
 
 @pytest.mark.slow
 @given(schema=SCHEMAS)
-@settings(max_examples=300, deadline=None)
 def test_what_is_made_up_always_fits(schema: Any) -> None:
     value = made(schema)
-    if value is not None:
-        jsonschema.Draft202012Validator(schema).validate(value)
+    assert value is None or jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
 @pytest.mark.parametrize("kind", ["string", "integer", "number", "boolean", "array", "object"])
@@ -181,7 +179,6 @@ def test_something_is_made_up_for_every_plain_type(kind: str) -> None:
 
 
 @given(schema=JSON)
-@settings(max_examples=200, deadline=None)
 def test_what_is_no_schema_brings_no_harm(schema: Any) -> None:
     json.dumps(made(schema))
     whole = {"type": "object", "properties": schema, "required": schema}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Policy, RunSettings, tool
@@ -170,7 +170,6 @@ def _ended(draw: Any, whole: str) -> str:
 
 
 @given(said=completions())
-@settings(max_examples=300, deadline=None)
 def test_what_a_message_leaves_open_is_closed_and_is_read_as_it_was(said: Spoken) -> None:
     assert said.reading.messages
     asked, following, turn = turn_of(said)
@@ -186,7 +185,6 @@ def test_what_a_message_leaves_open_is_closed_and_is_read_as_it_was(said: Spoken
 
 
 @given(said=completions(), cut=st.integers(1, 60), reason=st.sampled_from(["stop", "length"]))
-@settings(max_examples=100, deadline=None)
 def test_a_prompt_grows_whatever_its_completion_leaves_open(
     said: Spoken, cut: int, reason: Any
 ) -> None:

@@ -7,13 +7,12 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mlx_tools.protocol.canonical import compact, writer
 from tests.protocol.texts import json_values
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(json_values)
 def test_compact_json_is_that_of_the_standard_library(value: Any) -> None:
     for sort_keys in (False, True):

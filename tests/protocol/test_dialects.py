@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import TOOL_NAME, ToolCall
 from mlx_tools.protocol import DIALECTS, Reader, Reading, ReadingRules, read
 from mlx_tools.protocol.dialects import Dialect
+from tests.examples import FEW
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -240,8 +241,8 @@ def _read_calls(reading: Reading) -> list[Call]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@FEW
 @given(calls=_calls, before=_beside, seed=st.integers(0, 99))
-@settings(max_examples=40)
 def test_what_a_family_writes_is_read_back_streamed_as_whole(
     dialect: Dialect, calls: list[Call], before: str, seed: int
 ) -> None:
@@ -399,7 +400,6 @@ def test_the_end_of_the_turn_ends_the_answer(end: str) -> None:
     "<arg_value>", "</arg_value>", "call:", "Action Input:", "</s>", "<think>", "</think>", "=",
     '{"name": "get_weather", "arguments": {"city": "Paris"}}', "Observation:", "<|message|>", ";",
 ]), max_size=14).map("".join), st.integers(0, 9), st.sampled_from(["stop", "length"]))  # fmt: skip
-@settings(max_examples=400)
 def test_any_mixture_is_read_streamed_as_whole_and_invents_nothing(
     text: str, seed: int, reason: Any
 ) -> None:

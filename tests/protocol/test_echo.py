@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec
@@ -96,7 +96,6 @@ def test_an_echoed_read_only_call_needs_approval() -> None:
     assert (call.echoed, call.runs) == (False, "freely")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(arguments, mixtures(), mixtures())
 def test_a_call_on_a_line_of_its_own_is_found_between_anything(
     given_arguments: dict[str, Any], before: str, after: str
@@ -117,7 +116,6 @@ def test_the_canonical_form_is_rfc_8785() -> None:
     )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(arguments, st.randoms())
 def test_the_order_of_keys_does_not_matter(given_arguments: dict[str, Any], random: Any) -> None:
     items = list(given_arguments.items())
@@ -141,7 +139,6 @@ _ANY_JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.text(max_size=5), st.dictionaries(_KEYS, _ANY_JSON, max_size=4))
 def test_wherever_rfc_8785_has_a_form_that_is_the_canonical_one(
     name: str, given_arguments: dict[str, Any]

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
@@ -22,31 +22,33 @@ CALLS: tuple[dict[str, Any], ...] = (
 )
 
 
-def check_every_cut(text: str, whole: list[Any], rules: ReadingRules) -> None:
-    """The text has all the calls; at every cut a beginning of them, and none freely unless they are
-    all there."""
+def wrong_cuts(text: str, whole: list[Any], rules: ReadingRules) -> list[int]:
+    """Where the text, which has all the calls, can be cut so that other than a beginning of them is
+    read, or one freely that is not all there."""
     uncut = [m for m in read(text, "stop", rules).messages if isinstance(m, ToolCall)]
-    assert [(call.name, call.arguments) for call in uncut] == whole
+    wrong = [] if [(call.name, call.arguments) for call in uncut] == whole else [len(text)]
     for at, reason in itertools.product(range(len(text)), ("stop", "length")):
         finish: FinishReason = "stop" if reason == "stop" else "length"
         reading = read(text[:at], finish, rules)
         calls = [m for m in reading.messages if isinstance(m, ToolCall)]
-        assert [(call.name, call.arguments) for call in calls] == whole[: len(calls)], at
-        if len(calls) < len(whole):
-            assert not calls or "{" not in text[:at].rpartition("}")[2], at
+        others = [(call.name, call.arguments) for call in calls] != whole[: len(calls)]
+        early = 0 < len(calls) < len(whole) and "{" in text[:at].rpartition("}")[2]
+        if others or early:
+            wrong.append(at)
+    return wrong
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("given_arguments", CALLS)
 def test_every_cut_of_a_call(style: Style, given_arguments: dict[str, Any]) -> None:
     text = write_call("t", given_arguments, style=style)
-    check_every_cut(text, [("t", given_arguments)], ReadingRules(style=style))
+    assert wrong_cuts(text, [("t", given_arguments)], ReadingRules(style=style)) == []
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_every_cut_of_two_calls(style: Style) -> None:
     text = "\n".join(write_call(name, CALLS[1], "c1", style) for name in "tu")
-    check_every_cut(text, [("t", CALLS[1]), ("u", CALLS[1])], ReadingRules(style=style))
+    assert wrong_cuts(text, [("t", CALLS[1]), ("u", CALLS[1])], ReadingRules(style=style)) == []
 
 
 @pytest.mark.parametrize(
@@ -68,14 +70,12 @@ def test_no_cut_of_a_call_in_another_form_is_a_call(text: str) -> None:
         assert not any(isinstance(m, ToolCall) for m in read(text[:at], finish).messages), at
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(arguments, st.sampled_from(STYLES))
 def test_every_cut_of_any_call(given_arguments: dict[str, Any], style: Style) -> None:
     text = write_call("t", given_arguments, style=style)
-    check_every_cut(text, [("t", given_arguments)], ReadingRules(style=style))
+    assert wrong_cuts(text, [("t", given_arguments)], ReadingRules(style=style)) == []
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(arguments, st.sampled_from(STYLES))
 def test_a_read_only_call_cut_off_keeps_no_half_value(
     given_arguments: dict[str, Any], style: Style

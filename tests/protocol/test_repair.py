@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
@@ -15,7 +15,6 @@ from mlx_tools.protocol import REPAIRS, ReadingRules, judge, read
 from tests.protocol.texts import BROKEN, CALL, MESSAGES, mixtures
 
 SPECS = {name: ToolSpec(name) for name in ("calculator", "clock", "a", "b", "c", "x", "t")}
-QUICK = settings(max_examples=300, deadline=None, derandomize=True)
 
 
 def call_with(arguments: str) -> str:
@@ -190,7 +189,6 @@ _VALUES = st.recursive(
 )
 
 
-@QUICK
 @given(_VALUES)
 def test_a_repair_never_invents(value: str) -> None:
     text = call_with(f'{{"k":{value}}}')
@@ -206,7 +204,6 @@ def test_a_repair_never_invents(value: str) -> None:
                 assert str(leaf) in text
 
 
-@QUICK
 @given(mixtures(), st.sampled_from(("jsonl", "markdown-json", "xml")))
 def test_of_any_text_names_and_strings_stand_in_it(text: str, style: Any) -> None:
     sources = (_source(text), _letters(text))  # as JSON, and as prose
@@ -224,7 +221,6 @@ def test_of_any_text_names_and_strings_stand_in_it(text: str, style: Any) -> Non
                 assert any(_letters(string) in source for source in sources)
 
 
-@QUICK
 @given(mixtures(), st.sampled_from(("jsonl", "markdown-json", "xml")))
 def test_only_an_untouched_call_that_stands_alone_may_change_things_freely(
     text: str, style: Any

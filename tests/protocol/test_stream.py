@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
@@ -35,9 +35,6 @@ from tests.protocol.texts import (
 )
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
-QUICK = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
 
 
 def fed(
@@ -56,7 +53,6 @@ def arguments_of(deltas: list[Delta], index: int) -> str:
     return "".join(d.text for d in deltas if isinstance(d, ArgumentsDelta) and d.index == index)
 
 
-@QUICK
 @given(mixtures(), rules(), REASONS, st.data())
 def test_a_text_is_read_the_same_however_it_is_split(
     text: str, given_rules: ReadingRules, reason: FinishReason, data: st.DataObject
@@ -79,7 +75,6 @@ def test_every_two_piece_split_of_a_full_turn_reads_the_same(style: Style) -> No
         assert fed(pieces, "stop", ReadingRules(style=style))[0] == whole
 
 
-@QUICK
 @given(mixtures(), rules(), REASONS)
 def test_reading_never_raises_and_gives_text_that_can_be_written(
     text: str, given_rules: ReadingRules, reason: FinishReason
@@ -96,7 +91,6 @@ def test_reading_never_raises_and_gives_text_that_can_be_written(
             message.content.encode()
 
 
-@QUICK
 @given(st.text(st.characters(codec="utf-8"), max_size=40), st.sampled_from(STYLES), st.data())
 def test_answer_deltas_join_to_the_content(content: str, style: Style, data: st.DataObject) -> None:
     text = write_answer(content, style)
@@ -113,7 +107,6 @@ def test_escaped_characters_come_whole() -> None:
     assert [d.text for d in deltas if isinstance(d, AnswerDelta)] == list('aé😀\n"b')
 
 
-@QUICK
 @given(arguments, st.sampled_from(STYLES), st.integers(1, 6))
 def test_argument_deltas_join_to_what_was_written(
     given_arguments: dict[str, object], style: Style, size: int
@@ -182,7 +175,6 @@ def joined(deltas: list[Delta]) -> list[Delta]:
     return out
 
 
-@settings(QUICK, max_examples=1000)
 @given(mixtures(), rules())
 def test_deltas_of_sound_messages_do_not_depend_on_the_pieces(
     text: str, given_rules: ReadingRules
@@ -273,7 +265,6 @@ def test_an_error_is_done_where_it_is_found() -> None:
     assert done_after('{"type":"tool_call";"name":1}') == '{"type":"tool_call";'
 
 
-@QUICK
 @given(mixtures(), rules())
 def test_what_comes_after_done_changes_nothing_but_what_was_dropped(
     text: str, given_rules: ReadingRules

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, judge, read
@@ -89,7 +89,6 @@ def test_what_may_be_either_gives_a_value_that_can_be_written_or_an_error(path: 
                     one_line(found.arguments).encode()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(json_values)
 def test_what_json_writes_is_read_back(value: object) -> None:
     assert loads(one_line(value)) == value

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolObservation
@@ -22,14 +22,13 @@ from mlx_tools.protocol import (
 from tests.protocol.texts import FRAGMENTS, MESSAGES, arguments
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
-QUICK = settings(max_examples=150, deadline=None, derandomize=True)
+
 styles = st.sampled_from(STYLES)
 contents = st.text(st.characters(codec="utf-8"), max_size=30) | st.lists(
     st.sampled_from([text for text in (*FRAGMENTS, *MESSAGES) if text != "\ud800"]), max_size=4
 ).map("".join)
 
 
-@QUICK
 @given(styles, arguments, st.none() | st.text(st.characters(codec="utf-8"), max_size=5))
 def test_a_call_is_read_back(style: Style, given_arguments: dict[str, Any], call_id: str) -> None:
     text = write_call("t", given_arguments, call_id, style)
@@ -38,7 +37,6 @@ def test_a_call_is_read_back(style: Style, given_arguments: dict[str, Any], call
     assert reading.clean and reading.counted == text
 
 
-@QUICK
 @given(styles, contents)
 def test_an_answer_is_read_back(style: Style, content: str) -> None:
     text = write_answer(content, style)
@@ -47,7 +45,6 @@ def test_an_answer_is_read_back(style: Style, content: str) -> None:
     assert reading.clean and reading.counted == text
 
 
-@QUICK
 @given(styles, contents)
 def test_an_observation_is_one_line_that_gives_its_content_back(style: Style, content: str) -> None:
     text = write_observation(ToolObservation("t", content, id="c1"), style)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
@@ -215,7 +215,6 @@ _SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
 @given(_SCHEMAS, json_values)
 def test_what_validation_gives_back_validates_as_it_is(parameters: Any, value: Any) -> None:
     spec = ToolSpec("t", "", schema("v", v=parameters))
@@ -461,7 +460,6 @@ _LEAVES = st.sampled_from(
 ) | st.floats(allow_nan=False)
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
 @given(_SCHEMAS, st.dictionaries(_NAMES | st.just("d"), _LEAVES, max_size=4))
 def test_what_plainly_fits_fits(parameters: dict[str, Any], value: dict[str, Any]) -> None:
     plain = plain_schema(parameters)
@@ -470,7 +468,6 @@ def test_what_plainly_fits_fits(parameters: dict[str, Any], value: dict[str, Any
             assert faults(validator_for(parameters), value, 1) == []
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     st.dictionaries(_NAMES, st.sampled_from(_PLAIN_PROPERTIES), max_size=3),
     st.booleans(),

@@ -8,7 +8,7 @@ from datetime import time as clock_time
 from itertools import islice, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.schedule import Interval, When, parse_when
@@ -114,7 +114,6 @@ MOMENT = st.datetimes(datetime(2024, 1, 1), datetime(2029, 1, 1)).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     days=st.integers(1, 40),
     start=st.dates(date(2023, 1, 1), date(2028, 1, 1)),

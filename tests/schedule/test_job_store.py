@@ -22,6 +22,7 @@ from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule import Job, JobStore, When, parse_when
 from mlx_tools.toolbox.schedule.job_store import KEPT_RUNS, MAX_ATTEMPTS, MAX_JOBS
+from tests.examples import FEW
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 HOURLY = When("UTC", cron="0 * * * *")
@@ -443,9 +444,7 @@ def test_a_clock_that_jumped_years_ahead_and_back_leaves_the_job_at_work(
     assert store.claim(clock.passes(hours=1), "r") is not None
 
 
-EASY = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EASY = settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @EASY

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
@@ -223,7 +223,6 @@ DAYS = st.sampled_from(("tomorrow", "on friday", "2026-12-24", "dec 24", "every 
 HALVES = st.sampled_from((("am", "in the morning"), ("pm", "in the afternoon"), ("pm", "at night")))
 
 
-@settings(max_examples=200, deadline=None)
 @given(DAYS, st.integers(0, 59), st.data())
 def test_all_ways_to_say_a_time_mean_the_same(day: str, minute: int, data: st.DataObject) -> None:
     half, part = data.draw(HALVES)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
@@ -234,7 +234,6 @@ WORDS = (
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     st.one_of(
         st.text(max_size=60),
@@ -399,7 +398,6 @@ NEAR = st.tuples(st.sampled_from(CHANGES), st.integers(-180, 180)).map(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=CRON, zone=st.sampled_from(ZONES), after=st.one_of(NEAR, MOMENT))
 def test_the_next_time_is_the_first_that_a_clock_shows(
     text: str, zone: str, after: datetime
@@ -416,7 +414,6 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
         assert found == wanted
 
 
-@settings(max_examples=150, deadline=None)
 @given(text=CRON, zone=st.sampled_from(ZONES), after=st.one_of(NEAR, MOMENT))
 def test_times_only_go_on(text: str, zone: str, after: datetime) -> None:
     try:

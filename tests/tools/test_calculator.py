@@ -7,7 +7,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
@@ -222,7 +222,6 @@ EXPRESSIONS = st.text(alphabet="0123456789.,+-*/%^!()eE x pi sqrt of modπ×÷",
 
 
 @given(st.one_of(st.text(max_size=50), EXPRESSIONS))
-@settings(max_examples=300, deadline=None)
 def test_any_text_has_a_value_or_an_error(expression: str) -> None:
     try:
         assert value(expression)
@@ -248,7 +247,6 @@ def exactly(text: str) -> Fraction:
 
 
 @given(TREES)
-@settings(max_examples=200, deadline=None)
 def test_it_agrees_with_exact_arithmetic(expression: str) -> None:
     try:
         expected = exactly(expression)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ConfigError
@@ -110,7 +110,6 @@ def test_sizes_are_bounded() -> None:
     assert "longer than" in refused("cat", "a" * MAX_BYTES)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(sorted(RULES.programs)),
     st.lists(

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -180,8 +180,8 @@ def in_order(value: Any, schema: Any) -> Any:
     return {key: in_order(value[key], known.get(key, {})) for key in keys}
 
 
-def check(schema: Any, value: Any, chance: random.Random) -> None:
-    """What is prepared takes a value that fits, and of its neighbours those alone that fit too."""
+def wrongly_taken(schema: Any, value: Any, chance: random.Random) -> list[str]:
+    """What is prepared takes a value that fits; and of its neighbours these, which do not."""
     found = compilable(schema)
     assert found.schema is not None
     judge = matcher(found.schema)
@@ -189,9 +189,8 @@ def check(schema: Any, value: Any, chance: random.Random) -> None:
         assert fits_within(found.schema, found.schema, value)
         text = written(in_order(value, schema))
         assert takes(judge, text) or SPELLED.search(text)
-    if found.left_to_validation:
-        return
-    for _ in range(40):
+    wrong: list[str] = []
+    for _ in range(0 if found.left_to_validation else 40):
         text = written(in_order(value, schema))
         for _ in range(chance.randint(1, 3)):
             at = chance.randint(0, len(text))
@@ -199,7 +198,9 @@ def check(schema: Any, value: Any, chance: random.Random) -> None:
             text = text[:at] + put + text[at + chance.randint(0, 2) :]
         if takes(judge, text):
             changed = json.loads(text)
-            assert fits_within(schema, schema, changed) or OVERFLOW.search(text), text
+            if not fits_within(schema, schema, changed) and not OVERFLOW.search(text):
+                wrong.append(text)
+    return wrong
 
 
 KEYWORDS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
@@ -220,7 +221,6 @@ KEYWORDS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data(), typed(), st.none() | KEYWORDS)
 def test_it_only_loosens_and_holds_to_what_it_does_not_name(
     data: st.DataObject, case: tuple[Any, Any], beside: dict[str, Any] | None
@@ -229,18 +229,19 @@ def test_it_only_loosens_and_holds_to_what_it_does_not_name(
     if beside is not None:
         schema = {"allOf": [schema, beside]} if data.draw(st.booleans()) else {**beside, **schema}
     chance = random.Random(data.draw(st.integers(0, 2**32)))
-    check(object_of(schema), {"v": data.draw(values)}, chance)
+    assert wrongly_taken(object_of(schema), {"v": data.draw(values)}, chance) == []
 
 
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_all_of_bfcl_is_held_in_full(category: str) -> None:
+def test_all_of_bfcl_is_held_in_full(category: str, step: int) -> None:
     specs = {
         json.dumps(spec.parameters): spec
         for item in load_items(category, fetched_wheel())
         for spec in item.tools.values()
     }
     assert specs
-    for spec in specs.values():
+    for spec in list(specs.values())[::step]:
         found = compilable(spec.parameters)
         assert found.schema is not None
         assert set(found.left_to_validation) <= {"#: required"}, spec.name

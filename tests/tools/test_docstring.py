@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.tools.docstring import Docstring, parse_docstring
@@ -53,7 +53,6 @@ def test_a_docstring_is_read(text: str | None, expected: Docstring) -> None:
 
 
 @given(st.text(alphabet="Args:Paramets-\n #:par x y ()*", max_size=200))
-@settings(max_examples=200, deadline=None)
 def test_any_text_is_read_and_nothing_is_added(text: str) -> None:
     found = parse_docstring(text)
     words = " ".join([found.text, *found.parameters, *found.parameters.values()]).split()

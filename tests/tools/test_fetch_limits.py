@@ -11,7 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.fetch_url import fetch_url
@@ -40,7 +40,6 @@ def bare_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.binary(max_size=300), max_size=4),
     st.sampled_from(["", "identity", "gzip", "x-gzip", "GZip", "deflate", "bare"]),

@@ -44,7 +44,7 @@ ANY = st.one_of(
 
 
 @given(text=ANY)
-@settings(max_examples=300, suppress_health_check=FIXTURE)
+@settings(suppress_health_check=FIXTURE)
 def test_a_text_is_read_back_as_it_was_written(folder: Path, text: str) -> None:
     files = builtin_tools([f"{folder}:rw"])
     (folder / "a.txt").write_text("old")
@@ -67,7 +67,6 @@ def test_a_text_is_read_back_as_it_was_written(folder: Path, text: str) -> None:
 
 
 @given(size=st.integers(MAX_BYTES - 3, MAX_BYTES + 3), character=st.sampled_from("aé€😀"))
-@settings(max_examples=40)
 def test_what_may_be_written_can_be_read_whole(size: int, character: str) -> None:
     text = character * (size // len(character.encode())) + "x" * (size % len(character.encode()))
     try:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Progress, ToolResult, execute, load_tool
+from tests.examples import FEW
 from tests.tools.tool_folders import ECHO, make_folder
 
 LEFT = """
@@ -87,7 +88,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=15)
+@FEW
 @given(st.lists(st.dictionaries(st.text(), JSON_VALUES, max_size=4), min_size=1, max_size=4))
 def test_any_arguments_reach_the_tool_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, many: list[dict[str, Any]]
@@ -424,8 +425,8 @@ def test_nothing_outlives_a_caller_that_is_killed(tmp_path: Path) -> None:
     finally:
         caller.send_signal(signal.SIGKILL)
         caller.wait()
-    wait_for(lambda: all(gone(path) for path in places))
-    wait_for(lambda: not list((tmp_path / "tmp").iterdir()))
+    wait_for(lambda: all(gone(path) for path in places) and not any((tmp_path / "tmp").iterdir()))
+    assert len(places) == 3  # what it started, and itself
 
 
 @linux

@@ -103,7 +103,7 @@ def test_depth_and_length_are_limited() -> None:
     deep = "<a>" * MAX_DEPTH + "</a>" * MAX_DEPTH
     assert formatted(deep).error is None
     assert fault(f"<a>{deep}</a>") == f"elements stand more than {MAX_DEPTH} levels deep"
-    assert "levels deep" in fault("<a>" * 1_000_000)
+    assert "levels deep" in fault("<a>" * 100_000)
     wide = "<a>" * 190 + "<b/>" * 20_000 + "</a>" * 190
     assert fault(wide) == f"the formatted text would have more than {MAX_CHARS} characters"
     assert "more than" in fault(f"<a>{'&gt;' * (MAX_CHARS // 4 + 1)}</a>")
@@ -118,8 +118,8 @@ def test_what_will_be_too_long_is_not_read_to_its_end() -> None:
 
 
 def test_work_is_linear_in_the_text() -> None:
-    text = f"<a>{'<b>x&amp;y</b>' * 50_000}</a>"
-    assert (formatted(text).content or "").count("\n") == 50_001
+    text = f"<a>{'<b>x&amp;y</b>' * 20_000}</a>"
+    assert (formatted(text).content or "").count("\n") == 20_001
 
 
 def test_presets_of_files_hold_it_and_it_only_reads() -> None:

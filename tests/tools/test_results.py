@@ -15,7 +15,7 @@ from collections import OrderedDict, deque, namedtuple
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, HttpUrl, SecretStr
 
@@ -167,7 +167,6 @@ JSON: Any = st.recursive(
 
 
 @given(JSON)
-@settings(max_examples=100, deadline=None)
 def test_json_values_come_back_from_the_text(value: Any) -> None:
     text = to_text(value)
     assert (text if isinstance(value, str) else json.loads(text)) == value

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.controller.direct import call_tool
@@ -160,7 +160,6 @@ QUERIES = st.lists(st.sampled_from(["letter", "cat", "send", "weigh", "x"]), max
 
 
 @given(allow=LISTS, deny=LISTS, off=LISTS, query=QUERIES, limit=st.integers(1, 6))
-@settings(max_examples=150, deadline=None)
 def test_hits_are_the_permitted_and_enabled_and_all_others_are_counted(
     allow: list[str], deny: list[str], off: list[str], query: str, limit: int
 ) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -251,7 +251,6 @@ def test_the_text_grows_with_the_properties_and_no_faster(needed: bool) -> None:
     assert sizes[1] < 2.2 * sizes[0] and sizes[2] < 33 * sizes[0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), tools(), st.sampled_from(STYLES))
 def test_a_call_that_fits_is_taken_and_its_neighbours_only_if_they_fit(
     data: st.DataObject, case: tuple[ToolSpec, dict[str, Any]], style: Style

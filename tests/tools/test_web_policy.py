@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from mlx_tools.policy.presets import PRESETS
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.fetch_url import fetch_url
 from mlx_tools.toolbox.web_search import web_search
+from tests.forked import forks
 from tests.tools.web_server import fetching, says, site
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -59,30 +58,27 @@ else:
 """
 
 
+def watched(code: str, *arguments: str, folder: Path) -> tuple[int, str]:
+    """How a process of its own ended, and what it wrote."""
+    process = forks().start(*arguments, code=code, folder=folder)
+    said = b"".join(process.communicate()).decode()
+    return process.wait(), said
+
+
 @pytest.mark.parametrize("way", ["run", "command"])
 @pytest.mark.parametrize(("name", "arguments"), CALLS)
 def test_in_local_only_mode_not_one_socket_is_opened(
     tmp_path: Path, name: str, arguments: dict[str, Any], way: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, name, json.dumps(arguments), way],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, said = watched(WATCHED, name, json.dumps(arguments), way, folder=tmp_path)
+    assert code == 0, said
 
 
 def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     allowed = WATCHED.replace(", local_only=True", "")
     name, arguments = CALLS[0]
-    done = subprocess.run(
-        [sys.executable, "-c", allowed, name, json.dumps(arguments), "run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 99 and "socket.connect" in done.stderr
+    code, said = watched(allowed, name, json.dumps(arguments), "run", folder=tmp_path)
+    assert code == 99 and "socket.connect" in said
 
 
 def test_no_preset_grants_the_network() -> None:

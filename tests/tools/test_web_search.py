@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -235,16 +235,6 @@ assert "disabled" in registry.lacks("web_search", Policy(allow=["*"]))
 """
 
 
-def test_without_the_extra_the_tool_is_disabled_and_names_it(
-    script: Callable[[str], None],
-) -> None:
-    script(WITHOUT)
-
-
-@pytest.fixture
-def script() -> Callable[[str], None]:
-    def run(code: str) -> None:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    return run
+def test_without_the_extra_the_tool_is_disabled_and_names_it() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
