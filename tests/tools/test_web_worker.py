@@ -102,14 +102,14 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
         for child in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
                 parent = (child / "stat").read_bytes().rpartition(b")")[2].split()[1]
-                if int(parent) == os.getpid() and b"alone.py" in (child / "cmdline").read_bytes():
+                if int(parent) == os.getpid() and b"isolated.py" in (child / "cmdline").read_bytes():
                     found |= set((child / "environ").read_bytes().strip(b"\0").split(b"\0"))
         return {one.partition(b"=")[0] for one in found}
 
     async def main() -> set[bytes]:
         question = {"html": SLOW, "url": "https://example.org/", "most": 100}
         asking = asyncio.create_task(ask_script("page_script", "justhtml", question, ROOM))
-        while not (names := seen()):
+        while not (names := seen()) and not asking.done():
             await asyncio.sleep(0.01)
         asking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
