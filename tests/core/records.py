@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from mlx_tools.errors import StopReason
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import records as r
 
@@ -141,5 +142,7 @@ RECORDS = st.one_of(
         sources=st.lists(JSON, max_size=2).map(tuple),
         bare_text=st.booleans(),
     ),
-    _record(r.StoppedRecord, reason=TEXT, message=TEXT, partial=TEXT),
+    _record(
+        r.StoppedRecord, reason=st.sampled_from(get_args(StopReason)), message=TEXT, partial=TEXT
+    ),
 )

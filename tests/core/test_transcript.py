@@ -143,7 +143,7 @@ def test_a_value_of_another_kind_is_refused_or_read(record: Any, data: Any, valu
         ('{"type":"completion","turn":true,"text":""}', "the value of turn cannot be right"),
         ('{"type":"completion","turn":1,"text":"","usage":{"tokens":1}}', "unknown key 'tokens'"),
         ('{"type":"paused","calls":["c1",2],"digests":[],"expires_at":""}', "value of calls"),
-        ('{"type":"stopped","reason":"x","waiting_for":"Godot"}', "value of waiting_for"),
+        ('{"type":"stopped","reason":"interrupted","waiting_for":"Godot"}', "value of waiting_for"),
         ('{"type":["user"],"content":""}', "no record"),
     ],
 )

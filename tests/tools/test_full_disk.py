@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 CALLS = """
 import asyncio, json, os, resource, sys
-from mlx_tools.tools import Registry, execute
+from mlx_tools import builtin_tools
+from mlx_tools.tools import execute
 
 files = builtin_tools([sys.argv[1] + ":rw"])
 

@@ -37,7 +37,7 @@ def watch(event, arguments):
 
 name, arguments, way = sys.argv[1:]
 if way == "run":
-    from mlx_tools import Controller, Policy, Registry, RunSettings
+    from mlx_tools import Controller, Policy, RunSettings, builtin_tools
     from mlx_tools.testing import ScriptedBackend
 
     call = {"type": "tool_call", "name": name, "arguments": json.loads(arguments)}

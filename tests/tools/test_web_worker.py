@@ -102,7 +102,10 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
         for child in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
                 parent = (child / "stat").read_bytes().rpartition(b")")[2].split()[1]
-                if int(parent) == os.getpid() and b"isolated.py" in (child / "cmdline").read_bytes():
+                if (
+                    int(parent) == os.getpid()
+                    and b"isolated.py" in (child / "cmdline").read_bytes()
+                ):
                     found |= set((child / "environ").read_bytes().strip(b"\0").split(b"\0"))
         return {one.partition(b"=")[0] for one in found}
 
