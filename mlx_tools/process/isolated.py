@@ -1,9 +1,9 @@
 """Runs a module of this package in a Python that is shut off from the environment.
 
 ``python -I isolated.py MODULE FOLDER``: with ``-I`` neither ``PYTHONPATH`` nor the working
-directory counts, so the package is loaded from where this file stands, and nothing else comes from there;
-``FOLDER`` is where further packages are looked for last. A module that needs more memory than it
-may have ends with `OUT_OF_MEMORY`.
+directory counts, so the package is loaded from where this file stands, and nothing else comes from
+there; ``FOLDER`` is where further packages are looked for last. A module that needs more memory
+than it may have ends with `OUT_OF_MEMORY`.
 """
 
 from __future__ import annotations
