@@ -378,20 +378,16 @@ def _reading() -> Iterator[Mutation]:
         yield _made(
             "reading",
             f"repairs/{repair}",
-            f"mlx_tools/protocol/{file}.py",
+            f"mlx_tools/{file}.py",
             old,
             new,
             has(repair),
             f"those with the repair {repair}",
         )
     for name, file, old, new, hits, who in RULES:
-        yield _made(
-            "reading", f"reading/{name}", f"mlx_tools/protocol/{file}.py", old, new, hits, who
-        )
+        yield _made("reading", f"reading/{name}", f"mlx_tools/{file}.py", old, new, hits, who)
     for name, file, old, new, hits, who in MENDS:
-        yield _made(
-            "reading", f"mends/{name}", f"mlx_tools/decoding/{file}.py", old, new, hits, who
-        )
+        yield _made("reading", f"mends/{name}", f"mlx_tools/{file}.py", old, new, hits, who)
 
 
 def _chosen(facts: Facts) -> bool:
@@ -402,7 +398,7 @@ def _chosen(facts: Facts) -> bool:
 MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "value",
-        "value",
+        "decoding/value",
         'return self._kind("value")',
         'return self._kind("key")',
         has("mended-value"),
@@ -410,7 +406,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "escape",
-        "turn",
+        "decoding/held_turn",
         "if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:",
         "if False:",
         lambda facts: facts.name == "mends/quote-in-an-answer",
@@ -418,7 +414,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "likeliest",
-        "turn",
+        "decoding/held_turn",
         "if fitting and fitting == rest:",
         "if False:",
         _chosen,
@@ -426,7 +422,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "name-once",
-        "turn",
+        "decoding/held_turn",
         "self._renamed or is_data",
         "is_data",
         lambda facts: facts.name == "mends/no-such-tool",
@@ -434,7 +430,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "anew",
-        "turn",
+        "decoding/held_turn",
         "if self._restart.anew:",
         "if False:",
         lambda facts: facts.name == "mends/begun-anew",
@@ -442,7 +438,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "blanks",
-        "value",
+        "decoding/value",
         "MAX_BLANKS: Final = 64",
         "MAX_BLANKS: Final = 128",
         lambda facts: facts.name == "mends/blanks",
@@ -454,89 +450,109 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
 REPAIRS = (
     (
         "single_quotes",
-        "lexemes",
+        "protocol/lexemes",
         """fixes.append(Fix(pos + base, pos + base + 1, '"', "single_quotes"))""",
         "pass",
     ),
-    ("python_literal", "lexemes", '{"True": "true", ', "{"),
+    ("python_literal", "protocol/lexemes", '{"True": "true", ', "{"),
     (
         "unquoted_key",
-        "lexemes",
+        "protocol/lexemes",
         'if self.kind == "key" and _IDENTIFIER.fullmatch(word):',
         'if self.kind == "never":',
     ),
     (
         "raw_newline",
-        "lexemes",
+        "protocol/lexemes",
         'elif self._newlines if char in "\\r\\n" else self._controls:',
         'elif char not in "\\r\\n" and self._controls:',
     ),
     (
         "raw_control",
-        "lexemes",
+        "protocol/lexemes",
         'elif self._newlines if char in "\\r\\n" else self._controls:',
         'elif self._newlines and char in "\\r\\n":',
     ),
     (
         "invalid_escape",
-        "lexemes",
+        "protocol/lexemes",
         '"\\\\\\\\", "invalid_escape"), fixes)',
         '"", "invalid_escape"), fixes)',
     ),
-    ("trailing_comma", "scan", 'self._comma + 1, "", "trailing_comma"))', 'self._comma, "", ""))'),
+    (
+        "trailing_comma",
+        "protocol/scan",
+        'self._comma + 1, "", "trailing_comma"))',
+        'self._comma, "", ""))',
+    ),
     (
         "missing_comma",
-        "scan",
+        "protocol/scan",
         'pos + self._base, ",", "missing_comma"))',
         'pos + self._base, "", ""))',
     ),
-    ("comment", "lexemes", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
-    ("inline", "candidate", '(*repairs, "inline") if place.inline', "repairs if place.inline"),
-    ("missing_closers", "candidate", "if not scanner.closable:", "if True:"),
+    ("comment", "protocol/lexemes", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
+    (
+        "inline",
+        "protocol/candidate",
+        '(*repairs, "inline") if place.inline',
+        "repairs if place.inline",
+    ),
+    ("missing_closers", "protocol/candidate", "if not scanner.closable:", "if True:"),
     (
         "envelope_alias",
-        "envelope",
+        "protocol/envelope",
         '_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))',
         '_ALIAS_KEYS: Final = frozenset(("name", "parameters"))',
     ),
-    ("arguments_string", "envelope", 'written = ("arguments_string",)', "written = ()"),
+    ("arguments_string", "protocol/envelope", 'written = ("arguments_string",)', "written = ()"),
     (
         "missing_arguments",
-        "envelope",
+        "protocol/envelope",
         'arguments, repairs = {}, (*repairs, "missing_arguments")',
         "pass",
     ),
-    ("id_string", "envelope", 'return str(call_id), (*repairs, "id_string"), known', "pass"),
-    ("tool_name", "validate", "if len(meant) == 1 else", "if len(meant) == 9 else"),
+    (
+        "id_string",
+        "protocol/envelope",
+        'return str(call_id), (*repairs, "id_string"), known',
+        "pass",
+    ),
+    ("tool_name", "protocol/validate", "if len(meant) == 1 else", "if len(meant) == 9 else"),
     (
         "coerced_integer",
-        "coerce",
+        "schema/coerce",
         'yield int(value), "coerced_integer"\n        elif',
         "pass\n        elif",
     ),
-    ("coerced_number", "coerce", 'yield number, "coerced_number"', "pass"),
+    ("coerced_number", "schema/coerce", 'yield number, "coerced_number"', "pass"),
     (
         "coerced_boolean",
-        "coerce",
+        "schema/coerce",
         'if value.lower() in ("true", "false"):',
         'if value in ("true", "false"):',
     ),
-    ("wrapped_list", "coerce", 'yield [value], "wrapped_list"', "return"),
+    ("wrapped_list", "schema/coerce", 'yield [value], "wrapped_list"', "return"),
     (
         "dialect",
-        "calls",
+        "protocol/calls",
         'repairs = call.repairs if native else (*call.repairs, "dialect")',
         "repairs = call.repairs",
     ),
-    ("noise", "bodies", '(*repairs, "noise") if self._junk else repairs', "repairs"),
-    ("dropped_null", "coerce", 'names.append("dropped_null")', 'names.append("wrapped_list")'),
+    ("noise", "protocol/bodies", '(*repairs, "noise") if self._junk else repairs', "repairs"),
+    (
+        "dropped_null",
+        "schema/coerce",
+        'names.append("dropped_null")',
+        'names.append("wrapped_list")',
+    ),
 )
 """A repair or coercion, the module that makes it, and what makes it otherwise."""
 
 RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "cut-off",
-        "draft",
+        "protocol/draft",
         'self._withdraw("truncated_output", "the output was cut off", body)',
         'self._withdraw("invalid_json", "the output was cut off", body)',
         holds("the output was cut off"),
@@ -544,7 +560,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "echo",
-        "validate",
+        "protocol/validate",
         "return any(not keys.isdisjoint(found) for found in planted)",
         "return False",
         has("echoed", "echoed_call"),
@@ -552,7 +568,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "echo-of-a-writer",
-        "validate",
+        "protocol/validate",
         "if echoed and mutates:",
         "if False:",
         has("echoed_call"),
@@ -560,7 +576,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged",
-        "draft",
+        "protocol/draft",
         '"a tool_observation is the host\'s to write"',
         '"a tool_observation is for the host to write"',
         holds("a tool_observation is the host's to write"),
@@ -568,7 +584,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged-kept",
-        "objects",
+        "protocol/objects",
         "draft.keep_forged(self._cursor.take(end))",
         "draft.keep(self._cursor.take(end))",
         holds("a tool_observation is the host's to write"),
@@ -576,7 +592,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "bare-text",
-        "draft",
+        "protocol/draft",
         "prose = self._without_forged(kept, self.size).strip()",
         "prose = self._without_forged(kept, self.size).strip().upper()",
         has("bare-text"),
@@ -584,7 +600,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "truncated",
-        "draft",
+        "protocol/draft",
         'truncated=self.cut_answer or (bare and reason == "length" and not self.ended),',
         "truncated=False,",
         has("truncated"),
@@ -592,7 +608,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "call-like",
-        "draft",
+        "protocol/draft",
         "the text looks like a call, and is none",
         "this looks like a call, and is none",
         has("call-like"),
@@ -600,7 +616,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "calls-per-turn",
-        "objects",
+        "protocol/objects",
         "len(draft.messages) >= most",
         "len(draft.messages) > most",
         has("calls-per-turn"),
@@ -608,7 +624,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "thoughts",
-        "rules",
+        "protocol/reading",
         '("<think>", "</think>"),  # DeepSeek-R1',
         '("<thonk>", "</thonk>"),  # DeepSeek-R1',
         lambda facts: facts.name == "reading/thought-in-text",
@@ -616,7 +632,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "unknown-tool",
-        "validate",
+        "protocol/validate",
         "; did you mean {by_loose[close[0]]}?",
         "; do you mean {by_loose[close[0]]}?",
         holds("did you mean"),
@@ -624,7 +640,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "faults",
-        "faults",
+        "schema/faults",
         'lines[f"{path}: {expected}"] = None',
         'lines[f"{path} - {expected}"] = None',
         has("invalid_arguments"),
@@ -632,7 +648,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "duplicate-keys",
-        "strict",
+        "protocol/strict",
         "if len(value) != len(pairs):",
         "if False:",
         lambda facts: facts.name == "reading/duplicate-keys",
@@ -640,7 +656,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "sources",
-        "envelope",
+        "protocol/envelope",
         "FinalAnswer(content, tuple(sources or ()), repairs)",
         "FinalAnswer(content, (), repairs)",
         has("sources"),

@@ -124,7 +124,7 @@ def test_completion_knows_commands_options_and_choices(home: Path) -> None:
     assert "config" in complete("mlx-tools co")
     assert "show" in complete("mlx-tools config s")
     assert "--max-iterations" in complete("mlx-tools ask --max-")
-    assert complete("mlx-tools ask --style ") == ["auto", "jsonl", "markdown-json", "xml"]
+    assert complete("mlx-tools ask --style ") == ["auto", "jsonl", "markdown-json", "xml", "native"]
 
 
 def test_the_completion_script_can_be_shown(home: Path) -> None:

@@ -526,7 +526,7 @@ def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, start: Any
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_is_made_again_only_where_it_changed_nothing(
-    run: Any, how: signal.Signals, changed: bool
+    run: Any, notes_unasked: None, how: signal.Signals, changed: bool
 ) -> None:
     script = [NOTE, SLOW] if changed else [SLOW]
     with ScriptedServer(*script, answer("Done.")) as server:
