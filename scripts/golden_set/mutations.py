@@ -7,7 +7,13 @@ from typing import Any
 
 from mlx_tools.golden import Room
 from mlx_tools.policy.patterns import is_glob
-from mlx_tools.transcript.records import MendRecord
+from mlx_tools.protocol.dialects import DIALECT_MARKS
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    DecisionRecord,
+    MendRecord,
+    ObservationRecord,
+)
 
 from .mutating import Facts, Holds, Mutation, both, has, holds, in_prompt, knows, without
 
@@ -156,8 +162,8 @@ def _examples(words: Any) -> Iterator[Mutation]:
         "mlx_tools/prompt/examples.py",
         "MAX_WHOLE: Final = 2",
         "MAX_WHOLE: Final = 1",
-        _two_tools,
-        "those that tell of two tools or more",
+        lambda facts: _two_tools(facts) and facts.header.style != "native",
+        "those that tell of two tools or more, in a style that has examples for each",
     )
     yield _made(
         "prompt",
@@ -189,6 +195,13 @@ def _examples(words: Any) -> Iterator[Mutation]:
         ),
         "those that show an observation",
     )
+
+
+def _neutralised_outputs(facts: Facts) -> bool:
+    outputs = [r.content or "" for r in facts.golden.records if isinstance(r, ObservationRecord)]
+    marks = [mark for mark in DIALECT_MARKS if mark.startswith("[")]  # those of tags stand in text
+    marked = any(mark in output for output in outputs for mark in marks)
+    return "control-tokens" in facts.features or marked
 
 
 def _two_tools(facts: Facts) -> bool:
@@ -352,8 +365,8 @@ def _formats() -> Iterator[Mutation]:
         "mlx_tools/prompt/render.py",
         "return before + self._neutraliser.in_json(body) + after",
         "return before + body + after",
-        has("control-tokens"),
-        "those with a control token in an output",
+        _neutralised_outputs,
+        "those with a control token or a mark of calls in an output",
     )
     yield _made(
         "prompt",
@@ -423,8 +436,8 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "name-once",
         "decoding/held_turn",
-        "self._renamed or is_data",
-        "is_data",
+        "if self._renamed and not (is_data",
+        "if False and not (is_data",
         lambda facts: facts.name == "mends/no-such-tool",
         "the one that names no tool twice",
     ),
@@ -595,7 +608,9 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/draft",
         "prose = self._without_forged(kept, self.size).strip()",
         "prose = self._without_forged(kept, self.size).strip().upper()",
-        has("bare-text"),
+        lambda facts: any(
+            isinstance(r, AnswerRecord) and r.bare_text for r in facts.golden.records
+        ),
         "those whose answer is prose",
     ),
     (
@@ -635,8 +650,11 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/validate",
         "; did you mean {by_loose[close[0]]}?",
         "; do you mean {by_loose[close[0]]}?",
-        holds("did you mean"),
-        "those that call a tool by a name that is nearly right",
+        lambda facts: any(
+            isinstance(r, ObservationRecord) and r.error and "did you mean" in r.error.message
+            for r in facts.golden.records
+        ),
+        "those with a call by a name that is nearly right",
     ),
     (
         "faults",
@@ -783,7 +801,9 @@ def _policy() -> Iterator[Mutation]:
             rules,
             'if runs == "with_approval":',
             "if False:",
-            has("unclean"),
+            lambda facts: any(
+                isinstance(r, DecisionRecord) and r.rule == "unclean" for r in facts.golden.records
+            ),
             _by("unclean"),
         ),
         (
