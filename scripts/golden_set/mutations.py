@@ -609,7 +609,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "prose = self._without_forged(kept, self.size).strip()",
         "prose = self._without_forged(kept, self.size).strip().upper()",
         lambda facts: any(
-            isinstance(r, AnswerRecord) and r.bare_text for r in facts.golden.records
+            isinstance(r, AnswerRecord) and r.bare_text and not r.call_like
+            for r in facts.golden.records
         ),
         "those whose answer is prose",
     ),
