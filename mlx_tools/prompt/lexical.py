@@ -28,11 +28,6 @@ MAX_SCHEMA_NODES: Final = 400
 NAME_WEIGHT: Final = 3
 """A word of a tool's name counts as if it stood so often in its description."""
 
-SHARED_WEIGHT: Final = 1.8
-NAMED_WEIGHT: Final = 1.0
-NO_WORDS: Final = 2.3
-"""The coefficients of `relevance`."""
-
 _WORD: Final = re.compile(r"[^\W_]+")
 HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DIGITS: Final = re.compile(r"(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)")
@@ -199,16 +194,3 @@ class Ranking:
         scores = self.scores(request)
         order = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
         return [self.tools[number] for number in order]
-
-
-def relevance(words: AbstractSet[str], tool: ToolSpec) -> float:
-    """The odds, as a natural logarithm, that a request with these stems asks for what a tool does.
-
-    By how many words they share, and how much of the tool's name is among them; fitted by logistic
-    regression (docs/call-quality.md). It knows nothing but words: a request in a language that the
-    tool's description is not in comes out as unlikely.
-    """
-    shared = sum(1 for stem in tool_stems(tool) if stem in words)
-    name = set(stems(tool.name))
-    named = len(name & words) / len(name) if name else 0.0
-    return SHARED_WEIGHT * math.log1p(shared) + NAMED_WEIGHT * named - NO_WORDS
