@@ -32,11 +32,16 @@ from strong_model import Mangled, StrongModel, Wish
 from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposer
 from mlx_tools.app.statistics import Share, mcnemar
-from mlx_tools.backends import CompletionsBackend
-from mlx_tools.backends.choose import look_at
-from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.router import find_served_format
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import (
+    Backend,
+    Chunk,
+    CompletionRequest,
+    CompletionsBackend,
+    FoundVerdict,
+    TokenScore,
+    find_served_format,
+    look_at,
+)
 from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel
 from mlx_tools.evaluate.results_file import Results

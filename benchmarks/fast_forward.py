@@ -20,9 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.backends import CompletionRequest, LocalBackend
-from mlx_tools.backends.models import DEFAULT, model_path, read_model_files
-from mlx_tools.backends.router import find_chat_format
+from mlx_tools.backends import (
+    DEFAULT_MODEL,
+    CompletionRequest,
+    LocalBackend,
+    find_chat_format,
+    model_path,
+    read_model_files,
+)
 from mlx_tools.decoding.constraints import Grammar, grammar_for
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Neutraliser, Prompt, build_examples, build_system
@@ -182,7 +187,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of which the quickest counts")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args()
-    found = asyncio.run(measure(model_path(options.model or DEFAULT), options.rounds))
+    found = asyncio.run(measure(model_path(options.model or DEFAULT_MODEL), options.rounds))
     if options.json:
         rows = {name: [asdict(row) for row in each] for name, each in found.items()}
         totals = {name: total(each) for name, each in found.items()}

@@ -36,8 +36,7 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.backends.models import DEFAULT, model_path, read_model_files
-from mlx_tools.backends.router import find_chat_format
+from mlx_tools.backends import DEFAULT_MODEL, find_chat_format, model_path, read_model_files
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Record, UserRecord
 
@@ -229,7 +228,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = model_path(options.model or DEFAULT)
+        model = model_path(options.model or DEFAULT_MODEL)
         found = asyncio.run(measure(model, options.strategy, Path(folder)))
     print(json.dumps(found, ensure_ascii=False, indent=1) if options.json else table(found))
 

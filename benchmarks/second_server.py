@@ -41,15 +41,22 @@ from typing import Any
 from mlx_tools import Limits, RunSettings, __version__
 from mlx_tools.app.proposal import Proposer
 from mlx_tools.app.statistics import Share, mcnemar
-from mlx_tools.backends import CompletionsBackend, ServerBackend
-from mlx_tools.backends.choose import look_at
-from mlx_tools.backends.interface import CompletionRequest
-from mlx_tools.backends.models import DEFAULT, pull_model, read_model_files
-from mlx_tools.backends.models.download import fetch, file_sha256
+from mlx_tools.backends import (
+    DEFAULT_MODEL,
+    CompletionRequest,
+    CompletionsBackend,
+    FoundVerdict,
+    ServerBackend,
+    file_sha256,
+    find_chat_format,
+    find_served_format,
+    look_at,
+    pull_model,
+    read_model_files,
+)
+from mlx_tools.backends.models.download import fetch
 from mlx_tools.backends.models.embedded import SMOLLM2
-from mlx_tools.backends.router import find_chat_format, find_served_format
 from mlx_tools.backends.server_process import free_port
-from mlx_tools.backends.verdicts import FoundVerdict
 from mlx_tools.backends.whole import ask_whole
 from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, sample
@@ -119,7 +126,7 @@ def model_file(given: Path | None) -> Path:
 @contextlib.asynccontextmanager
 async def served(name: str, options: argparse.Namespace) -> AsyncIterator[Running]:
     """One of `SERVERS`, fresh, until the end."""
-    model = pull_model(DEFAULT).path
+    model = pull_model(DEFAULT_MODEL).path
     chat_format = find_chat_format(files=read_model_files(model)).chat_format
     if name == "mlx":
         async with ServerBackend(model) as own:

@@ -55,8 +55,7 @@ from strong_text import in_order, shuffled
 
 from mlx_tools import CompletionsBackend, Limits, RunSettings
 from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.backends.interface import Backend
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import Backend, FoundVerdict
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel
 from mlx_tools.evaluate.bfcl_score import score

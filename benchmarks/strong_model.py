@@ -43,7 +43,7 @@ from strong_text import (
     turn_parts,
 )
 
-from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
+from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
 from mlx_tools.errors import BackendRefused, UsageError
 from mlx_tools.messages import FinishReason, ToolCall, Usage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
+from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
 from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from mlx_tools.messages import FinishReason, Usage
 

@@ -19,12 +19,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.backends.models.embedded import DEFAULT
-from mlx_tools.backends.verdicts import Verdict
+from mlx_tools.backends import DEFAULT_MODEL, Verdict
 from mlx_tools.paths import cache_dir
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "config" / "verdicts" / f"{DEFAULT}.json"
+TARGET = ROOT / "config" / "verdicts" / f"{DEFAULT_MODEL}.json"
 COMMAND = "python scripts/probe_embedded.py"
 OWN = ("MLX_TOOLS_", "PLUGIN_MLX_TOOLS_", "ROUTING_LOCAL_")
 
@@ -37,7 +36,16 @@ def probe(within: float) -> dict[str, Any]:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         doctor = ["doctor", "--probe", "--json", "--within", str(within)]
         run = subprocess.run(
-            [sys.executable, "-m", "mlx_tools", *doctor, "--backend", "server", "--model", DEFAULT],
+            [
+                sys.executable,
+                "-m",
+                "mlx_tools",
+                *doctor,
+                "--backend",
+                "server",
+                "--model",
+                DEFAULT_MODEL,
+            ],
             env={**kept, **folders, "MLX_TOOLS_CACHE_DIR": str(cache_dir()), "PYTHONPATH": path},
             cwd=empty,
             stdout=subprocess.PIPE,

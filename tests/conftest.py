@@ -48,9 +48,9 @@ def real_model() -> Path:
 
     ``MLX_TOOLS_CACHE_DIR`` names a cache to share between runs.
     """
-    from mlx_tools.backends.models import DEFAULT, pull_model
+    from mlx_tools.backends import DEFAULT_MODEL, pull_model
 
-    return pull_model(DEFAULT, environ=ENVIRON).path
+    return pull_model(DEFAULT_MODEL, environ=ENVIRON).path
 
 
 @pytest.fixture(scope="session")

@@ -15,22 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
-from mlx_tools.backends.capabilities import (
+from mlx_tools.backends import (
+    DEFAULT_STYLE,
+    Backend,
+    Chosen,
+    CompletionRequest,
+    CompletionsBackend,
+    FoundVerdict,
+    Health,
+    LocalBackend,
+    ModelFiles,
+    ServerBackend,
+    StrategyChoice,
+    StyleChoice,
+    find_openblas,
     has_logprobs,
     honours_stop,
     obeys_grammar,
     reports_cache,
     single_tokens,
 )
-from mlx_tools.backends.choose import Chosen
-from mlx_tools.backends.completions import CompletionsBackend
-from mlx_tools.backends.health import Health
-from mlx_tools.backends.interface import Backend, CompletionRequest
-from mlx_tools.backends.local import LocalBackend
-from mlx_tools.backends.models.files import ModelFiles
-from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.server_process import find_openblas
-from mlx_tools.backends.verdicts import DEFAULT_STYLE, FoundVerdict, StrategyChoice, StyleChoice
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
 from mlx_tools.prompt import ChatFormat

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
-from mlx_tools.backends.guard import Guarded
-from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
+from mlx_tools.backends import Backend, Chunk, CompletionRequest, Guarded
 from mlx_tools.controller.controller import Controller
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.controller.session import Session

@@ -13,13 +13,20 @@ from mlx_tools.app.config import Configuration
 from mlx_tools.app.config.settings import Web
 from mlx_tools.app.jobs import jobs_of
 from mlx_tools.app.own_output import keep
-from mlx_tools.backends import Backend, Chosen, choose_backend
-from mlx_tools.backends.address import parse_address
-from mlx_tools.backends.deadlines import found_within
-from mlx_tools.backends.models import ModelMissing, memory_bytes, suggest_model
-from mlx_tools.backends.models.identity import model_identity
-from mlx_tools.backends.router import find_served_format
-from mlx_tools.backends.verdicts import decide, find_verdict
+from mlx_tools.backends import (
+    Backend,
+    Chosen,
+    ModelMissing,
+    choose_backend,
+    decide,
+    find_served_format,
+    find_verdict,
+    found_within,
+    memory_bytes,
+    model_identity,
+    parse_address,
+    suggest_model,
+)
 from mlx_tools.controller.approver import AlwaysApprove, Approver, NobodyThere
 from mlx_tools.controller.controller import Controller
 from mlx_tools.controller.run_settings import RunSettings

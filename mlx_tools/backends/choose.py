@@ -11,7 +11,7 @@ from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.edge import START_HINT
 from mlx_tools.backends.health import Health, refuses_as_completions_server
 from mlx_tools.backends.local import LocalBackend
-from mlx_tools.backends.models.embedded import DEFAULT, EMBEDDED
+from mlx_tools.backends.models.embedded import DEFAULT_MODEL, EMBEDDED
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
 from mlx_tools.backends.models.listing import find_model, model_path
 from mlx_tools.backends.models.memory import memory_bytes, suggest_model
@@ -142,7 +142,7 @@ def _own(
     environ: Mapping[str, str],
 ) -> Chosen:
     """A server of our own, or this process, with ``model`` or the embedded one."""
-    name = model or DEFAULT
+    name = model or DEFAULT_MODEL
     folder = model_path(name, environ)
     files = read_model_files(folder, name)
     if kind == "local":

@@ -11,9 +11,7 @@ import typer
 
 from mlx_tools.app.checks import Check, check_all, check_native_tools, check_verdict
 from mlx_tools.app.wiring import RunOptions, choose, identity_of
-from mlx_tools.backends import Chosen
-from mlx_tools.backends.router import find_served_format
-from mlx_tools.backends.verdicts import FoundVerdict, find_verdict
+from mlx_tools.backends import Chosen, FoundVerdict, find_served_format, find_verdict
 from mlx_tools.cli import measure, options
 from mlx_tools.cli.output import complain, print_json, print_prose, print_text
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError

@@ -13,9 +13,7 @@ import typer
 from mlx_tools.app import config
 from mlx_tools.app.proposal import Proposer
 from mlx_tools.app.wiring import RunOptions, found, refuse_where_off
-from mlx_tools.backends import Backend
-from mlx_tools.backends.models.download import file_sha256
-from mlx_tools.backends.verdicts import StrategyChoice
+from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
 from mlx_tools.cli.output import complain, note, print_json, print_text
 from mlx_tools.cli.progress import counting

@@ -14,7 +14,7 @@ import anyio
 
 from mlx_tools.app.statistics import Share
 from mlx_tools.app.wiring import RunOptions, found, registry_of
-from mlx_tools.backends.verdicts import StrategyChoice, StyleChoice
+from mlx_tools.backends import StrategyChoice, StyleChoice
 from mlx_tools.cli import golden_check, options
 from mlx_tools.cli.output import complain, print_json, print_text, shown
 from mlx_tools.cli.progress import counting
@@ -191,7 +191,7 @@ def _live(
     tell: Callable[[GoldenCheck], None],
 ) -> list[GoldenCheck]:
     from mlx_tools.app.wiring import RunOptions, refuse_where_off
-    from mlx_tools.backends.verdicts import STRATEGIES, STYLES
+    from mlx_tools.backends import STRATEGIES, STYLES
     from mlx_tools.cli.golden_check import Matrix, check_all
 
     run = RunOptions(configuration=options.load(options_given))

@@ -20,8 +20,7 @@ from mlx_tools.app.wiring import (
     registry_of,
     session_store,
 )
-from mlx_tools.backends.models.files import ModelFiles, read_model_files
-from mlx_tools.backends.models.listing import find_model
+from mlx_tools.backends import ModelFiles, find_model, read_model_files
 from mlx_tools.cli import golden_check, inputs, options
 from mlx_tools.cli.approve import asker
 from mlx_tools.cli.background import Turns

@@ -11,11 +11,15 @@ from typing import Any, Final
 from mlx_tools.app.checks import Check
 from mlx_tools.app.statistics import Share
 from mlx_tools.app.wiring import RunOptions, identity_of, run_settings
-from mlx_tools.backends import Chosen
-from mlx_tools.backends.deadlines import found_within
-from mlx_tools.backends.native_tokens import native_markers
-from mlx_tools.backends.router import takes_grammar
-from mlx_tools.backends.verdicts import StrategyChoice, Verdict, VerdictStore
+from mlx_tools.backends import (
+    Chosen,
+    StrategyChoice,
+    Verdict,
+    VerdictStore,
+    found_within,
+    native_markers,
+    takes_grammar,
+)
 from mlx_tools.cli import version
 from mlx_tools.cli.output import note
 from mlx_tools.cli.progress import counting

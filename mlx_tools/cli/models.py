@@ -9,16 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.backends.models import (
+from mlx_tools.backends import (
     ListedModel,
     PullProgress,
+    Report,
     list_models,
     memory_bytes,
     model_path,
     pull_model,
     suggest_model,
 )
-from mlx_tools.backends.models.download import Report
 from mlx_tools.cli.output import amount, complain, print_json, print_row, print_text
 
 app = typer.Typer(help="List, fetch and find models.", add_completion=False)

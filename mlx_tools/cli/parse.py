@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mlx_tools.backends.verdicts import DEFAULT_STYLE
+from mlx_tools.backends import DEFAULT_STYLE
 from mlx_tools.cli import options, reading
 from mlx_tools.cli.inputs import read_bytes, read_json
 from mlx_tools.cli.output import print_json

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from mlx_tools.backends.guard import Guarded
-from mlx_tools.backends.interface import (
-    Backend,
-    Chunk,
-    CompletionRequest,
-    GrammarText,
-    TokenScore,
-)
+from mlx_tools.backends import Backend, Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
 from mlx_tools.controller.completion import Written
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.step import Complete, Thought

@@ -14,19 +14,20 @@ from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
-from mlx_tools.backends.deadlines import found_within
-from mlx_tools.backends.function import CompleteFunction, as_backend
-from mlx_tools.backends.interface import Backend
-from mlx_tools.backends.models.tokens import TokenCounter
-from mlx_tools.backends.router import (
+from mlx_tools.backends import (
+    Backend,
+    CompleteFunction,
+    Decided,
+    TokenCounter,
+    as_backend,
     context_of,
     decide_for,
     folder_of,
     format_of,
+    found_within,
     model_of,
     speakable,
 )
-from mlx_tools.backends.verdicts import Decided
 from mlx_tools.controller.approvals import check_begun_here, seal_of
 from mlx_tools.controller.approver import Approvals, Approver, NobodyThere
 from mlx_tools.controller.conversation import Conversation

@@ -18,8 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import anyio
 
-from mlx_tools.backends.interface import Backend
-from mlx_tools.backends.models.tokens import TokenCounter
+from mlx_tools.backends import Backend, TokenCounter
 from mlx_tools.controller.announce import events_of, mended, tool_ended
 from mlx_tools.controller.approvals import Answers, Asking, Changed
 from mlx_tools.controller.approver import Approver

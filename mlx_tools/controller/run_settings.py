@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
 
-from mlx_tools.backends.verdicts import (
-    STRATEGIES,
-    STYLES,
-    FoundVerdict,
-    StrategyChoice,
-    StyleChoice,
-)
+from mlx_tools.backends import STRATEGIES, STYLES, FoundVerdict, StrategyChoice, StyleChoice
 from mlx_tools.errors import require_texts, wrong_argument
 from mlx_tools.messages import Compaction, LongObservations
 from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat

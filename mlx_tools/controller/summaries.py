@@ -15,8 +15,7 @@ from typing import Any, Final, cast
 
 import anyio
 
-from mlx_tools.backends.guard import Guarded
-from mlx_tools.backends.interface import Backend, CompletionRequest
+from mlx_tools.backends import Backend, CompletionRequest, Guarded
 from mlx_tools.controller.completer import CHARS_PER_TOKEN
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import BackendError

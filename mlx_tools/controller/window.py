@@ -14,8 +14,7 @@ from typing import Final, Literal
 
 import anyio
 
-from mlx_tools.backends.interface import Backend
-from mlx_tools.backends.models.tokens import TokenCounter
+from mlx_tools.backends import Backend, TokenCounter
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Session, fills
 from mlx_tools.controller.step import Complete

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlx_tools.backends.interface import GrammarText
+from mlx_tools.backends import GrammarText
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol.grammar import turn_grammar
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final, Protocol
 
 from mlx_tools.app.proposal import Proposal
-from mlx_tools.backends.verdicts import DEFAULT_STYLE, FoundVerdict
+from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout
 from mlx_tools.evaluate.bfcl_data import BfclItem

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.backends.models.download import fetch_wheel, file_sha256
+from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_schema import tool_of
 from mlx_tools.evaluate.bfcl_score import language_of

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mlx_tools.app.statistics import mcnemar
-from mlx_tools.backends.verdicts import DEFAULT_STYLE, StyleVerdict, Verdict
+from mlx_tools.backends import DEFAULT_STYLE, StyleVerdict, Verdict
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.evaluate.probe import MAX_TOKENS, Cell, Measured
 from mlx_tools.evaluate.probe_questions import ProbeQuestions

@@ -15,8 +15,7 @@ import anyio
 
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.app.statistics import Share
-from mlx_tools.backends.interface import Backend
-from mlx_tools.backends.verdicts import FoundVerdict, StrategyChoice
+from mlx_tools.backends import Backend, FoundVerdict, StrategyChoice
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import (
     BackendError,

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from mlx_tools.backends.interface import Backend
+from mlx_tools.backends import Backend
 from mlx_tools.controller.controller import Controller
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, UsageError

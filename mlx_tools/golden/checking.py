@@ -8,10 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.backends import CompletionsBackend, look_at
-from mlx_tools.backends.native_tokens import native_markers
-from mlx_tools.backends.router import find_served_format
-from mlx_tools.backends.verdicts import StrategyChoice, StyleChoice
+from mlx_tools.backends import (
+    CompletionsBackend,
+    StrategyChoice,
+    StyleChoice,
+    find_served_format,
+    look_at,
+    native_markers,
+)
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.batch import replay_file

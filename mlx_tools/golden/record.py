@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.backends.models.files import ModelFiles
+from mlx_tools.backends import ModelFiles
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import UNFINISHED, outcomes_of

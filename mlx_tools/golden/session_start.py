@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.backends.models.files import ModelFiles
-from mlx_tools.backends.router import find_chat_format
+from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolCall, ToolSpec

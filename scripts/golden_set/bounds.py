@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import anyio
 
 from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec
-from mlx_tools.backends.models.files import ModelFiles
+from mlx_tools.backends import ModelFiles
 from mlx_tools.errors import BackendBroken, BackendTimeout
 from mlx_tools.prompt import NAMED_FORMATS
 
@@ -392,7 +392,7 @@ def _files(name: str, template: str, *tokens: str) -> ModelFiles:
 
 
 def _thinking() -> Iterator[Scene]:
-    from mlx_tools.backends.router import find_chat_format
+    from mlx_tools.backends import find_chat_format
 
     own = _files("own", _OWN, "[[SYS]]", "[[/SYS]]", "[[ASK]]", "[[/ASK]]", "[[SAY]]", "</s>")
     yield Scene(

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from mlx_tools import Limits
-from mlx_tools.backends.models.files import ModelFiles
-from mlx_tools.backends.router import find_chat_format
+from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.messages import Style
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import Script

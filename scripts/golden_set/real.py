@@ -18,9 +18,7 @@ from mlx_tools import (
     TranscriptStore,
     builtin_tools,
 )
-from mlx_tools.backends import Backend
-from mlx_tools.backends.models.files import ModelFiles
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import Backend, FoundVerdict, ModelFiles
 from mlx_tools.golden import Golden, read_session
 from mlx_tools.prompt import NAMED_FORMATS
 
@@ -169,9 +167,7 @@ async def recorded(
     wanted: Callable[[str], bool],
 ) -> AsyncGenerator[tuple[Real, Golden]]:
     """The scenes that are wanted, played by the embedded model and recorded."""
-    from mlx_tools.backends import ServerBackend
-    from mlx_tools.backends.models import pull_model
-    from mlx_tools.backends.models.files import read_model_files
+    from mlx_tools.backends import ServerBackend, pull_model, read_model_files
 
     chosen = [scene for scene in scenes() if wanted(scene.name)]
     if not chosen:
@@ -184,7 +180,7 @@ async def recorded(
 
 
 async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
-    from mlx_tools.backends.router import find_chat_format
+    from mlx_tools.backends import find_chat_format
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()

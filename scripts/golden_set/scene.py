@@ -19,8 +19,7 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
 )
-from mlx_tools.backends.models.files import ModelFiles
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import FoundVerdict, ModelFiles
 from mlx_tools.controller.approver import ApprovalRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import Golden, make_golden, read_session

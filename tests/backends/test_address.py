@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_tools.backends.address import parse_address
+from mlx_tools.backends import parse_address
 from mlx_tools.errors import UsageError
 
 

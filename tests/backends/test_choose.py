@@ -15,11 +15,11 @@ from mlx_tools.backends import (
     Chosen,
     CompletionsBackend,
     LocalBackend,
+    ModelMissing,
     ServerBackend,
     choose_backend,
     look_at,
 )
-from mlx_tools.backends.models import ModelMissing
 from mlx_tools.backends.native_tokens import opener_ids
 from mlx_tools.errors import BackendUnreachable, UsageError
 from tests.backends.loopback import Connection, answers, says, serving

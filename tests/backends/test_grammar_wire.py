@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends import CompletionsBackend
-from mlx_tools.backends.interface import GrammarText
+from mlx_tools.backends import CompletionsBackend, GrammarText
 from mlx_tools.errors import BackendRefused, BackendUnreachable, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import SSE, Connection, says, serving

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Chunk, CompletionRequest, Controller, Policy, Stopped, tool
-from mlx_tools.backends.guard import Guarded
+from mlx_tools.backends import Guarded
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import (
     BackendBroken,

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.backends import Chunk, CompletionsBackend
-from mlx_tools.backends.interface import GrammarText
-from mlx_tools.backends.local import LocalBackend
+from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText, LocalBackend
 from mlx_tools.backends.local_engine import Engine
 from mlx_tools.decoding.constraints import grammar_for
 from mlx_tools.errors import BackendTimeout, BackendUnreachable, ModelError, UsageError

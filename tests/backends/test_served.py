@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.app.wiring import identity_of
-from mlx_tools.backends import Chosen, CompletionsBackend, choose_backend
-from mlx_tools.backends.models.embedded import DEFAULT, SMOLLM2, best_precision, model_folder
+from mlx_tools.backends import (
+    DEFAULT_MODEL,
+    Chosen,
+    CompletionsBackend,
+    VerdictStore,
+    choose_backend,
+    find_verdict,
+)
+from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
 from mlx_tools.backends.models.identity import folder_identity, known_model
 from mlx_tools.backends.served import Names
-from mlx_tools.backends.verdicts import VerdictStore, find_verdict
 from mlx_tools.errors import EXIT_BACKEND, EXIT_USAGE, BackendRefused, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, answers, likelihoods, says, serving
@@ -73,7 +79,7 @@ def verdict_source(chosen: Chosen, folder: Path) -> str | None:
     return find_verdict(identity_of(chosen, chosen.model), store).source
 
 
-@pytest.mark.parametrize("named", ["", DEFAULT, embedded_folder({}).name, "its folder"])
+@pytest.mark.parametrize("named", ["", DEFAULT_MODEL, embedded_folder({}).name, "its folder"])
 def test_the_embedded_model_in_a_stock_server_is_known_by_any_of_its_names(
     environ: dict[str, str], tmp_path: Path, named: str
 ) -> None:
@@ -87,7 +93,7 @@ def test_the_embedded_model_in_a_stock_server_is_known_by_any_of_its_names(
     assert verdict_source(chosen, tmp_path) == "shipped"
 
 
-@pytest.mark.parametrize("named", [None, DEFAULT, embedded_folder({}).name])
+@pytest.mark.parametrize("named", [None, DEFAULT_MODEL, embedded_folder({}).name])
 def test_a_copy_of_the_embedded_model_under_another_path_is_known_by_its_files(
     environ: dict[str, str], tmp_path: Path, named: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,11 +109,13 @@ def test_a_copy_of_the_embedded_model_under_another_path_is_known_by_its_files(
     assert str(folder_identity(copy)).startswith("sha256:")
 
 
-@pytest.mark.parametrize("name", [DEFAULT, f"{DEFAULT}-4bit", "SmolLM2-135M-Instruct.Q4_1.gguf"])
+@pytest.mark.parametrize(
+    "name", [DEFAULT_MODEL, f"{DEFAULT_MODEL}-4bit", "SmolLM2-135M-Instruct.Q4_1.gguf"]
+)
 def test_other_servers_that_serve_the_embedded_model_by_name_have_its_verdict_too(
     environ: dict[str, str], tmp_path: Path, name: str
 ) -> None:
-    for model in (None, DEFAULT):
+    for model in (None, DEFAULT_MODEL):
         with serving(says("Hi"), health=OK, models=listing(f"/srv/{name}")) as server:
             chosen = choose(environ, server, model)
         assert sent(chosen) == f"/srv/{name}"
@@ -127,7 +135,7 @@ def recognising(answer: Callable[[Connection], None], known: str = "") -> Servin
     return serving(complete, health=mlx(OK), models=NOTHING)
 
 
-@pytest.mark.parametrize("named", [None, DEFAULT, "its folder"])
+@pytest.mark.parametrize("named", [None, DEFAULT_MODEL, "its folder"])
 def test_the_embedded_model_is_recognised_where_the_server_names_nothing(
     environ: dict[str, str], tmp_path: Path, named: str | None
 ) -> None:
@@ -135,7 +143,7 @@ def test_the_embedded_model_is_recognised_where_the_server_names_nothing(
     with recognising(EMBEDDED) as server:
         chosen = choose(environ, server, folder if named == "its folder" else named)
         assert len(server.bodies) == 1 and "model" not in server.bodies[0]
-    assert (chosen.model, sent(chosen)) == (DEFAULT, None)
+    assert (chosen.model, sent(chosen)) == (DEFAULT_MODEL, None)
     assert chosen.files is not None and verdict_source(chosen, tmp_path) == "shipped"
 
 
@@ -150,7 +158,7 @@ def test_a_stock_server_that_names_nothing_loads_a_folder_that_is_here(
 ) -> None:
     folder = str(embedded_folder(environ))
     with recognising(OTHER, folder) as server:
-        chosen = choose(environ, server, DEFAULT)
+        chosen = choose(environ, server, DEFAULT_MODEL)
     assert sent(chosen) == folder
     assert chosen.files is not None
 
@@ -204,7 +212,7 @@ def test_a_server_that_lists_nothing_is_sent_the_name_as_it_is(environ: dict[str
         ("qwen3", ("qwen3:latest", "qwen3:4b"), "qwen3:latest"),
         ("m", ("/models/m.gguf",), "/models/m.gguf"),
         ("m", (r"C:\models\m",), r"C:\models\m"),
-        (DEFAULT, ("/mnt/x/models/smollm2-135m-4bit",), "/mnt/x/models/smollm2-135m-4bit"),
+        (DEFAULT_MODEL, ("/mnt/x/models/smollm2-135m-4bit",), "/mnt/x/models/smollm2-135m-4bit"),
         ("x/b", ("a/b",), None),
         ("", ("",), ""),
     ],
@@ -215,5 +223,5 @@ def test_what_is_meant_by_a_name(name: str, listed: tuple[str, ...], meant: str 
 
 def test_a_repository_of_that_name_is_another_model() -> None:
     assert known_model("someone/smollm2-135m") is None
-    assert known_model("/srv/someone/smollm2-135m/") == DEFAULT
+    assert known_model("/srv/someone/smollm2-135m/") == DEFAULT_MODEL
     assert known_model("smollm2-135m-4bit-tuned") is None

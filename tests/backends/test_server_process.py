@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends import ServerBackend
-from mlx_tools.backends.server_process import find_openblas, new_log, server_environment
+from mlx_tools.backends import ServerBackend, find_openblas
+from mlx_tools.backends.server_process import new_log, server_environment
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

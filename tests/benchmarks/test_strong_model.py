@@ -27,7 +27,7 @@ from strong_model import (
 from strong_text import DIALECTS, in_order, shuffled
 
 from mlx_tools import CompletionsBackend
-from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.messages import ToolCall
 
 CALLS = (

@@ -27,7 +27,7 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.backends.models.tokens import bound
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.step import Complete

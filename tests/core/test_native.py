@@ -12,8 +12,7 @@ import pytest
 from strong_model import Asked, Served, Serving, StrongModel, Token, Wish, tokens_of
 
 from mlx_tools import Controller, Limits, Policy, RunSettings, Tool, ToolSpec
-from mlx_tools.backends.router import speakable
-from mlx_tools.backends.verdicts import Decided, FoundVerdict
+from mlx_tools.backends import Decided, FoundVerdict, speakable
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS

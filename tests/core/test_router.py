@@ -9,9 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools.backends import CompletionsBackend, LocalBackend, ServerBackend
-from mlx_tools.backends.models.files import read_model_files
-from mlx_tools.backends.router import context_of, find_chat_format, folder_of
+from mlx_tools.backends import (
+    CompletionsBackend,
+    LocalBackend,
+    ServerBackend,
+    context_of,
+    find_chat_format,
+    folder_of,
+    read_model_files,
+)
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.testing import ScriptedBackend
 from tests.backends.loopback import answers, says, serving

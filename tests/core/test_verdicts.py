@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import CompletionsBackend, Controller, Policy, tool
-from mlx_tools.backends.models.embedded import DEFAULT, EMBEDDED
-from mlx_tools.backends.models.identity import folder_identity, model_identity
-from mlx_tools.backends.router import decide_for
-from mlx_tools.backends.verdicts import (
+from mlx_tools.backends import (
+    DEFAULT_MODEL,
     STRATEGIES,
     STYLES,
     FoundVerdict,
@@ -26,9 +24,13 @@ from mlx_tools.backends.verdicts import (
     Verdict,
     VerdictStore,
     decide,
+    decide_for,
     find_verdict,
-    shipped_verdict,
+    model_identity,
 )
+from mlx_tools.backends.models.embedded import EMBEDDED
+from mlx_tools.backends.models.identity import folder_identity
+from mlx_tools.backends.verdicts import shipped_verdict
 from mlx_tools.backends.verdicts.verdict import NoVerdict
 from mlx_tools.controller.controller import RunSettings
 from mlx_tools.controller.session import Session
@@ -186,16 +188,16 @@ def test_a_folder_in_the_place_of_the_file_is_passed_over(tmp_path: Path) -> Non
 def test_the_embedded_models_verdict_comes_along_and_ones_own_goes_before_it(
     tmp_path: Path,
 ) -> None:
-    shipped = shipped_verdict(DEFAULT)
+    shipped = shipped_verdict(DEFAULT_MODEL)
     assert shipped is not None and shipped.command and shipped.questions
     store = VerdictStore(tmp_path)
-    assert find_verdict(DEFAULT, store).source == "shipped"
-    path = store.put(verdict(DEFAULT))
-    assert find_verdict(DEFAULT, store).verdict == verdict(DEFAULT)
+    assert find_verdict(DEFAULT_MODEL, store).source == "shipped"
+    path = store.put(verdict(DEFAULT_MODEL))
+    assert find_verdict(DEFAULT_MODEL, store).verdict == verdict(DEFAULT_MODEL)
     path.write_text("no")
-    damaged = find_verdict(DEFAULT, store)
+    damaged = find_verdict(DEFAULT_MODEL, store)
     assert damaged.verdict == shipped and damaged.problem
-    assert shipped_verdict("../" + DEFAULT) is None
+    assert shipped_verdict("../" + DEFAULT_MODEL) is None
 
 
 def test_nobody_reads_half_a_verdict_while_others_write(tmp_path: Path) -> None:
@@ -246,10 +248,10 @@ def test_a_model_of_the_hugging_face_cache_is_known_by_its_name(tmp_path: Path) 
 
 def test_the_embedded_model_is_known_by_its_source_at_any_precision(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "anything")
-    source = EMBEDDED[DEFAULT].gguf_sha256
+    source = EMBEDDED[DEFAULT_MODEL].gguf_sha256
     manifest = {"format": 1, "source": source, "files": {"config.json": [1, "x"]}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert folder_identity(folder) == DEFAULT
+    assert folder_identity(folder) == DEFAULT_MODEL
 
 
 def test_a_server_that_does_not_say_its_model_has_no_identity() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
+from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
 from mlx_tools.messages import ToolSpec
 
 Values = SearchStrategy[Any]

@@ -12,9 +12,18 @@ import pytest
 
 from mlx_tools.app import checks
 from mlx_tools.app.checks import Check, check_all
-from mlx_tools.backends import Chosen, CompletionsBackend, Health, LocalBackend, ServerBackend
-from mlx_tools.backends.models import ModelFiles, read_model_files
-from mlx_tools.backends.verdicts import FoundVerdict, StyleVerdict, Verdict
+from mlx_tools.backends import (
+    Chosen,
+    CompletionsBackend,
+    FoundVerdict,
+    Health,
+    LocalBackend,
+    ModelFiles,
+    ServerBackend,
+    StyleVerdict,
+    Verdict,
+    read_model_files,
+)
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.prompt_files import words_digest
 from tests.backends.asking import AT_ONCE

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends.models.download import file_sha256
+from mlx_tools.backends import file_sha256
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 
 from mlx_tools import CompletionsBackend, Limits, RunSettings
 from mlx_tools.app.proposal import Proposal
-from mlx_tools.backends.models import read_model_files
-from mlx_tools.backends.router import find_chat_format
-from mlx_tools.backends.verdicts import FoundVerdict, StyleVerdict, Verdict
+from mlx_tools.backends import (
+    FoundVerdict,
+    StyleVerdict,
+    Verdict,
+    find_chat_format,
+    read_model_files,
+)
 from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,

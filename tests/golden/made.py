@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec, TranscriptStore
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import FoundVerdict
 from mlx_tools.golden import Golden, make_golden, read_session, write_golden
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend

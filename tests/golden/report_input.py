@@ -19,7 +19,7 @@ from mlx_tools import (
     ToolSpec,
     TranscriptStore,
 )
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import FoundVerdict
 from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.golden import Difference, Golden, make_golden, read_session, replay
 from mlx_tools.golden.results import Column, GoldenCheck, Sample

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec, builtin_tools
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import FoundVerdict
 from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, make_golden

@@ -27,7 +27,7 @@ from mlx_tools import (
     ToolSpec,
     TranscriptStore,
 )
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import FoundVerdict
 from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.golden import Golden, make_golden, read_session, replay, settled, write_golden
 from mlx_tools.messages import FinishReason

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Limits, Policy, RunSettings, builtin_tools
-from mlx_tools.backends.verdicts import FoundVerdict
+from mlx_tools.backends import FoundVerdict
 from mlx_tools.controller.approver import AlwaysApprove
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden import (

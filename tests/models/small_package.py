@@ -17,7 +17,7 @@ import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
-from mlx_tools.backends.models.download import PullProgress, file_sha256
+from mlx_tools.backends import PullProgress, file_sha256
 from mlx_tools.backends.models.embedded import EmbeddedModel
 from mlx_tools.backends.models.pull import pull_embedded
 

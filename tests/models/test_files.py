@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends.models import ModelFiles, read_model_files
+from mlx_tools.backends import ModelFiles, read_model_files
 from mlx_tools.errors import ModelError
 
 BOS_FIRST = {

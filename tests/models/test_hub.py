@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends.models import (
+from mlx_tools.backends import (
     ModelMissing,
     PullProgress,
     find_model,
     list_models,
+    memory_bytes,
     model_path,
     pull_model,
+    suggest_model,
 )
 from mlx_tools.backends.models.hub import cached_model, cached_models, hub_cache_dir
-from mlx_tools.backends.models.memory import GB, memory_bytes, suggest_model
+from mlx_tools.backends.models.memory import GB
 from mlx_tools.errors import ModelError, UsageError
 from tests.backends.loopback import Connection, Server
 

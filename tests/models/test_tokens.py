@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends.models.tokens import TokenCounter, bound
+from mlx_tools.backends import TokenCounter
+from mlx_tools.backends.models.tokens import bound
 
 PIECES = st.lists(
     st.one_of(

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends.models.files import read_model_files
-from mlx_tools.backends.router import find_chat_format
+from mlx_tools.backends import find_chat_format, read_model_files
 from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from mlx_tools.backends.address import parse_address
+from mlx_tools.backends import parse_address
 from mlx_tools.errors import UsageError
 from mlx_tools.policy.patterns import checked, checked_templates
 from mlx_tools.policy.rates import ALLOWED as RATES

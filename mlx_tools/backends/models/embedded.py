@@ -68,7 +68,7 @@ SMOLLM2: Final = EmbeddedModel(
 )
 
 EMBEDDED: Final[Mapping[str, EmbeddedModel]] = {SMOLLM2.name: SMOLLM2}
-DEFAULT: Final = SMOLLM2.name
+DEFAULT_MODEL: Final = SMOLLM2.name
 
 
 def best_precision(platform: str = sys.platform) -> Precision:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mlx_tools.backends.models.embedded import DEFAULT
+from mlx_tools.backends.models.embedded import DEFAULT_MODEL
 
 GB: Final = 10**9
 
@@ -65,9 +65,9 @@ def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestio
         where = known
     if not fits:
         return Suggestion(
-            DEFAULT,
+            DEFAULT_MODEL,
             GB // 2,
-            f"for {where}: mlx-tools models pull {DEFAULT} (a demonstration model)",
+            f"for {where}: mlx-tools models pull {DEFAULT_MODEL} (a demonstration model)",
         )
     size, name = fits[-1]
     line = f"for {where}: mlx-tools models pull {name} ({size:g} GB)"
