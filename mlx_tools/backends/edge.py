@@ -17,7 +17,7 @@ from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
 )
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 
 class Dropped(BackendBroken):

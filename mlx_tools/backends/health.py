@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from mlx_tools.backends.address import Address
 from mlx_tools.backends.edge import DEAD_WORDS, dead, translate, words_of
 from mlx_tools.errors import BackendDead
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 if TYPE_CHECKING:
     import httpx

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from mlx_tools.errors import BackendBroken, UsageError
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 KEPT: Final = 16
 """Compiled grammars that are kept; a session needs one or two a turn."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlx_tools.backends.server_process import NO_OPENBLAS
 from mlx_tools.errors import MissingDependency, ModelError
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 
 def arrays() -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.local_cache import NobodyWaits
 from mlx_tools.errors import BackendBroken, MlxToolsError
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 if TYPE_CHECKING:
     from mlx_tools.backends.local_engine import Engine

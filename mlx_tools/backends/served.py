@@ -20,7 +20,7 @@ from mlx_tools.backends.models.listing import find_model
 from mlx_tools.backends.scores import MOST
 from mlx_tools.backends.template_probe import hides_its_model
 from mlx_tools.errors import BackendError, ModelError, UsageError
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 ALIKE: Final = 0.25
 """By how much a model's likelihoods may differ from machine to machine, as natural logarithms."""

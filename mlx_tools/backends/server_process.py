@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.process.child import SUPERVISED, clean, kill_group
+from mlx_tools.process import SUPERVISED, clean, end
 
 LOGS_KEPT: Final = 10
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
@@ -80,7 +80,7 @@ class ServerProcess:
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:  # it holds Python's lock for long: end it from outside
-            kill_group(self._process)
+            end(self._process)
 
     def tail(self, lines: int = 4) -> str:
         """The last lines of its log, on one line, fit to be shown; empty where it said nothing."""

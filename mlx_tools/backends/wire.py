@@ -21,7 +21,7 @@ from mlx_tools.backends.edge import error_text
 from mlx_tools.backends.interface import CompletionRequest, GrammarText
 from mlx_tools.errors import BackendBroken, BackendRefused, BackendUnreachable, UsageError
 from mlx_tools.messages import FinishReason, Usage
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 if TYPE_CHECKING:
     from mlx_tools.backends.completions import CompletionsBackend

@@ -1,1 +1,91 @@
-"""Other programs: run so that they end with this one, and their words made fit to be shown."""
+"""Programs that this one runs, and that end when it does, however it ends; and their words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+SUPERVISED: Final = (sys.executable, "-P", str(Path(__file__).with_name("supervise.py")))
+"""Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
+standard input must be a pipe that is held open here."""
+
+
+def run(
+    command: Sequence[str],
+    log: Path,
+    environ: Mapping[str, str],
+    watch: Callable[[], None],
+    interval: float = 0.1,
+) -> int:
+    """Run ``command`` to its end, calling ``watch`` every ``interval`` seconds; give its exit code.
+
+    All that it prints goes to ``log``. An exception, Ctrl-C's too, ends it at once, with whatever
+    it started.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    try:
+        while child.poll() is None:
+            watch()
+            time.sleep(interval)
+    except BaseException:
+        end(child)
+        raise
+    finally:
+        if child.stdin is not None:
+            child.stdin.close()
+    watch()
+    return child.returncode
+
+
+def end(child: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+    """End a child that leads a process group, and all that is in the group; wait until it is so.
+
+    With ``patience`` it is asked first, and has so many seconds: its standard input, where that is
+    a pipe, is closed as its lifeline; else it gets SIGTERM.
+    """
+    if patience and child.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+    elif patience:
+        _signal(child, signal.SIGTERM)
+    if patience:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience)
+    _signal(child, signal.SIGKILL)
+    child.wait()
+
+
+def _signal(child: subprocess.Popen[bytes], kind: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, kind)
+
+
+_UNSHOWN = re.compile("[\U000e0000-\U000e01ef]")
+"""Tags and selectors."""
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """Foreign text on one line, fit to be shown: no control or invisible characters, cut short."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """Foreign text without the letters that nothing shows, and that a model reads."""
+    return _UNSHOWN.sub("", text)

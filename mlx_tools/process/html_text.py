@@ -8,17 +8,14 @@ Nothing recurses, so depth costs no more than length.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
-from mlx_tools.process.hidden_elements import hides
-
 if TYPE_CHECKING:
     from justhtml import Node
 
-SKIPPED: Final = frozenset(
+_SKIPPED: Final = frozenset(
     (
         *("head", "script", "style", "noscript", "template", "svg", "canvas", "iframe", "frame"),
         *("object", "embed", "applet", "audio", "video", "map", "noframes", "noembed", "param"),
@@ -30,7 +27,6 @@ _FURNITURE: Final = frozenset(("nav", "footer", "aside"))
 _FURNITURE_ROLES: Final = frozenset(
     ("navigation", "contentinfo", "complementary", "search", "banner")
 )
-
 _PARAGRAPHS: Final = frozenset(
     (
         *("p", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "pre", "ul", "ol", "dl", "table"),
@@ -46,83 +42,79 @@ _LINES: Final = frozenset(
     )
 )
 """Elements on lines of their own."""
+_BREAKS: Final = {**dict.fromkeys(_LINES, 1), **dict.fromkeys(_PARAGRAPHS, 2)}
+_HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 _SPACES: Final = re.compile(r"[ \t\n\r\f\u00a0]+")
-
-MAX_LINK: Final = 500
-MAX_DEPTH: Final = 6
+_MAX_LINK: Final = 500
+_MAX_DEPTH: Final = 6
 """Levels of lists and quotations that are indented."""
 _ENOUGH: Final = 200
 """Characters of a page's main part that are taken for its text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
-    """A page's title and text. ``cut`` is whether the text was too long."""
+class HtmlText:
+    """A page's title and text. ``cut`` is whether the text was too long; ``lines`` are the lines of
+    the source, from 1, from which the lines of the text come."""
 
     title: str
     text: str
     cut: bool
+    lines: tuple[int, ...]
 
 
-def readable(html: str, url: str, most: int) -> Readable:
-    """The text of a page that stands at ``url``, at most ``most`` characters."""
+def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
+    """The text of a page, at most ``most`` characters. ``url`` is where it stands; of a page that
+    stands nowhere, links are words alone."""
     from justhtml import JustHTML
 
-    root = JustHTML(html, sanitize=False, scripting_enabled=True).root
-    first = dict(_firsts(root, ("title", "base")))
-    title = " ".join(_plain_text(first["title"]).split())[:300] if "title" in first else ""
-    base = str(_attribute(first["base"], "href")) if "base" in first else ""
+    page = JustHTML(html, sanitize=False, scripting_enabled=True, track_node_locations=True)
+    root = page.root
+    found = _landmarks(root)
+    title = base = ""
+    if "title" in found:
+        texts = (str(c.data or "") for c in found["title"].children or () if c.name == "#text")
+        title = " ".join("".join(texts).split())[:300]
+    if "base" in found:
+        base = _attribute(found["base"], "href") or ""
     try:
         address = urljoin(url, base)
     except ValueError:
         address = url
-    for part, furniture in ((_main_part(root), True), (root, False), (root, True)):
+    for part, furniture in ((found.get("main"), True), (root, False), (root, True)):
         if part is None:
             continue
-        writer = _MarkdownWriter(address, url, most)
-        _walk(part, writer, furniture=furniture)
-        text = writer.result()
+        writer = _MarkdownWriter(address if url else "", url, most)
+        _walk(html, part, writer, furniture=furniture)
+        text, lines = writer.result()
         if len(text) >= _ENOUGH or (part is root and (furniture or text)):
             break
-    return Readable(title, text, writer.full)
+    return HtmlText(title, text, writer.full, lines)
 
 
-def _main_part(root: Node) -> Node | None:
-    """The element that says that it is the page's main part: ``main``, or the only ``article``."""
+def _landmarks(root: Node) -> dict[str, Node]:
+    """The first ``title`` and ``base`` that are HTML proper (a drawing has titles too), and the
+    ``main`` part: the element that says that it is, or the only ``article``. What is hidden, and
+    what is in it, is none."""
+    found: dict[str, Node] = {}
     articles: list[Node] = []
-    for node in _elements(root):
-        if node.name == "main" or _attribute(node, "role") == "main":
-            return node
-        if node.name == "article":
-            articles.append(node)
-    return articles[0] if len(articles) == 1 else None
-
-
-def _firsts(root: Node, names: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
-    """The first element of each of these names, in HTML proper (a drawing has titles too)."""
-    left = set(names)
-    for node in _elements(root):
-        if node.name in left and node.namespace in (None, "html"):
-            left.discard(node.name)
-            yield node.name, node
-            if not left:
-                return
-
-
-def _elements(root: Node) -> Iterator[Node]:
-    """All elements below ``root``, in order; the hidden ones and what is in them left out."""
     left = [root]
     while left:
         node = left.pop()
-        if node.name.startswith("#text") or (node.name != "head" and is_hidden(node)):
+        name = node.name
+        if name.startswith("#text") or (name != "head" and _is_hidden(node)):
             continue
-        yield node
+        if name in ("title", "base") and node.namespace in (None, "html"):
+            found.setdefault(name, node)
+        elif name == "main" or _attribute(node, "role") == "main":
+            found.setdefault("main", node)
+        elif name == "article":
+            articles.append(node)
         left += reversed(node.children or ())
-
-
-def _plain_text(node: Node) -> str:
-    return "".join(str(c.data or "") for c in node.children or () if c.name == "#text")
+    if len(articles) == 1:
+        found.setdefault("main", articles[0])
+    return found
 
 
 def _attribute(node: Node, name: str) -> str | None:
@@ -133,9 +125,9 @@ def _attribute(node: Node, name: str) -> str | None:
     return attributes[name] or ""
 
 
-def is_hidden(node: Node) -> bool:
+def _is_hidden(node: Node) -> bool:
     """Whether a reader of the page would not see an element, as far as it says so itself."""
-    if node.name in SKIPPED:
+    if node.name in _SKIPPED:
         return not (node.name == "dialog" and _attribute(node, "open") is not None)
     if not node.attrs:
         return False
@@ -144,10 +136,10 @@ def is_hidden(node: Node) -> bool:
     if (_attribute(node, "aria-hidden") or "").lower() == "true":
         return True
     style = _attribute(node, "style")
-    return style is not None and hides(style)
+    return style is not None and _hides(style)
 
 
-def _walk(root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
+def _walk(html: str, root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
     """Goes through all that can be seen below ``root``, until the text is full."""
     left: list[tuple[Node, bool]] = [(root, False)]
     while left and not writer.full:
@@ -155,8 +147,11 @@ def _walk(root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
         if leaving:
             writer.leave(node)
         elif node.name == "#text":
-            writer.text(str(node.data or ""))
-        elif not is_hidden(node) and (furniture or not _is_furniture(node)):
+            data, line = str(node.data or ""), node.origin_line or 0
+            # the line end that HTML drops behind <pre>
+            dropped = html.startswith("\n", node.origin_offset or 0) and data[:1] != "\n"
+            writer.text(data, line + dropped)
+        elif not _is_hidden(node) and (furniture or not _is_furniture(node)):
             writer.enter(node)
             left.append((node, True))
             left += [(child, False) for child in reversed(node.children or ())]
@@ -177,7 +172,8 @@ class _MarkdownWriter:
         self._page = page.partition("#")[0]
         self._most = most
         self._size = 0
-        self._pieces: list[str] = []
+        self._pieces: list[tuple[str, int]] = []  # and the lines of the source they come from
+        self._line = 0  # of the source, 0 where it is unknown
         self._due = 0  # line ends before the next word
         self._space = False
         self._lists: list[int | None] = []  # the next number of each, None where it has bullets
@@ -188,52 +184,65 @@ class _MarkdownWriter:
         self._mark = ""  # what stands before the next word, on its line
         self._code: Node | None = None
 
-    def result(self) -> str:
-        """All that was written, without space around it."""
-        return "".join(self._pieces).strip("\n ")[: self._most]
+    def result(self) -> tuple[str, tuple[int, ...]]:
+        """All that was written, without space around it; and for each line that of the source."""
+        whole = "".join(piece for piece, _ in self._pieces)
+        text = whole.strip("\n ")[: self._most]
+        lines, line, last = [], 0, 1
+        for piece, source in self._pieces:
+            for below, part in enumerate(piece.split("\n")):
+                if below:
+                    lines.append(last)
+                    line = 0
+                if source and part and not line:
+                    line = last = source + below
+        first = whole[: len(whole) - len(whole.lstrip("\n "))].count("\n")
+        return text, (*lines, last)[first : first + text.count("\n") + 1]
 
-    def text(self, data: str) -> None:
-        """The text of a page, its space folded unless it is code."""
+    def text(self, data: str, line: int) -> None:
+        """The text of a page from a line of its source, its space folded unless it is code."""
+        self._line = line
         if self._pre is not None:
             self._put(data)
             return
+        self._line += data[: len(data) - len(data.lstrip())].count("\n")
         words = _SPACES.sub(" ", data)
-        if words.startswith(" "):
-            self._space = True
-            words = words[1:]
-        if not words:
-            return
-        trailing = words.endswith(" ")
-        self._word(words[:-1] if trailing else words)
-        self._space = trailing
+        self._space = self._space or words.startswith(" ")
+        if words.strip(" "):
+            self._word(words.strip(" "))
+            self._space = words.endswith(" ")
 
     def enter(self, node: Node) -> None:
         """What stands before an element's content."""
         name = node.name
-        if name in _PARAGRAPHS:
-            self._line(2)
-        elif name in _LINES:
-            self._line(1)
+        if name in _BREAKS:
+            self._end_line(_BREAKS[name])
         match name:
+            case "br" if self._pre is not None:
+                self._put("\n")
             case "br":
-                self._break()
+                self._end_line(2 if self._due else 1)
             case "hr":
                 self._word("---")
-                self._line(2)
-            case "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
-                self._mark = "#" * int(name[1]) + " "
+                self._end_line(2)
             case "ul" | "ol" | "menu" | "dir":
                 self._lists.append(_start(node) if name == "ol" else None)
             case "li":
-                self._item()
+                number = self._lists[-1] if self._lists else None
+                self._mark = "- " if number is None else f"{number}. "
+                if number is not None:
+                    self._lists[-1] = number + 1
             case "blockquote":
                 self._quotes += 1
-            case "td" | "th":
-                self._cell()
+            case "td" | "th" if not self._due and self._pieces:  # but the first that has words
+                self._space = False
+                self._put(" | ")
             case "img":
                 self._image(node)
             case "a":
-                self._open_link(node)
+                target = self._target(_attribute(node, "href") or "")
+                if self._link is None and target:
+                    self._link = (node, target, None)
             case "pre":
                 self._flush()
                 self._pre = len(self._pieces)
@@ -241,6 +250,8 @@ class _MarkdownWriter:
                 self._flush()
                 self._put("`")
                 self._code = node
+            case _:
+                self._mark = _HEADINGS.get(name, self._mark)
 
     def leave(self, node: Node) -> None:
         """What stands after it."""
@@ -250,23 +261,22 @@ class _MarkdownWriter:
                 self._lists.pop()
             case "blockquote" if self._quotes:
                 self._quotes -= 1
-            case "a":
-                self._close_link(node)
-            case "pre":
-                self._fence()
+            case "a" if self._link is not None and self._link[0] is node:
+                self._close_link(*self._link[1:])
+            case "pre" if self._pre is not None:
+                self._fence(self._pre)
             case "code" if node is self._code:
                 self._code = None
-                if self._pieces[-1] == "`":
+                if self._pieces[-1][0] == "`":
                     self._pieces.pop()
                 else:
                     self._put("`")
         if name in _PARAGRAPHS:
             self._mark = ""
-            self._line(2)
-        elif name in _LINES:
-            self._line(1)
+        if name in _BREAKS:
+            self._end_line(_BREAKS[name])
 
-    def _line(self, count: int) -> None:
+    def _end_line(self, count: int) -> None:
         """A line ends here, and an empty one follows where ``count`` is 2."""
         if self._pre is None:
             count = 1 if self._lists else count
@@ -274,111 +284,178 @@ class _MarkdownWriter:
             self._due = max(self._due, count)
             self._space = False
 
-    def _break(self) -> None:
-        if self._pre is not None:
-            self._put("\n")
-        else:
-            self._line(2 if self._due else 1)
-
     def _put(self, text: str) -> None:
-        self._pieces.append(text)
+        self._pieces.append((text, self._line))
         self._size += len(text)
         self.full = self.full or self._size > self._most
 
     def _flush(self) -> None:
-        """Writes the line ends, indentation and space that are due."""
+        """Write the line ends, indentation and space that are due."""
+        line, self._line = self._line, 0
         if self._due and self._pieces:
-            quote = "> " * min(self._level, MAX_DEPTH)
+            quote = "> " * min(self._level, _MAX_DEPTH)
             self._put("\n" if self._due == 1 else f"\n{quote.rstrip()}\n")
         if self._due or not self._pieces:
             depth = len(self._lists) - (1 if self._mark else 0)
-            self._put("> " * min(self._quotes, MAX_DEPTH) + "  " * min(max(depth, 0), MAX_DEPTH))
+            self._put("> " * min(self._quotes, _MAX_DEPTH) + "  " * min(max(depth, 0), _MAX_DEPTH))
         elif self._space:
             self._put(" ")
+        self._line = line
         self._due, self._space = 0, False
         if self._mark:
             self._put(self._mark)
             self._mark = ""
 
     def _word(self, words: str) -> None:
-        if not words:
-            return
         self._flush()
         if self._link is not None and self._link[2] is None:
             self._link = (*self._link[:2], len(self._pieces))
         self._put(words)
 
-    def _item(self) -> None:
-        number = self._lists[-1] if self._lists else None
-        if number is None:
-            self._mark = "- "
-        else:
-            self._mark = f"{number}. "
-            self._lists[-1] = number + 1
-
-    def _cell(self) -> None:
-        """A bar before all cells of a row but the first that has words."""
-        if not self._due and self._pieces:
-            self._space = False
-            self._put(" | ")
-
     def _image(self, node: Node) -> None:
         if {_attribute(node, "width"), _attribute(node, "height")} & {"0", "1"}:
             return  # nobody sees it: it counts who reads the page
-        words = " ".join((_attribute(node, "alt") or "")[:MAX_LINK].split())
+        words = " ".join((_attribute(node, "alt") or "")[:_MAX_LINK].split())
         if words:
             self._word(f"![{words}]")
 
-    def _open_link(self, node: Node) -> None:
-        target = self._target(_attribute(node, "href") or "")
-        if self._link is None and target:
-            self._link = (node, target, None)
-
-    def _close_link(self, node: Node) -> None:
-        if self._link is None or self._link[0] is not node:
-            return
-        _, target, start = self._link
+    def _close_link(self, target: str, start: int | None) -> None:
         self._link = None
-        if start is None:
+        words = "" if start is None else self._taken(start)
+        if not words:
             return
-        words = "".join(self._pieces[start:])
         if words in (target, target.removesuffix("/")):
-            return
-        if "\n" in words:
-            self._put(f" ({target})")
-            return
+            self._put(words)
+        elif "\n" in words:
+            self._put(f"{words} ({target})")
+        else:
+            self._put(f"[{words}]({target})")
+
+    def _taken(self, start: int) -> str:
+        """What was written from a piece on, taken back; the line is that of its beginning."""
+        taken = self._pieces[start:]
         del self._pieces[start:]
-        self._size -= len(words)
-        self._put(f"[{words}]({target})")
+        self._line = next((line for _, line in taken if line), self._line)
+        text = "".join(piece for piece, _ in taken)
+        self._size -= len(text)
+        return text
 
     def _target(self, href: str) -> str:
         """Where a link leads, empty where that is no other page."""
-        href = "".join(href[: 2 * MAX_LINK].split())
-        if not href or href.startswith("#"):
+        href = "".join(href[: 2 * _MAX_LINK].split())
+        if not href or href.startswith("#") or not self._base:
             return ""
         try:
             target = urljoin(self._base, href)
         except ValueError:
             return ""
-        if len(target) > MAX_LINK or not target.lower().startswith(("https://", "http://")):
+        if len(target) > _MAX_LINK or not target.lower().startswith(("https://", "http://")):
             return ""
         if target.partition("#")[0] == self._page or not target.isprintable():
             return ""
         return target.replace("(", "%28").replace(")", "%29")
 
-    def _fence(self) -> None:
-        if self._pre is None:
-            return
-        code = "".join(self._pieces[self._pre :]).strip("\n")
-        del self._pieces[self._pre :]
+    def _fence(self, start: int) -> None:
+        code = self._taken(start)
         self._pre = None
+        self._line += len(code) - len(code.lstrip("\n")) - 1  # that of the fence above it
+        code = code.strip("\n")
         if code.strip():
             longest = max((len(run) for run in re.findall(r"`{3,}", code)), default=2)
             fence = "`" * (longest + 1)
-            self._pieces.append(f"{fence}\n{code}\n{fence}")
-        self._line(2)
+            self._put(f"{fence}\n{code}\n{fence}")
+        self._end_line(2)
 
 
 def _start(node: Node) -> int:
     text = _attribute(node, "start") or ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 1
+
+
+# --- what an element's own style hides ----------------------------------------------------------
+
+_COMMENT: Final = re.compile(r"/\*.*?(?:\*/|$)", re.DOTALL)
+_PREFIX: Final = re.compile(r"\A-(?:webkit|moz|ms|o)-")
+_NO_COLOUR: Final = frozenset(("", "inherit", "initial", "unset", "revert", "none"))
+_LENGTH: Final = re.compile(
+    r"(?:calc\()*([+-]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9})(?:e[+-]?\d{1,3})?)([a-z%]*)"
+)
+_FADED: Final = re.compile(r"opacity[(=]([\d.]{1,9})(%?)")
+_NOTHING: Final = r"(?:0+(?:\.0*)?|\.0+)%?"
+_CLEAR: Final = (
+    rf"\A(?:transparent|(?:rgb|hsl)a?\((?:(?:[^,/]*,){{3}}|[^/]*/){_NOTHING}\)"
+    r"|#[0-9a-f]{3}0|#[0-9a-f]{6}00)\Z"
+)
+_FAR_MARGIN: Final = r"-(?:\d{4}|[1-9]\d\dv[wh]|[1-9]\d\dr?em)"
+_HIDING: Final = {
+    name: re.compile(pattern)
+    for name, pattern in {
+        "display": r"\Anone\Z",
+        "visibility": r"\A(?:hidden|collapse)\Z",
+        "content-visibility": r"\Ahidden\Z",
+        "font": r"(?:^|[a-z])0+(?:\.0*)?(?:px|pt|r?em|%)?(?=/|[a-z\"']|$)",
+        "clip": r"\Arect\((?:[01](?:px|em)?,?){1,4}\)\Z",
+        "clip-path": r"\A(?:inset\((?:[5-9]\d|100)%.*"
+        r"|circle\(0+(?:px|em|%)?(?:at.*)?\)|polygon\([0,px%]*\))\Z",
+        "transform": r"scale[xy]?\((?:[^,)]{0,40},)?0*(?:\.0\d*)?[,)]"
+        r"|translate\w{0,3}\((?:[^)]{0,60},)?-(?:\d{4}|[2-9]\d\d(?:%|v[wh]))",
+        **dict.fromkeys(("color", "text-fill-color"), _CLEAR),
+        **dict.fromkeys(
+            ("margin", *(f"margin-{side}" for side in ("left", "top", "right", "bottom"))),
+            _FAR_MARGIN,
+        ),
+    }.items()
+}
+_SMALLEST: Final = {"px": 4.0, "pt": 3.0, "em": 0.2, "rem": 0.2, "%": 20.0, "": 4.0}
+"""Sizes of letters below which nobody reads them."""
+_FARTHEST: Final = {"px": 900.0, "pt": 700.0, "em": 50.0, "rem": 50.0, "%": 100.0, "": 900.0}
+"""How far out of the page, by unit; others, such as ``vw``, count in hundredths like ``%``."""
+
+
+def _hides(style: str) -> bool:
+    """Whether the value of a ``style`` attribute hides what it is for: any of its declarations,
+    also one that a later one takes back."""
+    if "\\" in style:  # an escape, which nobody needs here but to hide what is written
+        return True
+    style = _SPACES.sub("", _COMMENT.sub("", style)).lower()
+    colours: dict[str, str] = {}
+    clipped = small = False
+    for declaration in style.split(";"):
+        name, _, value = declaration.partition(":")
+        name, value = _PREFIX.sub("", name), value.partition("!")[0]
+        pattern = _HIDING.get(name)
+        if (pattern is not None and pattern.search(value)) or _measures(name, value):
+            return True
+        if name in ("overflow", "overflow-x", "overflow-y"):
+            clipped = clipped or value in ("hidden", "clip")
+        elif name in ("width", "height", "max-width", "max-height"):
+            number, unit = _length(value)
+            small = small or number == 0 or (number == 1 and unit in ("", "px"))
+        elif name in ("color", "background", "background-color") and value not in _NO_COLOUR:
+            colours[name.removesuffix("-color")] = value
+    return (clipped and small) or colours.get("color", "-") == colours.get("background")
+
+
+def _measures(name: str, value: str) -> bool:
+    """Whether a measure makes what it is for too faint, too small, or puts it out of the page. Far
+    below its beginning is where long pages go on."""
+    if name == "filter" and (faded := _FADED.search(value)):
+        name, value = "opacity", faded[1] + (faded[2] or ("%" if "alpha(" in value else ""))
+    number, unit = _length(value)
+    if number is None:
+        return False
+    match name:
+        case "opacity" | "zoom" | "scale":
+            return number < (10 if unit == "%" else 0.1)
+        case "font-size":
+            return number < _SMALLEST.get(unit, 0.01)
+        case "left" | "right" | "text-indent" if number >= 5 * _FARTHEST.get(unit, 1000.0):
+            return True
+        case "left" | "right" | "text-indent" | "top" | "bottom" | "inset" | "translate":
+            return number <= -_FARTHEST.get(unit, 100.0)
+    return False
+
+
+def _length(value: str) -> tuple[float | None, str]:
+    found = _LENGTH.match(value)
+    return (float(found[1]), found[2]) if found is not None else (None, "")

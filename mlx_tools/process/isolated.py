@@ -2,22 +2,66 @@
 
 ``python -I isolated.py MODULE FOLDER``: with ``-I`` neither ``PYTHONPATH`` nor the working
 directory counts, so the package is loaded from where this file stands, and nothing else comes from
-there; ``FOLDER`` is where further packages are looked for last. A module that needs more memory
-than it may have ends with `OUT_OF_MEMORY`.
+there; ``FOLDER`` is where further packages are looked for last. The module reads a JSON object from
+standard input (`question`) and prints one (`answer`); one that needs more memory than it may have
+ends with `OUT_OF_MEMORY`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
+import resource
 import runpy
 import sys
+import threading
+import time
+from typing import Any
 
 OUT_OF_MEMORY = 70
+_LOOK = 0.02
+"""Seconds between two looks at the memory that is used."""
+
+
+def question() -> dict[str, Any]:
+    """What is asked, once this process is held to the question's ``limits``: ``cpu_seconds`` and
+    ``memory_mb``, and to write no file. What goes beyond ends it, by a signal, by MemoryError, or
+    at once."""
+    asked: dict[str, Any] = json.load(sys.stdin.buffer)
+    limits = asked["limits"]
+    cpu, most = int(limits["cpu_seconds"]), int(limits["memory_mb"]) * 1_000_000
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    else:  # macOS does not hold a process to that limit
+        threading.Thread(target=_watch, args=(_used() + most,), daemon=True).start()
+    return asked
+
+
+def answer(value: dict[str, Any]) -> None:
+    """Print what a script came to."""
+    text = json.dumps(value, ensure_ascii=False)
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+
+
+def _watch(most: int) -> None:
+    while _used() < most:
+        time.sleep(_LOOK)
+    os._exit(OUT_OF_MEMORY)
+
+
+def _used() -> int:
+    """The most memory that was used up to now, in bytes (macOS counts it so)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> None:
-    """Loads the package, and runs the module."""
+    """Load the package, and run the module."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     spec = importlib.util.spec_from_file_location(
         "mlx_tools",

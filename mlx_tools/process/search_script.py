@@ -1,25 +1,21 @@
 """Asks a search engine, in a process of its own.
 
-Standard input has an object: ``query``, ``engine``, ``most`` results, ``seconds``, ``limits``.
-Standard output gets ``hits``, each with ``title``, ``url`` and ``text``, or ``error``.
+The question has ``query``, ``engine``, ``most`` results and ``seconds``; the answer ``hits``, each
+with ``title``, ``url`` and ``text``, or ``error``.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
-from mlx_tools.process.resource_limits import answer, set_limits
+from mlx_tools.process.isolated import answer, question
 
 
 def main() -> None:
-    """Answers one question."""
+    """Answer one question."""
     import ddgs.engines  # noqa: F401 - before no file may be written: compiled, it comes quicker
 
-    asked = json.load(sys.stdin.buffer)
-    set_limits(asked["limits"])
-    answer(_search(asked))
+    answer(_search(question()))
 
 
 def _search(asked: dict[str, Any]) -> dict[str, Any]:

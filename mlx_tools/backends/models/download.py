@@ -21,8 +21,8 @@ from typing import Final, Literal, NamedTuple
 
 from mlx_tools.backends.models.embedded import EmbeddedModel, folder_bytes
 from mlx_tools.errors import MissingDependency, ModelError
-from mlx_tools.process.child import SUPERVISED, clean
-from mlx_tools.process.child import run as run_program
+from mlx_tools.process import SUPERVISED, clean
+from mlx_tools.process import run as run_program
 
 _NO_NETWORK: Final = re.compile(
     r"(?i)name resolution|name or service not known|nodename nor servname|network is unreachable"

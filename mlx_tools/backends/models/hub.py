@@ -16,7 +16,7 @@ from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
 from mlx_tools.paths import private_dir
-from mlx_tools.process.child import SUPERVISED, clean
+from mlx_tools.process import SUPERVISED, clean
 
 REPOSITORY: Final = re.compile(
     r"(?!.*(?:--|\.\.))[\w][\w.-]{0,95}/[\w][\w.-]{0,95}(?<![.-])", re.ASCII

@@ -19,7 +19,7 @@ from mlx_tools.backends.models.embedded import (
 from mlx_tools.backends.models.hub import REPOSITORY, cached_model, cached_models, pull_from_hub
 from mlx_tools.backends.models.pull import Pulled, pull_embedded
 from mlx_tools.errors import ModelError, UsageError
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from mlx_tools.backends.models.embedded import (
 )
 from mlx_tools.errors import MissingDependency, ModelError
 from mlx_tools.paths import OWNER_ONLY, private_dir
-from mlx_tools.process.child import SUPERVISED, clean
+from mlx_tools.process import SUPERVISED, clean
 
 _CONVERT: Final = str(Path(__file__).with_name("convert.py"))
 _UNFINISHED: Final = ".unfinished-"

@@ -19,7 +19,7 @@ from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.backends.verdicts.verdict import FoundVerdict, NoVerdict, Verdict
 from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
 from mlx_tools.paths import private_dir, read_data, state_dir
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 MAX_BYTES: Final = 1 << 20
 """No verdict is this long: a file that is longer is not read."""

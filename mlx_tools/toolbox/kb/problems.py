@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import KnowledgeBaseError
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 
 _PROBLEMS: Final = (
     ("full", "the disk is full", "free some space and try again: what was finished is kept"),

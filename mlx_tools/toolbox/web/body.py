@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 from mlx_tools.tools.context import ToolError
 
 ENCODINGS: Final = ("gzip",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 from mlx_tools.toolbox.web.body import Body, read_body
 from mlx_tools.toolbox.web.lookup import Gate
 from mlx_tools.toolbox.web.media import Media, media_of

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 from mlx_tools.tools.context import ToolError
 
 Kind = Literal["html", "text", "unknown"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mlx_tools.process.child import visible
+from mlx_tools.process import visible
 from mlx_tools.toolbox.web.fetch import FetchedPage
 from mlx_tools.toolbox.web.media import is_html, text_of
 from mlx_tools.toolbox.web.worker import Bounds, WorkerFailed, ask_script

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 from mlx_tools.toolbox.web.body import ENCODINGS
 from mlx_tools.toolbox.web.urls import Target
 from mlx_tools.tools.context import ToolError

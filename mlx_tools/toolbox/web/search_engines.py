@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlx_tools.process.child import clean, visible
+from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.web.urls import UrlRefused, read_url
 from mlx_tools.toolbox.web.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools.context import ToolError

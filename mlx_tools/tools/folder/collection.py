@@ -12,7 +12,7 @@ from typing import Final
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError
 from mlx_tools.messages import TOOL_NAME
 from mlx_tools.paths import data_dir, private_dir
-from mlx_tools.process.child import clean
+from mlx_tools.process import clean
 from mlx_tools.store.private_names import private_part
 from mlx_tools.store.roots import RootName
 from mlx_tools.tools.folder.contents import write_files

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.process.child import kill_group
+from mlx_tools.process import end
 
 CHILD: Final = Path(__file__).with_name("child_process.py")
 KEPT_BYTES: Final = 8192
@@ -112,7 +112,7 @@ def call(
     try:
         talk = _Talk(child, request, results, prints, most, progress)
     except BaseException:  # there are no more descriptors
-        kill_group(child)
+        end(child)
         for file in (results, prints):
             os.close(file)
         raise
