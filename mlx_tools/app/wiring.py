@@ -32,8 +32,7 @@ from mlx_tools.controller.controller import Controller
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
-from mlx_tools.policy import check_presets, permitted
-from mlx_tools.policy.patterns import PLUGIN, is_glob, tool_in
+from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
 from mlx_tools.store.roots import RootName
 from mlx_tools.store.session_store import TranscriptStore

@@ -17,7 +17,7 @@ from mlx_tools.app import config
 from mlx_tools.app.config import Configuration, Group, SettingRow
 from mlx_tools.cli.output import warn_all
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.presets import PRESETS
+from mlx_tools.policy import PRESETS
 
 
 def _group(name: Group) -> tuple[str, ...]:

@@ -24,8 +24,7 @@ from mlx_tools.cli.inputs import said_yes
 from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
-from mlx_tools.policy import Policy, denial
-from mlx_tools.policy.presets import BUILTIN
+from mlx_tools.policy import BUILTIN, Policy, denial
 from mlx_tools.tools import Registry
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.folder.collection import Shelf

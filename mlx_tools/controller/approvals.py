@@ -20,15 +20,7 @@ from mlx_tools.controller.session import Session
 from mlx_tools.controller.turn import arguments_size, decision_on, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import ToolCall
-from mlx_tools.policy import Policy
-from mlx_tools.policy.approval import (
-    ApprovalSubject,
-    approval_digest,
-    approval_seal,
-    header_seal,
-    pause_seal,
-    same,
-)
+from mlx_tools.policy import ApprovalSubject, Policy, approval_digest, same, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store.transcript import to_json
 from mlx_tools.tools import Preview, Registry, preview_of
@@ -127,8 +119,7 @@ class Asking:
         return seen
 
     def _pause_seal(self, record: PauseRecord) -> str:
-        plain = {k: v for k, v in to_json(record).items() if k != "seal"}
-        return pause_seal(self._secret, plain)
+        return seal(self._secret, "pause", to_json(record))
 
     async def _take(self, one: _Seen, answer: ApprovalAnswer) -> None:
         """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
@@ -351,7 +342,7 @@ class Asking:
 
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:
     """What shows that a person said what the record says."""
-    return approval_seal(secret, {k: v for k, v in to_json(record).items() if k != "seal"})
+    return seal(secret, "approval", to_json(record))
 
 
 class NoQuestion(UsageError):
@@ -365,7 +356,7 @@ def check_begun_here(records: Sequence[Record], secret: bytes) -> None:
         raise NoQuestion("the session has no question yet", hint="ask one in a new session")
     header = records[0]
     if not isinstance(header, Header) or not same(
-        header_seal(secret, to_json(header)), header.seal
+        seal(secret, "header", to_json(header)), header.seal
     ):
         raise TranscriptError(
             "the transcript was not begun here, or its header was changed",

@@ -38,8 +38,7 @@ from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import UsageError, require_instance, require_items, require_method
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.policy import Limits, Policy, permitted
-from mlx_tools.policy.approval import same
+from mlx_tools.policy import Limits, Policy, permitted, same
 from mlx_tools.prompt import (
     ChatFormat,
     Frame,

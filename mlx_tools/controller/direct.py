@@ -13,8 +13,17 @@ import anyio
 from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest, Approver, NobodyThere
 from mlx_tools.controller.observation import shorten
 from mlx_tools.messages import ErrorInfo, ToolCall
-from mlx_tools.policy import Decision, Facts, Limits, Policy, SecretFinder, decide, facts_of
-from mlx_tools.policy.approval import ApprovalSubject, approval_digest
+from mlx_tools.policy import (
+    ApprovalSubject,
+    Decision,
+    Facts,
+    Limits,
+    Policy,
+    SecretFinder,
+    approval_digest,
+    decide,
+    facts_of,
+)
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.store.changes import UndoKeeper
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute

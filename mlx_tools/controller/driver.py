@@ -38,8 +38,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.policy import Policy
-from mlx_tools.policy.approval import header_seal
+from mlx_tools.policy import Policy, seal
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import to_json
 from mlx_tools.tools import Progress, Reads, Registry, ToolResult, execute
@@ -131,7 +130,7 @@ class Driver:
 
     def open(self, header: Header) -> None:
         """Begins the session. Raises `StorageError` where the header cannot be written."""
-        self._append(replace(header, seal=header_seal(self._secret, to_json(header))))
+        self._append(replace(header, seal=seal(self._secret, "header", to_json(header))))
 
     def waiting(self) -> tuple[CallRecord, ...]:
         """The calls that a person must decide about."""

@@ -285,7 +285,7 @@ def _calls(
         verdict = _verdict(call, record, repeated, now, made, completion.at)
         become += verdict
         if isinstance(verdict[-1], DecisionRecord):  # it was not refused: it counts
-            made.add(record.call, record.name, completion.at)
+            made[record.call] = record.name, completion.at
     return read + become
 
 
@@ -339,7 +339,8 @@ def decision_on(
     them, all others of the session, at its last completion.
     """
     held = now.policy if policy is None else policy
-    made = now.past.made.without(record.call) if made is None else made
+    if made is None:
+        made = {call: one for call, one in now.past.made.items() if call != record.call}
     at = now.past.at if at is None else at
     spec = now.specs.get(record.name)
     decision = decide(

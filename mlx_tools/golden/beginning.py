@@ -12,7 +12,7 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.session_start import chat_format_today, opening_today
 from mlx_tools.golden.texts import text, turns
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.presets import BUILTIN
+from mlx_tools.policy import BUILTIN
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.store.transcript import FORMAT_VERSION
 from mlx_tools.transcript.records import Header

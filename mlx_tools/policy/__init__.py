@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-from mlx_tools.policy.facts import Exceeded, Facts, SecretFinder, facts_of
-from mlx_tools.policy.limits import Limits
-from mlx_tools.policy.patterns import first_match, matches
-from mlx_tools.policy.presets import DEFAULT_PRESET, PRESETS, Preset, check_presets
-from mlx_tools.policy.rates import Rate, RateCounts
-from mlx_tools.policy.rules import (
+from mlx_tools.policy.access import (
+    AccessList,
+    ApprovalSubject,
+    approval_digest,
+    refusal,
+    refused,
+    same,
+    seal,
+)
+from mlx_tools.policy.decision import (
     Decision,
-    Policy,
+    Exceeded,
+    Facts,
+    SecretFinder,
     asks,
     decide,
     denial,
     exceeded,
+    facts_of,
     permitted,
-    restriction,
 )
+from mlx_tools.policy.limits import RATES, Limits, Rate, RateCounts, checked_rates
+from mlx_tools.policy.patterns import (
+    PLUGIN,
+    PLUGIN_NAME,
+    checked,
+    checked_templates,
+    covers,
+    first_match,
+    is_glob,
+    matches,
+    tool_in,
+)
+from mlx_tools.policy.presets import BUILTIN, DEFAULT_PRESET, PRESETS, Preset, check_presets
+from mlx_tools.policy.rules import ASKABLE, Policy, checked_effects, restriction
 
 __all__ = [
+    "ASKABLE",
+    "BUILTIN",
     "DEFAULT_PRESET",
+    "PLUGIN",
+    "PLUGIN_NAME",
     "PRESETS",
+    "RATES",
+    "AccessList",
+    "ApprovalSubject",
     "Decision",
     "Exceeded",
     "Facts",
@@ -30,14 +57,26 @@ __all__ = [
     "Rate",
     "RateCounts",
     "SecretFinder",
+    "approval_digest",
     "asks",
     "check_presets",
+    "checked",
+    "checked_effects",
+    "checked_rates",
+    "checked_templates",
+    "covers",
     "decide",
     "denial",
     "exceeded",
     "facts_of",
     "first_match",
+    "is_glob",
     "matches",
     "permitted",
+    "refusal",
+    "refused",
     "restriction",
+    "same",
+    "seal",
+    "tool_in",
 ]

@@ -1,24 +1,28 @@
-"""The access list of a run: what was so when the run began, and must be so at every call.
+"""What a run and an approval are bound to: the access list of a run, and keyed digests.
 
 A run writes down the policy, the tools and the configuration that it began with. Before each call
 the list is read back and held to what is so now. A list that is not there, cannot be read or says
 anything else lets no call run: it can take access away, and never give it. Pure: the list is kept
 by `mlx_tools.store.access_file`.
+
+The key of the digests is kept outside the transcript, so nobody who can only write transcripts can
+forge an approval, or give a session another policy.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.rules import Decision
+from mlx_tools.policy.decision import Decision
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 _VERSION: Final = 1
-_KEYS: Final = frozenset(("version", "session", "policy", "tools", "configuration"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,42 +47,31 @@ class AccessList:
         configuration: Mapping[str, str],
     ) -> AccessList:
         """The list of a run that begins now."""
+        tools = {spec.name: spec.digest() for spec in specs}
         return cls(
-            session=session,
-            policy=policy_hash,
-            tools={spec.name: spec.digest() for spec in specs},
-            configuration=dict(configuration),
+            session=session, policy=policy_hash, tools=tools, configuration=dict(configuration)
         )
 
     def write(self) -> bytes:
         """The list as a file holds it; `read` reads it back."""
-        value = {
-            "version": _VERSION,
-            "session": self.session,
-            "policy": self.policy,
-            "tools": dict(self.tools),
-            "configuration": dict(self.configuration),
-        }
-        return _compact(value).encode() + b"\n"
+        return _compact({"version": _VERSION, **asdict(self)}).encode() + b"\n"
 
     @classmethod
     def read(cls, data: bytes) -> AccessList:
         """The list that `write` wrote. Raises ValueError for anything else."""
         try:
             value = json.loads(data)
-        except RecursionError:
-            raise ValueError from None
-        if not isinstance(value, dict) or value.keys() != _KEYS or value["version"] != _VERSION:
-            raise ValueError
-        found = cls(
-            session=_text(value["session"]),
-            policy=_text(value["policy"]),
-            tools=_texts(value["tools"]),
-            configuration=_texts(value["configuration"]),
-        )
-        if found.write() != data:
-            raise ValueError
-        return found
+            found = cls(**{key: value[key] for key in cls.__slots__})
+            texts = (
+                *(found.session, found.policy),
+                *(*found.tools.values(), *found.configuration.values()),
+            )
+            sound = all(text and isinstance(text, str) for text in texts)
+            if sound and found.write() == data:
+                return found
+        except (TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        raise ValueError
 
 
 def refused(
@@ -112,13 +105,48 @@ def refusal(reason: str) -> Decision:
     return Decision("deny", "access_list", reason, "not_allowed")
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError
-    return value
+# --- keyed digests -------------------------------------------------------------------------------
 
 
-def _texts(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return {name: _text(text) for name, text in value.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSubject:
+    """All that an approval of a call binds to.
+
+    ``call`` is the call's key in the transcript of ``session``, ``tool`` the digest of the tool's
+    spec, ``policy`` that of the policy in force. ``state`` identifies what the call would act on,
+    such as the present content of a file; empty where the tool cannot tell. ``expires_at`` is until
+    when the approval can be given.
+    """
+
+    session: str
+    call: str
+    name: str
+    arguments: Mapping[str, Any]
+    tool: str
+    policy: str
+    state: str = ""
+    expires_at: str = ""
+
+
+def approval_digest(secret: bytes, shown: ApprovalSubject) -> str:
+    """The digest that an approval must carry: 64 hexadecimal digits, keyed with ``secret``. It
+    changes with anything in ``shown``."""
+    return seal(secret, "call", {**asdict(shown), "arguments": dict(shown.arguments)})
+
+
+def seal(
+    secret: bytes, kind: Literal["approval", "call", "header", "pause"], record: Mapping[str, Any]
+) -> str:
+    """What shows that a record, given as JSON, is as it was written; its own ``seal`` is left out.
+
+    So a denial cannot be turned into an approval, nor an approval of one call into one for the
+    session, and a session keeps the header that it was begun with.
+    """
+    plain = {key: value for key, value in record.items() if key != "seal"}
+    return hmac.new(secret, _compact([kind, plain]).encode(), hashlib.sha256).hexdigest()
+
+
+def same(digest: str, other: str) -> bool:
+    """Whether two digests are the same, in a time that does not tell where they differ."""
+    one, two = (text.encode(errors="surrogatepass") for text in (digest, other))
+    return hmac.compare_digest(one, two)

@@ -28,7 +28,11 @@ PLUGIN: Final = "plugin:"
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
 """Plugins' names are ASCII, like tools'."""
 
-_GLOB = re.compile(r"[A-Za-z0-9_.:@*?\[\]!-]{1,100}", re.ASCII)
+_GLOB: Final = r"(?=[^*?\[/]*[*?\[])[A-Za-z0-9_.:@*?\[\]!-]{1,100}"
+_TOOL: Final = f"(?:{TOOL_NAME.pattern}|{_GLOB})"
+_PATTERN = re.compile(
+    f"(?!{PLUGIN}){_TOOL}|{PLUGIN}(?:{PLUGIN_NAME.pattern}|{_GLOB})(?:/{_TOOL})?", re.ASCII
+)
 
 
 def is_glob(text: str) -> bool:
@@ -41,7 +45,7 @@ def checked(patterns: object, field: str) -> tuple[str, ...]:
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
         raise UsageError(f"{field}: expected a list of tool names, not {patterns!r}")
     for pattern in patterns:
-        if not isinstance(pattern, str) or not _sound(pattern):
+        if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
             raise UsageError(
                 f"{field}: {pattern!r} cannot name a tool",
                 hint="write NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL",
@@ -50,13 +54,10 @@ def checked(patterns: object, field: str) -> tuple[str, ...]:
 
 
 def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
-    """The first pattern that means this tool, or None."""
+    """The first pattern that means this tool, an exact name before all others, or None."""
     if spec.name in patterns:
         return spec.name
-    for pattern in patterns:
-        if matches(pattern, spec):
-            return pattern
-    return None
+    return next((pattern for pattern in patterns if matches(pattern, spec)), None)
 
 
 def matches(pattern: str, spec: ToolSpec) -> bool:
@@ -66,61 +67,6 @@ def matches(pattern: str, spec: ToolSpec) -> bool:
     plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
     of_it = bool(spec.plugin) and _same(plugin, spec.plugin)
     return of_it and (not name or _means(name, spec.name))
-
-
-def checked_templates(templates: object, field: str) -> tuple[str, ...]:
-    """The templates as a tuple; UsageError, naming ``field``, for one that could never match."""
-    if isinstance(templates, str) or not isinstance(templates, Sequence):
-        raise UsageError(f"{field}: expected a list of calls, not {templates!r:.200}")
-    for template in templates:
-        name, *rest = _words(template, field)
-        checked([name], field)
-        if wrong := [word for word in rest if not word.partition("=")[0] or "=" not in word]:
-            raise UsageError(
-                f"{field}: {wrong[0]!r} in {template!r:.200} says nothing of an argument",
-                hint='write NAME, or NAME ARGUMENT=VALUE, such as file_access "path=drafts/*"',
-            )
-    return tuple(templates)
-
-
-def first_template(
-    templates: Sequence[str], spec: ToolSpec, arguments: Mapping[str, Any] | None
-) -> str | None:
-    """The first checked template that means a call of this tool with these arguments, or None.
-    Without arguments, the first that means every call of it."""
-    for template in templates:
-        name, *rest = shlex.split(template)
-        if not matches(name, spec):
-            continue
-        wanted = [word.partition("=")[::2] for word in rest]
-        if not wanted:
-            return template
-        if arguments is not None and all(
-            key in arguments and _is(value, arguments[key]) for key, value in wanted
-        ):
-            return template
-    return None
-
-
-def tool_in(template: str) -> str:
-    """How a checked template names its tool."""
-    return shlex.split(template)[0]
-
-
-def _words(template: object, field: str) -> list[str]:
-    try:
-        words = shlex.split(template) if isinstance(template, str) else []
-    except ValueError:
-        words = []
-    if not words:
-        raise UsageError(f"{field}: {template!r:.200} cannot name a call", hint="write NAME")
-    return words
-
-
-def _is(pattern: str, value: Any) -> bool:
-    """Whether an argument is what a template says. No glob means a path that goes up."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text == pattern or (_same(pattern, text) and ".." not in re.split(r"[/\\]", text))
 
 
 def covers(pattern: str, name: str) -> bool:
@@ -139,12 +85,54 @@ def _same(pattern: str, text: str) -> bool:
     return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern
 
 
-def _sound(pattern: str) -> bool:
-    if not pattern.startswith(PLUGIN):
-        return _sound_part(pattern, TOOL_NAME)
-    plugin, slash, name = pattern.removeprefix(PLUGIN).partition("/")
-    return _sound_part(plugin, PLUGIN_NAME) and (not slash or _sound_part(name, TOOL_NAME))
+# --- templates of calls --------------------------------------------------------------------------
 
 
-def _sound_part(text: str, exact: re.Pattern[str]) -> bool:
-    return bool((_GLOB if is_glob(text) else exact).fullmatch(text))
+def checked_templates(templates: object, field: str) -> tuple[str, ...]:
+    """The templates as a tuple; UsageError, naming ``field``, for one that could never match."""
+    if isinstance(templates, str) or not isinstance(templates, Sequence):
+        raise UsageError(f"{field}: expected a list of calls, not {templates!r:.200}")
+    for template in templates:
+        try:
+            words = shlex.split(template) if isinstance(template, str) else []
+        except ValueError:
+            words = []
+        if not words:
+            raise UsageError(f"{field}: {template!r:.200} cannot name a call", hint="write NAME")
+        checked(words[:1], field)
+        if wrong := [word for word in words[1:] if not word.partition("=")[0] or "=" not in word]:
+            raise UsageError(
+                f"{field}: {wrong[0]!r} in {template!r:.200} says nothing of an argument",
+                hint='write NAME, or NAME ARGUMENT=VALUE, such as file_access "path=drafts/*"',
+            )
+    return tuple(templates)
+
+
+def first_template(
+    templates: Sequence[str], spec: ToolSpec, arguments: Mapping[str, Any] | None
+) -> str | None:
+    """The first checked template that means a call of this tool with these arguments, or None.
+    Without arguments, the first that means every call of it."""
+    for template in templates:
+        name, *rest = shlex.split(template)
+        wanted = [word.partition("=")[::2] for word in rest]
+        if matches(name, spec) and (
+            not wanted
+            or (
+                arguments is not None
+                and all(key in arguments and _is(value, arguments[key]) for key, value in wanted)
+            )
+        ):
+            return template
+    return None
+
+
+def tool_in(template: str) -> str:
+    """How a checked template names its tool."""
+    return shlex.split(template)[0]
+
+
+def _is(pattern: str, value: Any) -> bool:
+    """Whether an argument is what a template says. No glob means a path that goes up."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text == pattern or (_same(pattern, text) and ".." not in re.split(r"[/\\]", text))

@@ -8,77 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 from mlx_tools.errors import UsageError
 from mlx_tools.policy.secret_kinds import KIND_NAMES, PATH
-from mlx_tools.policy.secret_scan import Scanner, Segment, found_in, segments
-
-_AFTER = r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])"
-"""What may not follow: the name would go on, and be another folder's."""
-_LOOK_AHEAD = 2
-_BEGIN = re.compile(r"[/\\%]")
-
-
-class Folders:
-    """The folders whose names are taken out of texts.
-
-    ``paths`` are absolute. Each is found as it is, with its slashes escaped as in JSON, and
-    escaped as in a URL. Raises UsageError for a path that is not absolute, or is the root.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        spellings: set[str] = set()
-        for path in paths:
-            spellings |= _spellings(path)
-        self._longest_first = sorted(spellings, key=lambda text: (-len(text), text))
-        wanted = "|".join(map(re.escape, self._longest_first))
-        self._pattern = re.compile(f"(?:{wanted}){_AFTER}")
-
-    def replaced(self, text: str, placeholder: str, *, closed: bool) -> tuple[str, str]:
-        """The text with a placeholder for each folder, and the rest of it that is still open.
-
-        The rest begins where a folder may begin that what follows will make or unmake; it is to
-        be put before what follows. It is empty where the text is ``closed``.
-        """
-        if not self._longest_first:
-            return text, ""
-        out: list[str] = []
-        at = looked = 0
-        while begin := _BEGIN.search(text, looked):
-            place = begin.start()
-            if not closed and self._is_open(text, place):
-                return "".join((*out, text[at:place])), text[place:]
-            looked = place + 1
-            if found := self._pattern.match(text, place):
-                out += (text[at:place], placeholder)
-                at = looked = found.end()
-        return "".join((*out, text[at:])), ""
-
-    def _is_open(self, text: str, start: int) -> bool:
-        rest = len(text) - start
-        return any(
-            rest < len(path) + _LOOK_AHEAD and path.startswith(text[start : start + len(path)])
-            for path in self._longest_first
-        )
-
-
-def _spellings(path: str) -> set[str]:
-    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
-        raise UsageError(
-            f"a folder to redact must be an absolute path, not {path!r}",
-            hint="name a folder below the root, as in /home/ann",
-        )
-    path = "/" + path.strip("/")
-    escaped = path.replace("%", "%25").replace(" ", "%20")
-    return {
-        path,
-        path.replace("/", "\\/"),
-        escaped,
-        escaped.replace("/", "%2F"),
-        escaped.replace("/", "%2f"),
-    }
-
+from mlx_tools.policy.secret_scan import Scanner, Segment, found_in
 
 _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 
@@ -125,60 +59,16 @@ class Redactor:
 
     def __init__(self, *, secrets: bool = True, paths: Sequence[str] = ()) -> None:
         self._secrets = secrets
-        self._folders = Folders(paths)
+        self._folders = _Folders(paths) if paths else None
 
     def text(self, text: str) -> Redacted:
         """The text with placeholders."""
-        return self._after(text, "")
-
-    def json(self, value: Any) -> Any:
-        """A copy of a JSON value with placeholders in its strings and in the keys of its objects.
-
-        A string under a key is judged as one that is assigned to it, however deep in lists it
-        stands. Keys that become the same are told apart by a number.
-        """
-        out: list[Any] = [None]
-        waiting: list[tuple[Any, Any, Any, str]] = [(value, out, 0, "")]
-        while waiting:
-            item, holder, place, name = waiting.pop()
-            if isinstance(item, str):
-                holder[place] = self._after(item, f'"{name}": "' if name else "").text
-            elif isinstance(item, dict):
-                made: dict[Any, Any] = {}
-                holder[place] = made
-                for key, inner in item.items():
-                    shown = self._key(key, made)
-                    made[shown] = None
-                    waiting.append((inner, made, shown, str(key)))
-            elif isinstance(item, list | tuple):
-                holder[place] = made_list = [None] * len(item)
-                waiting += [(inner, made_list, at, name) for at, inner in enumerate(item)]
-            else:
-                holder[place] = item
-        return out[0]
+        stream = self.stream()
+        return Redacted(stream.feed(text, closed=True), stream.kinds)
 
     def stream(self) -> RedactedStream:
         """Takes one text in pieces."""
         return RedactedStream(self._secrets, self._folders)
-
-    def _after(self, text: str, before: str) -> Redacted:
-        kinds: set[str] = set()
-        if self._secrets:
-            text = _shown(segments(text, before), kinds)
-        shown, _ = self._folders.replaced(text, placeholder(PATH), closed=True)
-        if shown != text:
-            kinds.add(PATH)
-        return Redacted(shown, tuple(sorted(kinds)))
-
-    def _key(self, key: Any, taken: dict[Any, Any]) -> Any:
-        if not isinstance(key, str):
-            return key
-        shown = self.text(key).text
-        number = 2
-        while shown in taken:
-            shown = f"{self.text(key).text} {number}"
-            number += 1
-        return shown
 
 
 class RedactedStream:
@@ -190,7 +80,7 @@ class RedactedStream:
     a private key.
     """
 
-    def __init__(self, secrets: bool, folders: Folders) -> None:
+    def __init__(self, secrets: bool, folders: _Folders | None) -> None:
         self._scanner = Scanner() if secrets else None
         self._folders = folders
         self._rest = ""
@@ -201,32 +91,86 @@ class RedactedStream:
         """The kinds of what was taken out so far: sorted, each once."""
         return tuple(sorted(self._kinds))
 
-    def feed(self, piece: str) -> str:
-        """What may be shown now."""
-        if self._scanner:
-            piece = _shown(self._scanner.feed(piece), self._kinds)
-        return self._without_folders(piece, closed=False)
-
-    def close(self) -> str:
-        """The rest of what may be shown: the text has ended. Feed nothing after it."""
-        piece = _shown(self._scanner.close(), self._kinds) if self._scanner else ""
-        return self._without_folders(piece, closed=True)
-
-    def _without_folders(self, piece: str, closed: bool) -> str:
+    def feed(self, piece: str, *, closed: bool = False) -> str:
+        """What may be shown now: all, where the text is ``closed``, as no more of it follows."""
+        if self._scanner is not None:
+            piece = self._shown(self._scanner.feed(piece, closed=closed))
+        if self._folders is None:
+            return piece
         text = self._rest + piece
-        shown, self._rest = self._folders.replaced(text, placeholder(PATH), closed=closed)
-        if len(shown) + len(self._rest) != len(text) or not text.endswith(self._rest):
+        shown, self._rest = self._folders.replaced(text, closed=closed)
+        if shown + self._rest != text:
             self._kinds.add(PATH)
         return shown
 
+    def close(self) -> str:
+        """The rest of what may be shown: the text has ended. Feed nothing after it."""
+        return self.feed("", closed=True)
 
-def _shown(parts: Iterable[Segment], kinds: set[str]) -> str:
-    """The segments as they are shown; their kinds are added to ``kinds``."""
-    out: list[str] = []
-    for part in parts:
-        if part.kind is None:
-            out.append(part.text)
-        elif not part.joined:
-            kinds.add(part.kind)
-            out.append(placeholder(part.kind))
-    return "".join(out)
+    def _shown(self, parts: Iterable[Segment]) -> str:
+        out: list[str] = []
+        for part in parts:
+            if part.kind is None:
+                out.append(part.text)
+            elif not part.joined:
+                self._kinds.add(part.kind)
+                out.append(placeholder(part.kind))
+        return "".join(out)
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+_AFTER: Final = r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])"
+"""What may not follow: the name would go on, and be another folder's."""
+_LOOK_AHEAD: Final = 2
+_BEGIN = re.compile(r"[/\\%]")
+
+
+class _Folders:
+    """The folders whose names are taken out of texts.
+
+    ``paths`` are absolute. Each is found as it is, with its slashes escaped as in JSON, and
+    escaped as in a URL. Raises UsageError for a path that is not absolute, or is the root.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        spellings = {spelling for path in paths for spelling in _spellings(path)}
+        self._longest_first = sorted(spellings, key=lambda text: (-len(text), text))
+        wanted = "|".join(map(re.escape, self._longest_first))
+        self._pattern = re.compile(f"(?:{wanted}){_AFTER}")
+
+    def replaced(self, text: str, *, closed: bool) -> tuple[str, str]:
+        """The text with a placeholder for each folder, and the rest of it that is still open.
+
+        The rest begins where a folder may begin that what follows will make or unmake; it is to
+        be put before what follows. It is empty where the text is ``closed``.
+        """
+        out: list[str] = []
+        at = looked = 0
+        while begin := _BEGIN.search(text, looked):
+            place = begin.start()
+            if not closed and self._is_open(text, place):
+                return "".join((*out, text[at:place])), text[place:]
+            looked = place + 1
+            if found := self._pattern.match(text, place):
+                out += (text[at:place], placeholder(PATH))
+                at = looked = found.end()
+        return "".join((*out, text[at:])), ""
+
+    def _is_open(self, text: str, start: int) -> bool:
+        rest = len(text) - start
+        return any(
+            rest < len(path) + _LOOK_AHEAD and path.startswith(text[start : start + len(path)])
+            for path in self._longest_first
+        )
+
+
+def _spellings(path: str) -> set[str]:
+    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
+        raise UsageError(
+            f"a folder to redact must be an absolute path, not {path!r}",
+            hint="name a folder below the root, as in /home/ann",
+        )
+    path = "/" + path.strip("/")
+    url = path.replace("%", "%25").replace(" ", "%20")
+    return {path, path.replace("/", "\\/"), url, url.replace("/", "%2F"), url.replace("/", "%2f")}

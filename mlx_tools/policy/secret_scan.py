@@ -10,11 +10,12 @@ until their last, or until what follows is no key any more.
 
 from __future__ import annotations
 
+import binascii
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mlx_tools.policy.encoded import layers
 from mlx_tools.policy.secret_context import CONTEXT, Span, in_context
 from mlx_tools.policy.secret_kinds import CONTEXT_KINDS, TOKEN_KINDS, compiled
 
@@ -98,17 +99,11 @@ class Scanner:
         self._hints: list[tuple[str, int]] | None = None  # those in the buffer
         self._out: list[Segment] = []
 
-    def feed(self, piece: str) -> list[Segment]:
-        """The segments that are settled by now."""
+    def feed(self, piece: str, *, closed: bool = False) -> list[Segment]:
+        """The segments that are settled by now: all, where the text is ``closed``, as no more of it
+        follows."""
         self._buffer += piece
-        return self._advance()
-
-    def close(self) -> list[Segment]:
-        """The segments that remain: no text follows."""
-        self._closed = True
-        return self._advance()
-
-    def _advance(self) -> list[Segment]:
+        self._closed = closed
         while self._at < len(self._buffer) and self._step():
             pass
         kept = max(0, self._at - CONTEXT)
@@ -128,23 +123,19 @@ class Scanner:
             found = _NEXT.search(self._buffer, self._at)
             if found is None:
                 rest = None if self._closed else _REST.search(self._buffer, self._at)
-                self._plain(rest.start() if rest else len(self._buffer))
+                self._put(rest.start() if rest else len(self._buffer))
                 return False
             end = found.end()
             if end - found.start() < _SHORTEST_TOKEN and end < len(self._buffer):
                 unit = found[0]
                 if unit[-5:] != "BEGIN" and unit[:5] != "Priva" and not _TELLING.search(unit):
-                    self._plain(end)
+                    self._put(end)
                     return True
-            self._plain(found.start())
+            self._put(found.start())
         return self._unit()
 
-    def _plain(self, end: int) -> None:
-        if end > self._at:
-            self._out.append(Segment(self._buffer[self._at : end]))
-            self._at = end
-
-    def _secret(self, kind: str, end: int, joined: bool = False) -> None:
+    def _put(self, end: int, kind: str | None = None, *, joined: bool = False) -> None:
+        """Give out what stands up to ``end``."""
         if end > self._at:
             self._out.append(Segment(self._buffer[self._at : end], kind, joined))
             self._at = end
@@ -167,7 +158,7 @@ class Scanner:
             if certain:
                 self._block = True
                 self._inside = False
-                self._secret("private_key", certain)
+                self._put(certain, "private_key")
                 return True
             mark = _MARK.search(self._buffer, start + 1, end)
         if mark is not None:
@@ -213,9 +204,9 @@ class Scanner:
                 break  # the next window sees all of it
             # An encoding's last group may be cut by the end of the window.
             self._open = more and start + last > end - _GROUP
-            self._plain(start + first)
-            self._secret(kind, end if self._open else start + last)
-        self._plain(settled)
+            self._put(start + first)
+            self._put(end if self._open else start + last, kind)
+        self._put(settled)
 
     def _swallow(self) -> bool:
         """What goes on with a secret that reached the end of its window."""
@@ -226,7 +217,7 @@ class Scanner:
         self._inside = False
         self._open = run is not None and run.end() == self._at + WINDOW
         if run is not None:
-            self._secret("", run.end(), joined=True)
+            self._put(run.end(), "", joined=True)
         return True
 
     # --- keys -----------------------------------------------------------------------------------
@@ -252,16 +243,16 @@ class Scanner:
         """The next stretch of a key, its last line, or its end where that line is missing."""
         buffer = self._buffer
         if run := _KEY_RUN.match(buffer, self._at):
-            self._secret("private_key", run.end(), joined=True)
+            self._put(run.end(), "private_key", joined=True)
             return True
         known = self._closed or len(buffer) - self._at >= _MARGIN
         found = _KEY_ON.search(buffer, self._at, self._at + _MARGIN)
         if found and found.start() - self._at <= _GAP:
             if not found["end"]:
-                self._secret("private_key", found.end(), joined=True)
+                self._put(found.end(), "private_key", joined=True)
                 return True
             if known or found.end() < len(buffer):
-                self._secret("private_key", found.end(), joined=True)
+                self._put(found.end(), "private_key", joined=True)
                 self._block = False
                 return True
             return False
@@ -269,21 +260,15 @@ class Scanner:
             return False
         self._block = False
         if tail := _KEY_TAIL.match(buffer, self._at):
-            self._secret("private_key", tail.end(), joined=True)
+            self._put(tail.end(), "private_key", joined=True)
         return True
-
-
-def segments(text: str, before: str = "", depth: int = DEPTH) -> list[Segment]:
-    """The whole text in segments."""
-    scanner = Scanner(before, depth)
-    return [*scanner.feed(text), *scanner.close()]
 
 
 def found_in(text: str, before: str = "", depth: int = DEPTH) -> list[Span]:
     """Kind, start and end of every secret in the text, in order, none overlapping another."""
     found: list[Span] = []
     at = 0
-    for segment in segments(text, before, depth):
+    for segment in Scanner(before, depth).feed(text, closed=True):
         end = at + len(segment.text)
         if segment.joined and found:
             found[-1] = (found[-1][0], found[-1][1], end)
@@ -338,3 +323,110 @@ def merged(found: list[Span]) -> list[Span]:
         else:
             made.append((kind, start, end))
     return made
+
+
+# --- what an encoded text says underneath: base64, hexadecimal, URL and JSON escapes --------------
+
+SHORTEST_BASE64: Final = 20
+"""Characters: fewer hold less than 15 bytes, which no secret of a known shape fits in."""
+_SHORTEST_TEXT: Final = 12
+
+_URL = re.compile(r"%([0-9A-Fa-f]{2})")
+_JSON = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/bfnrt]))")
+_JSON_SIGNS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}(?:\r?\n[A-Za-z0-9+/_-]+)*")
+_HEX = re.compile(r"[0-9A-Fa-f]{40,}")
+_URL_SAFE: Final = str.maketrans("-_", "+/", "\r\n")
+_TEXT = re.compile(rb"[\t\n\r -~]{%d,}" % _SHORTEST_TEXT)
+_WIDE = re.compile(rb"(?:[\t\n\r -~]\0){%d,}" % _SHORTEST_TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedText:
+    """``text``, and where its characters stand above: `span` maps a stretch of it. It
+    ``goes_on`` where it is all of the unit, so that what stands before the unit stands before it.
+    """
+
+    text: str
+    span: Callable[[int, int], tuple[int, int]]
+    goes_on: bool = False
+
+
+def layers(unit: str) -> Iterator[DecodedText]:
+    """Every way in which the unit, a stretch without blanks and quotes, can be decoded."""
+    if "%" in unit:
+        yield from _unescaped(unit, _URL, lambda found: chr(int(found[1], 16)))
+    if "\\" in unit:
+        yield from _unescaped(unit, _JSON, _json_sign)
+    if len(unit) >= SHORTEST_BASE64:
+        for run in _BASE64.finditer(unit):
+            if run.end() - run.start() >= SHORTEST_BASE64:
+                yield from _base64(run[0], run.start())
+        for run in _HEX.finditer(unit):
+            yield from _hexadecimal(run[0], run.start())
+
+
+def _json_sign(found: re.Match[str]) -> str:
+    code = found[1] or found[2]
+    return chr(int(code, 16)) if code else _JSON_SIGNS.get(found[3], found[3])
+
+
+def _unescaped(
+    unit: str, escape: re.Pattern[str], sign: Callable[[re.Match[str]], str]
+) -> Iterator[DecodedText]:
+    parts: list[str] = []
+    starts: list[int] = []
+    at = 0
+    for found in escape.finditer(unit):
+        parts += (unit[at : found.start()], sign(found))
+        starts += range(at, found.start() + 1)
+        at = found.end()
+    if parts:
+        starts += range(at, len(unit) + 1)
+        text = "".join((*parts, unit[at:]))
+        yield DecodedText(text, lambda start, end: (starts[start], starts[end]), goes_on=True)
+
+
+def _base64(run: str, begin: int) -> Iterator[DecodedText]:
+    compact = run.translate(_URL_SAFE)
+    places: Sequence[int] = range(len(run))
+    if len(compact) != len(run):
+        places = [index for index, sign in enumerate(run) if sign not in "\r\n"]
+    # What stands right before the encoded text may be of the same alphabet, so that any of four
+    # places can be the beginning of a group.
+    for shift in range(4):
+        text = compact[shift:]
+        text = text[:-1] if len(text) % 4 == 1 else text
+        data = binascii.a2b_base64(text + "=" * (-len(text) % 4))
+
+        def above(start: int, end: int, shift: int = shift) -> tuple[int, int]:
+            first = start * 4 // 3 + shift
+            last = min(-(-end * 4 // 3) + shift, len(places))
+            return begin + places[first], begin + places[last - 1] + 1
+
+        yield from _texts(data, above)
+
+
+def _hexadecimal(run: str, begin: int) -> Iterator[DecodedText]:
+    for shift in range(2):
+        text = run[shift : len(run) - (len(run) - shift) % 2]
+
+        def above(start: int, end: int, shift: int = shift) -> tuple[int, int]:
+            return begin + shift + 2 * start, begin + shift + 2 * end
+
+        yield from _texts(bytes.fromhex(text), above)
+
+
+def _texts(data: bytes, above: Callable[[int, int], tuple[int, int]]) -> Iterator[DecodedText]:
+    """The stretches of the bytes that are text, in one byte or in two for each character."""
+    for found in _TEXT.finditer(data):
+        yield _layer(found[0].decode("ascii"), found.start(), 1, above)
+    if b"\0" in data:
+        for found in _WIDE.finditer(data):
+            yield _layer(found[0][::2].decode("ascii"), found.start(), 2, above)
+
+
+def _layer(
+    text: str, begin: int, width: int, above: Callable[[int, int], tuple[int, int]]
+) -> DecodedText:
+    return DecodedText(text, lambda start, end: above(begin + width * start, begin + width * end))

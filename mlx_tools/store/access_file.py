@@ -17,8 +17,7 @@ from typing import Final, Protocol
 
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.access import AccessList, refusal, refused
-from mlx_tools.policy.rules import Decision
+from mlx_tools.policy import AccessList, Decision, refusal, refused
 
 FILE_NAME: Final = "access.json"
 MAX_BYTES: Final = 4_000_000

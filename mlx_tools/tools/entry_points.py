@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import matches
-from mlx_tools.policy.patterns import PLUGIN_NAME
+from mlx_tools.policy import PLUGIN_NAME, matches
 from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool
 from mlx_tools.tools.tool_words import PLUGIN as BUILTIN

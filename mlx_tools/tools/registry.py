@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlx_tools.errors import ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
-from mlx_tools.policy import Policy, denial, matches
-from mlx_tools.policy.patterns import PLUGIN
+from mlx_tools.policy import PLUGIN, Policy, asks, denial, matches, permitted
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema.resolve import check_parameters
 from mlx_tools.tools.declaration import check_declared
@@ -20,9 +19,6 @@ from mlx_tools.tools.tool import Callee
 
 if TYPE_CHECKING:
     from mlx_tools.tools.folder.collection import Shelf
-
-
-from mlx_tools.policy import asks, permitted
 
 
 def described(spec: ToolSpec) -> dict[str, Any]:

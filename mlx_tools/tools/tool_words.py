@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
-from mlx_tools.policy.presets import BUILTIN
+from mlx_tools.policy import BUILTIN
 
 PLUGIN: Final = BUILTIN
 """What a policy calls the built-in tools together: ``plugin:builtin``."""

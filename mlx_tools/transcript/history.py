@@ -80,7 +80,7 @@ class Past:
 
     def __init__(self, shared: Consents = nobody) -> None:
         self._shared = shared
-        self.made = RateCounts()
+        self.made: RateCounts = {}
         self.private_read = False
         self.sources = 0
         self._consents: dict[str, ApprovalRecord] = {}
@@ -97,7 +97,7 @@ class Past:
             case CallRecord():
                 self._names[record.call] = record.name
             case DecisionRecord(decision="allow" | "ask"):
-                self.made.add(record.call, self._names.get(record.call, ""), self.at)
+                self.made[record.call] = self._names.get(record.call, ""), self.at
             case ObservationRecord() if record.error is None or record.error.code in _RAN:
                 spec = specs.get(record.name)
                 # what a run within the call has read is not known here

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlx_tools.golden import Room
-from mlx_tools.policy.patterns import is_glob
+from mlx_tools.policy import is_glob
 from mlx_tools.protocol.dialects import DIALECT_MARKS
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -689,7 +689,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
 
 
 def _policy() -> Iterator[Mutation]:
-    rules = "mlx_tools/policy/rules.py"
+    rules = "mlx_tools/policy/decision.py"
     presets = "mlx_tools/policy/presets.py"
     for name, file, old, new, hits, who in (
         (
@@ -712,8 +712,8 @@ def _policy() -> Iterator[Mutation]:
         (
             "ask",
             rules,
-            "pattern = first_match(part.ask, spec)",
-            "pattern = None",
+            "if pattern := first_match(part.ask, spec):",
+            "if pattern := None:",
             has("ask-ask"),
             _by("ask"),
         ),
@@ -728,8 +728,8 @@ def _policy() -> Iterator[Mutation]:
         (
             "ask-effects",
             rules,
-            "if asking := effects.intersection(part.ask_effects):",
-            "if asking := effects.intersection(()):",
+            "asking = [(part, effects.intersection(part.ask_effects))",
+            "asking = [(part, effects.intersection(()))",
             has("ask-ask_effects"),
             _by("ask_effects"),
         ),
@@ -783,9 +783,9 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "rate",
-            "mlx_tools/policy/rates.py",
-            "if len(counted) < rate.calls:",
-            "if len(counted) <= rate.calls:",
+            "mlx_tools/policy/limits.py",
+            "if len(counted) < self.calls:",
+            "if len(counted) <= self.calls:",
             has("rate_limited"),
             "those in which a rate is used up",
         ),
@@ -810,8 +810,8 @@ def _policy() -> Iterator[Mutation]:
         (
             "echoed",
             rules,
-            'return _ask("echoed", f"this call to',
-            'return _ask("copied", f"this call to',
+            'return _ask("echoed", echo)',
+            'return _ask("copied", echo)',
             has("ask-echoed"),
             _by("echoed"),
         ),
@@ -825,9 +825,9 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "narrowing",
-            rules,
-            "return (self, *self.narrowing)",
-            "return (self,)",
+            "mlx_tools/policy/rules.py",
+            "parts = (self, *narrowing)",
+            "parts = (self,)",
             lambda f: f.name in ("policy/narrowed", "approvals/narrowed-since"),
             "those in which a narrower policy denies a call",
         ),

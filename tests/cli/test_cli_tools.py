@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.policy.presets import PRESETS
+from mlx_tools.policy import PRESETS
 from tests.cli.terminal import Terminal
 
 LISTED = [

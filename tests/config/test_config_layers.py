@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Configuration
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import PRESETS, Limits, Policy
-from mlx_tools.policy.rules import decide
+from mlx_tools.policy import PRESETS, Limits, Policy, decide
 
 
 class Place:

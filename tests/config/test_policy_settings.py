@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Configuration, Layer
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec
-from mlx_tools.policy import PRESETS, Facts, Policy, RateCounts, decide, exceeded
+from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded
 from mlx_tools.store.access_file import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
 
@@ -261,9 +261,7 @@ def decisions(policy: Policy) -> list[str]:
     having been made before."""
     found = []
     for spec, arguments, facts, made in CALLS:
-        tally = RateCounts()
-        for number in range(made):
-            tally.add(f"c{number}", spec.name, at(number))
+        tally = {f"c{number}": (spec.name, at(number)) for number in range(made)}
         facts = replace(facts, exceeded=exceeded(policy, spec, tally, at(made)))
         found.append(
             decide(policy, spec, spec.name, arguments, runs="freely", facts=facts).decision

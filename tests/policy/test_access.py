@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.access import AccessList, refused
+from mlx_tools.policy import AccessList, refused
 from mlx_tools.store.access_file import AccessFile, MemoryAccess, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))

@@ -12,7 +12,14 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec
-from mlx_tools.policy import DEFAULT_PRESET, PRESETS, Policy, Preset, check_presets, decide
+from mlx_tools.policy import (
+    DEFAULT_PRESET,
+    PRESETS,
+    Policy,
+    Preset,
+    check_presets,
+    decide,
+)
 from mlx_tools.policy.presets import READ_ONLY
 from mlx_tools.toolbox import builtin
 from mlx_tools.tools import Registry, Tool

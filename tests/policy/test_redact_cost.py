@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.policy import (
-    encoded,
-    redact,
-    secret_context,
-    secret_names,
-    secret_scan,
-    secret_shape,
-)
+from mlx_tools.policy import redact, secret_context, secret_kinds, secret_scan
 from mlx_tools.policy.secret_kinds import TOKEN_KINDS
 
-MODULES = (encoded, redact, secret_context, secret_names, secret_scan, secret_shape)
+MODULES = (redact, secret_context, secret_kinds, secret_scan)
 REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 
 
@@ -89,8 +82,8 @@ def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
 ) -> None:
     # Lines of base64 (a line break begins each round), hosts and ports (a full stop does), and
     # a value's characters (a look ahead of at most 40).
-    parted = {"encoded._BASE64", "secret_shape._ADDRESS", "secret_context._VALUE"}
-    parted |= {"secret_shape._TIME"}
+    parted = {"secret_scan._BASE64", "secret_context._ADDRESS", "secret_context._VALUE"}
+    parted |= {"secret_context._TIME"}
     found = list(repeats_within_repeats(_parser.parse(pattern)))
     assert found == [] or name in parted
 
@@ -124,9 +117,7 @@ def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str
             super()._judged(start, end, more)
 
     text = (unit * (60_000 // len(unit) + 1))[:60_000]
-    scanner = Counting()
-    scanner.feed(text)
-    scanner.close()
+    Counting().feed(text, closed=True)
     # Each unit is judged once, with a context of a bounded length; windows overlap by a quarter.
     assert sum(judged) <= len(text) * secret_scan.WINDOW / (
         secret_scan.WINDOW - secret_scan.OVERLAP

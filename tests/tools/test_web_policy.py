@@ -11,7 +11,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, Registry, builtin_tools
 from mlx_tools.controller.direct import call_tool
-from mlx_tools.policy.presets import PRESETS
+from mlx_tools.policy import PRESETS
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.fetch_url import fetch_url
 from mlx_tools.toolbox.web_search import web_search

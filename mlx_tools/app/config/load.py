@@ -26,9 +26,7 @@ from mlx_tools.app.config.settings import Settings
 from mlx_tools.app.config.table import table
 from mlx_tools.errors import ConfigError
 from mlx_tools.paths import config_dir, read_data
-from mlx_tools.policy.limits import Limits
-from mlx_tools.policy.presets import PRESETS
-from mlx_tools.policy.rules import Policy, restriction
+from mlx_tools.policy import PRESETS, Limits, Policy, restriction
 from mlx_tools.store.access_file import fingerprints
 
 DEFAULT_FILE = "config/default.toml"

@@ -12,9 +12,7 @@ from typing import Any
 
 from mlx_tools.app.config.layers import Layer
 from mlx_tools.app.config.table import SettingRow, table
-from mlx_tools.policy.patterns import PLUGIN, covers, is_glob
-from mlx_tools.policy.presets import PRESETS
-from mlx_tools.policy.rates import Rate
+from mlx_tools.policy import PLUGIN, PRESETS, Rate, covers, is_glob
 
 
 def loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:

@@ -11,10 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from mlx_tools.backends import parse_address
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.patterns import checked, checked_templates
-from mlx_tools.policy.rates import ALLOWED as RATES
-from mlx_tools.policy.rates import Rate, checked_rates
-from mlx_tools.policy.rules import ASKABLE, checked_effects
+from mlx_tools.policy import (
+    ASKABLE,
+    RATES,
+    Rate,
+    checked,
+    checked_effects,
+    checked_rates,
+    checked_templates,
+)
 
 ProjectRule = Literal[
     "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"

@@ -35,7 +35,7 @@ from mlx_tools.app.config.setting import (
     templates,
 )
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.rates import ALLOWED as RATES
+from mlx_tools.policy import RATES
 
 
 class PolicySection(Section):

@@ -1,0 +1,400 @@
+"""Whether a call may run: allow, ask or deny, by which rule, and why.
+
+Pure: the same policy, tool, call and facts always give the same decision. Everything that is not
+allowed is denied, and what denies comes before what allows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import MAXYEAR, UTC, datetime
+from itertools import chain, groupby
+from typing import Any, Final, Literal, Protocol
+
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import MUTATING, Effects, ToolSpec
+from mlx_tools.policy.limits import FullRate, Rate, RateCounts
+from mlx_tools.policy.patterns import first_match, first_template, matches
+from mlx_tools.policy.presets import PRESETS
+from mlx_tools.policy.rules import AFTER_READ, ASK_EFFECTS, Policy
+
+_TOUCHING: Final[Effects] = MUTATING | {"network"}
+"""What a dry run lets no call do."""
+
+_NEVER: Final = datetime(MAXYEAR, 12, 31, tzinfo=UTC)
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What policy says of a call.
+
+    ``rule`` names the rule that decided, ``reason`` says it in words. ``code`` is the error that a
+    denied call ends in, ``requires_confirmation`` for one that asks, None for one that is allowed.
+    """
+
+    decision: Literal["allow", "ask", "deny"]
+    rule: str
+    reason: str
+    code: ErrorCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A rate that leaves no room for the call: the rule's name, and the reason in words."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of one call beside its name and its arguments.
+
+    ``consented`` are the effects that a person allowed this tool for the rest of the session, None
+    where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
+    ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
+    tool has answered in this session. ``exceeded`` is the rate that leaves no room for the call.
+    """
+
+    consented: Effects | None = None
+    secrets: tuple[str, ...] = ()
+    placeholder: bool = False
+    private_read: bool = False
+    exceeded: Exceeded | None = None
+
+
+NOTHING_KNOWN: Final = Facts()
+
+
+def decide(
+    policy: Policy,
+    spec: ToolSpec | None,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    runs: Literal["freely", "with_approval"],
+    echoed: bool = False,
+    disabled_reason: str | None = None,
+    facts: Facts = NOTHING_KNOWN,
+) -> Decision:
+    """Decides about one call whose arguments were validated.
+
+    ``spec`` is the tool's, None where no tool has the name. ``runs`` and ``echoed`` are what
+    reading found (reading rules 9 and 12); ``disabled_reason`` says why the tool is switched off or
+    cannot work here, None where it can; ``facts`` are what else is known of the call.
+
+    In order: disabled, unknown; denied by name, not allowed, effects beyond what is granted,
+    network in local-only mode; a secret for the network, a placeholder in a call that can change
+    things, network after a private read, an echoed call that can change things, a rate that is used
+    up, dry run; asked; allowed. All that denies comes before what asks. What lets a call through
+    that would have been asked about is the rule of the decision, and its reason says which effects.
+    """
+    if disabled_reason is not None:
+        return Decision("deny", "disabled", f"{name} is disabled: {disabled_reason}", "disabled")
+    if spec is None:
+        return Decision("deny", "unknown", f"there is no tool {name}", "unknown_tool")
+    effects = spec.effects_of(arguments)
+    grants: list[str] = []
+    for part in policy.parts:
+        verdict = _refused(part, spec, name, effects)
+        if isinstance(verdict, Decision):
+            return verdict
+        grants.append(verdict)
+    suspect = _suspect(policy, name, effects, runs, echoed, facts)
+    if suspect is not None and suspect.decision == "deny":
+        return suspect
+    asked = suspect or _asked(policy, spec, effects, arguments)
+    if any(part.dry_run for part in policy.parts) and (asked or effects & _TOUCHING):
+        return Decision("deny", "dry_run", f"dry run: {name} was not called", "dry_run")
+    if asked is None:
+        return _allowed(policy, spec, grants[0], effects, arguments)
+    if suspect is None and facts.consented is not None and effects <= facts.consented:
+        reason = f"{name} was allowed{_to(effects)} for the rest of the session"
+        return Decision("allow", "session_consent", reason)
+    return asked
+
+
+def permitted(policy: Policy, spec: ToolSpec) -> bool:
+    """Whether any call to this tool might be allowed, be it after approval.
+
+    For listings and catalogs. Only `decide`, which sees the arguments, lets a call run.
+    """
+    return denial(policy, spec) is None
+
+
+def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
+    """Why no call to this tool can be allowed, None where one might be."""
+    known = frozenset[Any]() if callable(spec.effects) else spec.effects
+    for part in policy.parts:
+        verdict = _refused(part, spec, spec.name, known)
+        if isinstance(verdict, Decision):
+            return verdict
+    return None
+
+
+def asks(policy: Policy, spec: ToolSpec) -> bool:
+    """Whether every call to this tool needs approval, however cleanly it is written. One whose
+    effects depend on its arguments may have calls that need none."""
+    known = frozenset[Any]() if callable(spec.effects) else spec.effects
+    return _asked(policy, spec, known, None) is not None
+
+
+def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
+    """Why one policy denies a tool with these effects, or the rule that grants it."""
+    denied = first_match(policy.deny, spec)
+    if denied is None and name != spec.name and name in policy.deny:
+        denied = name
+    if denied is not None:
+        return _not_allowed(f"deny {denied}", f"{name} is denied by the policy")
+    allowed = first_match(policy.allow, spec)
+    grant = f"allow {allowed}"
+    if allowed is None:
+        preset = PRESETS[policy.preset] if policy.preset is not None else None
+        if preset is None or not preset.names(spec):
+            return _not_allowed("default", f"{name} is not among the allowed tools")
+        grant = f"preset {preset.name}"
+        if beyond := effects - preset.effects:
+            listed = " and ".join(sorted(beyond)) + (" is" if len(beyond) == 1 else " are")
+            return _not_allowed(grant, f"{name}: {listed} not granted by {grant}")
+    if policy.local_only and "network" in effects:
+        return _not_allowed("local_only", f"{name} may use the network, which local-only forbids")
+    return grant
+
+
+def _suspect(
+    policy: Policy,
+    name: str,
+    effects: Effects,
+    runs: Literal["freely", "with_approval"],
+    echoed: bool,
+    facts: Facts,
+) -> Decision | None:
+    """What this very call of an allowed tool raises: a denial, whoever would approve of it, or a
+    question, which no standing consent answers; None where nothing is wrong with it."""
+    network, mutates = "network" in effects, not MUTATING.isdisjoint(effects)
+    after_read, read = "allow", f"{name} may use the network, and private data was read before"
+    if facts.private_read and network:
+        after_read = max((p.network_after_read for p in policy.parts), key=AFTER_READ.index)
+    if facts.secrets and network:
+        held = f"the arguments hold a secret ({', '.join(facts.secrets)})"
+        return _not_allowed("secret", f"{held}, and {name} may use the network")
+    if facts.placeholder and mutates:
+        return _not_allowed(
+            "placeholder",
+            "the arguments hold a mark that stands for what was "
+            f"taken out of an observation, and {name} can change things",
+        )
+    if after_read == "deny":
+        return _not_allowed("network_after_read", read)
+    echo = f"this call to {name} stands in an earlier observation"
+    if echoed and mutates:
+        return Decision("deny", "echoed", echo, "echoed_call")
+    if facts.exceeded is not None:
+        return Decision("deny", facts.exceeded.rule, facts.exceeded.reason, "rate_limited")
+    if echoed:
+        return _ask("echoed", echo)
+    if runs == "with_approval":
+        return _ask("unclean", f"the call to {name} was not written cleanly")
+    return _ask("network_after_read", read) if after_read == "ask" else None
+
+
+def _asked(
+    policy: Policy, spec: ToolSpec, effects: Effects, arguments: Mapping[str, Any] | None
+) -> Decision | None:
+    """The question that every call of an allowed tool with these effects raises, or None.
+
+    ``arguments`` None asks about no call in particular: a standing approval answers then only where
+    it covers every call.
+    """
+    name = spec.name
+    asking = [(part, effects.intersection(part.ask_effects)) for part in policy.parts]
+    held = [
+        some
+        for part, some in asking
+        if (some or spec.needs_approval)
+        and first_template(part.standing_approvals, spec, arguments) is None
+    ]
+    if spec.needs_approval and held:
+        return _ask("needs_approval", f"{name} always needs approval")
+    for part in policy.parts:
+        if pattern := first_match(part.ask, spec):
+            return _ask(f"ask {pattern}", f"the policy asks before {name} runs")
+    if held:
+        rule = f"ask_effects {', '.join(sorted(held[0]))}"
+        return _ask(rule, f"{name} may {_may(held[0])}, which is asked about first")
+    return None
+
+
+def _allowed(
+    policy: Policy, spec: ToolSpec, grant: str, effects: Effects, arguments: Mapping[str, Any]
+) -> Decision:
+    """What is said of a call that nothing asks about: where its effects, or the tool, would have
+    asked, what lets it through."""
+    name = spec.name
+    asking = {*ASK_EFFECTS, *(effect for part in policy.parts for effect in part.ask_effects)}
+    if not spec.needs_approval and not effects & asking:
+        return Decision("allow", grant, f"{name} is allowed by {grant}")
+    template = first_template(policy.standing_approvals, spec, arguments)
+    if template is not None:
+        reason = f"{name} has a standing approval{_to(effects)}"
+        return Decision("allow", f"standing_approval {template}", reason)
+    reason = f"{name} is allowed{_to(effects)} unasked, by {grant} and policy.ask_effects"
+    return Decision("allow", grant, reason)
+
+
+_DOES: Final[Mapping[str, str]] = {
+    "read": "read",
+    "write": "write",
+    "execute": "run programs",
+    "network": "use the network",
+}
+
+
+def _may(effects: Effects) -> str:
+    """What a call with these effects does, in words."""
+    return " and ".join(words for effect, words in _DOES.items() if effect in effects)
+
+
+def _to(effects: Effects) -> str:
+    return f" to {_may(effects)}" if effects else ""
+
+
+def _not_allowed(rule: str, reason: str) -> Decision:
+    return Decision("deny", rule, reason, "not_allowed")
+
+
+def _ask(rule: str, reason: str) -> Decision:
+    return Decision("ask", rule, reason, "requires_confirmation")
+
+
+# --- the facts of a call --------------------------------------------------------------------------
+
+
+def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Exceeded | None:
+    """The rate of this policy that leaves no room for one more call of the tool; of several the one
+    that holds longest, None where there is room.
+
+    ``made`` are the calls that were let through, ``at`` the time of the completion that the call
+    stands in (ISO 8601, empty where it is not known).
+    """
+    own = [time for name, time in made.values() if name == spec.name]
+    every = [time for _, time in made.values()]
+    found: list[tuple[str, str, FullRate]] = []
+    for part in policy.parts:
+        for pattern, text in part.rate_limits.items():
+            if matches(pattern, spec) and (over := Rate.parse(text).full(own, at)):
+                told = f"{spec.name} was called {over.used} times, and may be {text}"
+                found.append((f"rate_limit {pattern} {text}", told, over))
+        text = part.session_rate_limit or ""
+        if text and (over := Rate.parse(text).full(every, at)):
+            told = f"{over.used} calls were made in this session, and may be {text}"
+            found.append((f"session_rate_limit {text}", told, over))
+    if not found:
+        return None
+    rule, told, over = max(found, key=lambda one: one[2].again or _NEVER)
+    return Exceeded(rule, f"{told}; {over.when}")
+
+
+class FoundSecret(Protocol):
+    """A secret that was found in a text."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+class SecretFinder(Protocol):
+    """What looks through a text: for secrets of known kinds, and for what stands in the place of
+    one that was taken out. Pure."""
+
+    def find_secrets(self, text: str, /) -> Sequence[FoundSecret]: ...
+    def holds_placeholder(self, text: str, /) -> bool: ...
+
+
+def facts_of(
+    spec: ToolSpec,
+    arguments: Mapping[str, Any],
+    finder: SecretFinder | None = None,
+    *,
+    consented: Effects | None = None,
+    private_read: bool = False,
+    exceeded: Exceeded | None = None,
+) -> Facts:
+    """The facts of a call with these arguments, which ``finder`` looks through; without one,
+    `mlx_tools.policy.redact`.
+
+    They are looked through only for a tool that might do what a find forbids: use the network with
+    a secret, change something with a placeholder.
+    """
+    possible = spec.possible_effects | spec.effects_of(arguments)
+    secrets: set[str] = set()
+    placeholder = False
+    if possible & _TOUCHING:
+        from mlx_tools.policy import redact  # its patterns take a while to compile
+
+        look: SecretFinder = redact if finder is None else finder
+        if "network" in possible:
+            texts = (one for text in _texts(arguments) for one in (text, *_undisguised(text)))
+            secrets = {one.kind for text in texts for one in look.find_secrets(text)}
+        if not MUTATING.isdisjoint(possible):
+            placeholder = any(map(look.holds_placeholder, _texts(arguments)))
+    return Facts(
+        consented=consented,
+        secrets=tuple(sorted(secrets)),
+        placeholder=placeholder,
+        private_read=private_read,
+        exceeded=exceeded,
+    )
+
+
+def _texts(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Every text in the arguments, names too, as it is; then all as one line of JSON, in which a
+    value stands beside its name."""
+    left: list[Any] = [arguments]
+    while left:
+        match left.pop():
+            case str() as text:
+                yield text
+            case Mapping() as mapping:
+                left += chain.from_iterable(mapping.items())
+            case list() | tuple() as items:
+                left += items
+    yield _compact(dict(arguments))
+
+
+_GAP: Final = re.compile(r"(?:[\s+]|%(?:20|0[0-9ad]))+", re.IGNORECASE)
+"""What divides words, in a URL too."""
+
+_JOINED: Final = (2, 3, 4)
+"""Pieces that a secret may have been divided into."""
+
+_SHORT_PIECE: Final = 8
+"""Characters of pieces of which there may be any number."""
+
+_SHORTEST: Final = 16
+"""Characters of the shortest secret that is looked for so."""
+
+_MOST_JOINED: Final = 10_000
+"""Characters of a text that is looked at so; a URL and a query have less."""
+
+
+def _undisguised(text: str) -> Iterator[str]:
+    """What a text says to whoever reads wide letters as plain ones, leaves out what cannot be seen,
+    and puts together again what was divided by blanks; nothing where that is the text itself."""
+    plain = "".join(
+        char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
+    )
+    if plain != text:
+        yield plain
+    pieces = [piece for piece in _GAP.split(plain) if piece] if len(plain) <= _MOST_JOINED else []
+    joined = [
+        "".join(pieces[at : at + size]) for size in _JOINED for at in range(len(pieces) - size + 1)
+    ]
+    for short, run in groupby(pieces, key=lambda piece: len(piece) <= _SHORT_PIECE):
+        joined += ["".join(run)] if short else []
+    if found := [one for one in joined if len(one) >= _SHORTEST]:
+        yield "\n\n".join(found)
