@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.messages import TOOL_NAME, ToolSpec
-from mlx_tools.schema.merge import branches, follow, properties, required, resolve, types
+from mlx_tools.schema.resolve import (
+    branches,
+    dereferenced,
+    follow,
+    properties,
+    required,
+    types,
+)
 
 MAX_LINE_CHARS: Final = 600
 MAX_DESCRIPTION_CHARS: Final = 240
@@ -200,7 +207,7 @@ def _line(spec: ToolSpec, detail: _Detail) -> str:
 
 
 def _written(spec: ToolSpec, detail: _Detail) -> str:
-    schema = resolve(spec.parameters, spec.parameters)
+    schema = dereferenced(spec.parameters, spec.parameters)
     writer = _TypeWriter(spec.parameters, detail.depth)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)
     said = _first_lines(spec.description, detail.description)
@@ -221,7 +228,7 @@ def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
     for name, member in list(properties(schema).items())[:MAX_ITEMS]:
         described = member.get("description") if isinstance(member, Mapping) else None
         if not isinstance(described, str):
-            resolved = resolve(member, root)
+            resolved = dereferenced(member, root)
             described = resolved.get("description") if isinstance(resolved, Mapping) else None
         if isinstance(described, str) and 0 < len(described.strip()) <= MAX_HINT_CHARS:
             said.append(f"{_key(name)}: {one_line(described, MAX_HINT_CHARS).rstrip('.')}.")

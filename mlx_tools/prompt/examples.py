@@ -16,7 +16,8 @@ from mlx_tools.messages import ToolObservation, ToolSpec
 from mlx_tools.prompt.words import STYLES, PromptWords, fill
 from mlx_tools.protocol.reading import Style
 from mlx_tools.protocol.styles import write_answer, write_call, write_observation
-from mlx_tools.schema.sample import fits, sample_arguments
+from mlx_tools.schema.sample import sample_arguments
+from mlx_tools.schema.validator import fits
 
 MAX_TOOLS: Final = 4
 """How many tools are shown."""

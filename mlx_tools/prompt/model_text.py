@@ -10,8 +10,8 @@ from typing import Any, Final
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.tool_format import ToolFormat
-from mlx_tools.protocol.read import read
 from mlx_tools.protocol.reading import ReadingRules, Style
+from mlx_tools.protocol.stream import read
 from mlx_tools.transcript.records import CompletionRecord
 
 _OPENING: Final = re.compile(r"<tool_call>(?=\s*\{)|<final_answer>")

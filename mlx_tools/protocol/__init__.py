@@ -7,7 +7,6 @@ in docs/protocol.md.
 
 from __future__ import annotations
 
-from mlx_tools.protocol.canonical import canonical
 from mlx_tools.protocol.dialects import (
     DIALECT_MARKS,
     DIALECTS,
@@ -16,7 +15,6 @@ from mlx_tools.protocol.dialects import (
     find_call_mark,
 )
 from mlx_tools.protocol.echo import calls_in
-from mlx_tools.protocol.read import read
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
@@ -28,8 +26,9 @@ from mlx_tools.protocol.reading import (
     Style,
     with_mended,
 )
-from mlx_tools.protocol.repair import REPAIRS
-from mlx_tools.protocol.stream import Reader
+from mlx_tools.protocol.scan import REPAIRS
+from mlx_tools.protocol.stream import Reader, read
+from mlx_tools.protocol.strict import canonical
 from mlx_tools.protocol.styles import (
     forcing_prefix,
     opening,
@@ -44,8 +43,7 @@ from mlx_tools.protocol.validate import (
     unknown_tool,
     validate_arguments,
 )
-from mlx_tools.schema.coerce import COERCIONS
-from mlx_tools.schema.validator import check_parameters, fits_within
+from mlx_tools.schema.validator import COERCIONS
 
 __all__ = [
     "COERCIONS",
@@ -66,9 +64,7 @@ __all__ = [
     "call_mark_begins",
     "calls_in",
     "canonical",
-    "check_parameters",
     "find_call_mark",
-    "fits_within",
     "forcing_prefix",
     "judge",
     "opening",

@@ -15,17 +15,13 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.bodies import Run
-from mlx_tools.protocol.canonical import canonical, loose_name
-from mlx_tools.protocol.cursor import Cursor
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.envelope import call_in
-from mlx_tools.protocol.lexemes import CLOSED
 from mlx_tools.protocol.lexis import HEADERS, NO_OBJECT
 from mlx_tools.protocol.literals import literal
-from mlx_tools.protocol.repair import repaired
-from mlx_tools.protocol.scan import ObjectScanner
-from mlx_tools.protocol.source import TextSource
-from mlx_tools.protocol.strict import Unreadable, loads
+from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
+from mlx_tools.protocol.source import Cursor, TextSource
+from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
 _VARIANTS: Final = 8
 """So many times its own length is read of an observation: what its strings and escapes hold."""

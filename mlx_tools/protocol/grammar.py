@@ -4,17 +4,193 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.protocol.gbnf import Gbnf
-from mlx_tools.protocol.lexis import ANSWER_TAG
+from mlx_tools.protocol.lexis import ANSWER_END, ANSWER_TAG
+from mlx_tools.protocol.strict import compact
 from mlx_tools.protocol.styles import write_answer, write_call
 from mlx_tools.schema.compilable import COMPACT, compilable
 from mlx_tools.schema.resolve import walk
+
+_MOST: Final = 900
+"""llama.cpp refuses repetitions of 2000 and more, and counts some twice."""
+
+_JSON: Final[Mapping[str, str]] = {
+    "value": 'object | array | string | number | "true" | "false" | "null"',
+    "object": '"{" (key value (next-key value)*)? "}"',
+    "key": 'string ":"',
+    "next-key": '"," string ":"',
+    "array": '"[" (value ("," value)*)? "]"',
+    "string": '"\\"" string-end',
+    "string-end": 'char* "\\""',
+    "char": r'[^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" unit)',
+    "unit": "[0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex",
+    "hex": "[0-9a-fA-F]",
+    "number": '"-"? not-negative',
+    "not-negative": 'whole ("." [0-9]{1,17})? ([eE] ("-" [0-9]{1,3} | "+"? [0-9]{1,2}))?',
+    "integer": '"-"? whole',
+    "whole": '"0" | [1-9] [0-9]{0,19}',
+}
+"""JSON itself. A number has an end, and is small enough not to overflow."""
+
+
+class Gbnf:
+    """The rules as they come up, and what they leave to validation."""
+
+    string_end: Final = "string-end"
+    tag_end: Final = "tag-end"
+
+    def __init__(self) -> None:
+        self.left: dict[str, None] = {}
+        self._rules = {**_JSON, "tag-end": _tag_end(), "root": ""}
+        self._tool = ""
+        self._definitions: Mapping[str, Any] = {}
+        self._referred: dict[str, str] = {}
+
+    def literal(self, text: str) -> str:
+        return f'"{"".join(map(_character, text))}"' if text else ""
+
+    def rule(self, name: str, body: str) -> str:
+        name = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+        name = f"{name}-{len(self._rules)}" if name in self._rules else name
+        self._rules[name] = body
+        return name
+
+    def arguments(self, name: str, schema: Mapping[str, Any]) -> str:
+        self._tool, self._referred, self._definitions = name, {}, schema.get("$defs", {})
+        return self.rule(f"arguments-{name}", self._value({**schema, "$defs": None}, "#"))
+
+    def text(self, root: str) -> str:
+        rules = {"root": "", **self._rules} | {"root": root}
+        return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
+
+    def _value(self, schema: Any, place: str) -> str:
+        """The values of a schema, as one item of a sequence; what they are not held to is left."""
+        due = {"false": None} if schema is False else {} if schema is True else dict(schema)
+        text = self._held(due, place)
+        left = due.keys() - {"type", "$defs"}
+        self.left |= {f"{self._tool}: {place}: {one}": None for one in due if one in left}
+        return text
+
+    def _held(self, due: dict[str, Any], place: str) -> str:
+        """Takes out of ``due`` what is held."""
+        if "enum" in due or "const" in due:
+            values = due.pop("enum") if "enum" in due else [due.pop("const")]
+            whole = (int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
+            return _either([self.literal(compact(value)) for value in whole])
+        if "properties" not in due:
+            if "$ref" in due:
+                return self._reference(due.pop("$ref").rpartition("/")[2])
+            if "anyOf" in due:
+                parts = enumerate(due.pop("anyOf"))
+                return _either([self._value(one, f"{place}/anyOf/{at}") for at, one in parts])
+            if "allOf" in due:  # the first of several, the others are left
+                first = due.pop("allOf")[0] if len(due["allOf"]) == 1 else due["allOf"][0]
+                return self._value(first, f"{place}/allOf/0")
+        kinds = due.get("type", "object" if "properties" in due else [])
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        return _either([self._of_kind(kind, due, place) for kind in kinds]) if kinds else "value"
+
+    def _reference(self, name: str) -> str:
+        if name not in self._referred:
+            self._referred[name] = self.rule(f"{self._tool}-{name}", "")
+            target = self._value(self._definitions[name], f"#/$defs/{name}")
+            self._rules[self._referred[name]] = target
+        return self._referred[name]
+
+    def _of_kind(self, kind: str, due: dict[str, Any], place: str) -> str:
+        match kind:
+            case "object":
+                return self._object(due, place)
+            case "array" if "prefixItems" in due:
+                return "array"
+            case "array":
+                items, counts = due.pop("items", True), _counts(due, "Items")
+                item = self._value(items, f"{place}/items")
+                several = self._several(item, f'"," {item}', *counts)
+                return '"[]"' if items is False or counts[1] == 0 else f'("[" {several} "]")'
+            case "string":
+                return rf'("\"" {_times("char", *_counts(due, "Length"))} "\"")'
+            case "integer" | "number":
+                low = due.pop("minimum") if due.get("minimum") == 0 else due.get("minimum", -1)
+                names = ("number", "integer") if low < 0 else ("not-negative", "whole")
+                return names[kind == "integer"]
+        return '("true" | "false")' if kind == "boolean" else '"null"'
+
+    def _object(self, due: dict[str, Any], place: str) -> str:
+        others = "patternProperties" in due or due.pop("additionalProperties", True)
+        named, required, other = due.pop("properties", {}), due.pop("required", []), ""
+        named |= {key: others for key in required if key not in named}
+        if others is not False:
+            other = self._value(others, f"{place}/additionalProperties")
+        if not named and other:
+            several = self._several(
+                f"key {other}", f"next-key {other}", *_counts(due, "Properties")
+            )
+            return f'("{{" {several} "}}")'
+        if other:  # it may come under a name too
+            due["additionalProperties"] = True
+        members = []
+        for key, schema in named.items():
+            if schema is not False or key in required:
+                value = self._value(schema, f"{place}/properties/{key}")
+                members.append((compact(key) + ":", value, key in required))
+        return f'("{{" {self._members(members, other)} "}}")'
+
+    def _members(self, members: Sequence[tuple[str, str, bool]], other: str) -> str:
+        """The members in their order (key, value, whether it must be there), then others. A comma
+        is one with its key, so that a lexer need not go back."""
+        rest = f"(next-key {other})*" if other else ""
+        options = [f"key {other} {rest}"] if other else []
+        for key, value, needed in reversed(members):
+            begun = f"{self.literal(key)} {value} {rest}"
+            options = [begun] if needed else [begun, *options]
+            member = f"{self.literal(',' + key)} {value}"
+            member = member if needed else f"({member})?"
+            rest = self.rule(f"{self._tool}-rest", f"{member} {rest}")
+        optional = "" if any(needed for _, _, needed in members) else "?"
+        return f"({' | '.join(options)}){optional}" if options else ""
+
+    def _several(self, first: str, more: str, least: int, most: int | None) -> str:
+        more = self.rule(f"{self._tool}-more", more)
+        more = _times(more, max(least - 1, 0), None if most is None else max(most - 1, 0))
+        return f"({first} {more}){'' if least else '?'}"
+
+
+def _tag_end() -> str:
+    """Text up to the first closing tag, with it; the tag's first character comes in it once."""
+    opening = [ANSWER_END[:size] for size in range(1, len(ANSWER_END))]
+    broken = " | ".join(f'"{one}" [^<{ANSWER_END[len(one)]}]' for one in opening)
+    stray = " | ".join(f'"{one}"' for one in opening)
+    return f'([^<] | ({stray})* ({broken}))* ({stray})* "{ANSWER_END}"'
+
+
+def _either(options: Sequence[str]) -> str:
+    return options[0] if len(options) == 1 else f"({' | '.join(dict.fromkeys(options))})"
+
+
+def _counts(due: dict[str, Any], what: str) -> tuple[int, int | None]:
+    """The least and the most of something, out of ``due`` where they can be said."""
+    least = due.pop(f"min{what}") if due.get(f"min{what}", _MOST + 1) <= _MOST else 0
+    most = due.pop(f"max{what}") if due.get(f"max{what}", _MOST + 1) <= _MOST else None
+    return least, most
+
+
+def _times(item: str, least: int, most: int | None) -> str:
+    if most is None:
+        return f"{item}{{{least},}}" if least else f"{item}*"
+    return f"{item}{{{least},{max(least, most)}}}" if most else ""
+
+
+def _character(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    plain = " " <= character < "\x7f" or character > "\x9f"  # readers differ in \x and \u
+    return character if plain else f"\\x{ord(character):02X}"
 
 
 @dataclass(frozen=True, slots=True)

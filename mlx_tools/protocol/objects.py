@@ -3,26 +3,306 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
-from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import lexis
-from mlx_tools.protocol.candidate import Candidate, Judgement, ObjectPlace, judged, may_mutate
-from mlx_tools.protocol.draft import Alias
-from mlx_tools.protocol.lexemes import ESCAPE, PLAIN
-from mlx_tools.protocol.machine import ARRAY, NO_ARRAY, Machine
-from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, ReadingRules
-from mlx_tools.protocol.strict import Unreadable, decode
+from mlx_tools.protocol.envelope import Envelope, envelope
+from mlx_tools.protocol.reading import (
+    Alias,
+    AnswerDelta,
+    ArgumentsDelta,
+    CallStarted,
+    Delta,
+    Draft,
+    ReadingRules,
+    Wrapping,
+    writable,
+)
+from mlx_tools.protocol.scan import FAULT, HEADS, MORE, ObjectScanner, repaired
+from mlx_tools.protocol.source import Cursor
+from mlx_tools.protocol.strict import Unreadable
+
+_What = (
+    Literal["call", "answer", "alias", "observation", "prose", "again"]
+    | Literal["broken", "quoted", "stop", "unclosed"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What to do with the text of an object.
+
+    ``call``, ``answer``, ``alias`` and ``observation`` are taken; ``prose`` is text like any other,
+    and is gone on with; ``again``: only the brace is prose, what follows it is read anew;
+    ``broken``: an error, and reading stops; ``quoted``: prose, but an error if no message follows;
+    ``stop``: a run of calls ends before it; ``unclosed``: a fence or a tag stands where closing
+    brackets are due.
+    """
+
+    what: _What
+    found: Envelope | None = None
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """Where an object stands.
+
+    ``inline``: within a line of prose. ``begin``: where its wrapping begins in the kept text.
+    ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
+    need no type. ``only_aliases``: nothing but aliases stands before it.
+    """
+
+    inline: bool
+    begin: int
+    in_run: bool
+    tagged: bool
+    only_aliases: bool
+
+
+class Candidate:
+    """An object that may be a message, as it comes."""
+
+    def __init__(self, place: ObjectPlace, *, quiet: bool) -> None:
+        self.place = place
+        self.parts: list[str] = []  # its text in earlier pieces
+        self.back = ""  # what of them is to be read again
+        self._scanner = ObjectScanner(quiet=quiet)
+        self._started = False
+
+    def advance(self, text: str, pos: int) -> tuple[int, Judgement | None]:
+        """Reads on; returns where it stopped, and the verdict once there is one."""
+        scanner, place = self._scanner, self.place
+        end = scanner.advance(text, pos)
+        if place.in_run and scanner.type not in (None, "tool_call"):
+            return end, Judgement("stop")  # as in judged(), but as early as it can be known
+        if scanner.status == MORE:
+            self.parts.append(text[pos:end])
+            return end, None
+        if scanner.status == FAULT:
+            self.back = scanner.back
+            return end, self._fault(text[end : end + 1])
+        return end, self._closed("".join((*self.parts, text[pos:end])))
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether it says that it is a message, by its type or the tag that it stands in."""
+        return self._scanner.type in ("tool_call", "final_answer") or self.place.tagged
+
+    def deltas(self, index: int) -> Iterator[Delta]:
+        """What can be shown since the last time; ``index`` is its number among the calls."""
+        scanner = self._scanner
+        if scanner.type == "final_answer" and scanner.answer:
+            yield AnswerDelta(writable("".join(scanner.answer)))
+            scanner.answer.clear()
+        is_call = scanner.type == "tool_call" or (self.place.tagged and scanner.type is None)
+        if not is_call or scanner.name is None:
+            return
+        if not self._started:
+            self._started = True
+            yield CallStarted(index, writable(scanner.name))
+        if scanner.raw_arguments:
+            yield ArgumentsDelta(index, writable("".join(scanner.raw_arguments)))
+            scanner.raw_arguments.clear()
+
+    # --- verdicts ---
+
+    def _fault(self, char: str) -> Judgement:
+        scanner = self._scanner
+        if scanner.message_like and scanner.closable and char and char in "`~<":
+            return Judgement("unclosed")
+        return self._unreadable(scanner.reason, again=scanner.restartable)
+
+    def _unreadable(
+        self, reason: str, code: ErrorCode = "invalid_json", *, again: bool = False
+    ) -> Judgement:
+        error = ErrorInfo(code, reason)
+        if self._scanner.message_like:
+            quoted = self.place.inline and not self.place.in_run
+            return Judgement("quoted" if quoted else "broken", error=error)
+        if self.place.in_run:
+            return Judgement("stop")
+        return Judgement("again" if again else "prose")
+
+    def _closed(self, body: str) -> Judgement:
+        scanner = self._scanner
+        if scanner.bad:
+            return self._unreadable(scanner.bad)
+        try:
+            value, repairs = repaired(body, scanner.fixes)
+        except Unreadable as error:
+            return self._unreadable(str(error))
+        return judged(value, repairs, self.place)
+
+    @property
+    def unclosed_error(self) -> ErrorInfo:
+        """The error of an object after which more text came than a fence or a tag."""
+        return ErrorInfo("invalid_json", self._scanner.reason)
+
+    # --- when the text ends in it ---
+
+    def is_message(self) -> bool | None:
+        """Whether what there is of it begins a message; None where it is no object at all."""
+        scanner, place = self._scanner, self.place
+        if place.in_run or scanner.message_like:
+            return True
+        if scanner.begun:
+            return False
+        partial = scanner.partial_key()
+        begins = partial is not None and any(head.startswith(partial) for head in HEADS)
+        if begins and (partial or not place.inline):
+            return True
+        return None if scanner.restartable else False
+
+    def cut_answer(self) -> str:
+        """What there is of an answer's text; empty where it is none, or has none yet."""
+        scanner = ObjectScanner()
+        if self.place.in_run:
+            return ""
+        scanner.advance("".join(self.parts), 0)
+        return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
+
+    def close(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Judgement | None:
+        """The message with its missing closers, where rule 7 allows them."""
+        scanner, place = self._scanner, self.place
+        if not scanner.closable:
+            return None
+        try:
+            value, repairs = repaired("".join(self.parts), scanner.fixes, scanner.closers())
+        except Unreadable:
+            return None
+        verdict = judged(value, repairs, place)
+        found = verdict.found
+        if found is None or (verdict.what == "answer" and place.in_run):
+            return None
+        if found.call is not None:
+            if "missing_arguments" in found.call.repairs:  # they were still to come
+                return None
+            if may_mutate(mutates, found.call):
+                return None
+        return verdict
+
+
+def judged(value: Any, repairs: tuple[str, ...], place: ObjectPlace) -> Judgement:
+    """What an object that could be read is, in its place."""
+    if place.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
+        return Judgement("stop")
+    found = envelope(value, (*repairs, "inline") if place.inline else repairs, tagged=place.tagged)
+    if found.kind == "call" or (found.kind == "answer" and not place.in_run):
+        return Judgement(found.kind, found)
+    if found.kind == "alias" and place.only_aliases and not place.in_run:
+        return Judgement("alias", found)
+    error = found.error
+    if found.kind == "alias" and found.typed:
+        error = ErrorInfo("invalid_arguments", "arguments: an object")
+    if error is not None:
+        quoted = place.inline and not place.in_run
+        return Judgement("quoted" if quoted else "broken", error=error)
+    if place.in_run:
+        return Judgement("stop")
+    return Judgement("observation", found) if found.kind == "observation" else Judgement("prose")
+
+
+def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall) -> bool:
+    """Whether the call can change things, by the caller's word."""
+    try:
+        return bool(mutates(call.name, call.arguments))
+    except Exception:  # the caller's function, and the model's arguments: fail closed
+        return True
+
+
+# --- the state of a reader: the text, what was found in it, and where in a line it stands -------
+
+NO_ARRAY: Final = 0
+ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
+ARRAY: Final = 2
+
+
+class Machine(ABC):
+    """One step after the other, each taking up where the last one stopped.
+
+    A step reads on and says whether to go on at once: it returns False where the text that is
+    there does not suffice, and where reading is done. `_step` is the one to take next, None when
+    reading is done.
+    """
+
+    def __init__(self, rules: ReadingRules) -> None:
+        self._rules = rules
+        self._marks = lexis.marks(rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog))
+        self._draft = Draft()
+        self._cursor = Cursor()
+        self._deltas: list[Delta] = []
+        self._step: Callable[[], bool] | None = self._speech
+        self._lead = True  # nothing but white space and wrapping so far in this line
+        self._begin = 0  # where that began in the kept text
+        self._array = NO_ARRAY
+        self._tag = False
+        self._fence = False
+        self._spoken = False  # more than wrapping stands before this
+        self._reason: FinishReason = "stop"
+
+    @abstractmethod
+    def _speech(self) -> bool:
+        """The step between objects."""
+
+    @abstractmethod
+    def _open_thought(self, closer: re.Pattern[str]) -> bool:
+        """Begins a thought that ``closer`` ends."""
+
+    def _run(self) -> None:
+        while self._step is not None and self._step():
+            pass
+        if self._step is None:
+            self._draft.rest.append(self._cursor.take_all())
+
+    def _keep(self, end: int) -> bool:
+        self._draft.keep(self._cursor.take(end))
+        return True
+
+    def _stop(self, *, wrapping_may_follow: bool = False) -> bool:
+        self._step = None
+        self._draft.wrapping_may_follow = wrapping_may_follow
+        return False
+
+    def _stray(self) -> bool:
+        """A character that belongs to no wrapping: prose, or the end of a run of calls."""
+        if self._draft.messages or not self._draft.void_aliases():
+            return self._stop()
+        self._lead = False
+        self._spoken = True
+        self._array = NO_ARRAY
+        return True
+
+    def _begin_line(self, begin: int) -> bool:
+        self._lead = True
+        self._begin = begin
+        self._draft.bullet = False
+        return True
+
+    @property
+    def _is_xml(self) -> bool:
+        return self._rules.style == "xml"
+
+    def _here(self, *, inline: bool) -> ObjectPlace:
+        draft = self._draft
+        return ObjectPlace(
+            inline=inline,
+            begin=draft.size if inline else self._begin,
+            in_run=bool(draft.messages),
+            tagged=self._tag and self._is_xml,
+            only_aliases=draft.only_aliases,
+        )
+
+    def _wrapping_here(self) -> Wrapping:
+        return Wrapping(self._array == ARRAY, self._tag, self._fence)
+
 
 _SHOWN: Final = frozenset(("call", "answer"))
-_W: Final = r"[ \t\r\n]*+"
-_HEAD: Final = re.compile(
-    rf'\{{{_W}(?:"type"{_W}:{_W}"final_answer"'
-    rf'|(?P<type>"type"{_W}:{_W}"tool_call"{_W},{_W})?+'
-    rf'"name"{_W}:{_W}"{PLAIN}(?:{ESCAPE}{PLAIN})*+"{_W},{_W}"arguments"{_W}:{_W}(?=\{{))'
-)
-"""How a message begins whose keys come in the usual order; a call's, up to its arguments."""
 
 
 class ObjectSteps(Machine):
@@ -34,7 +314,6 @@ class ObjectSteps(Machine):
     def __init__(self, rules: ReadingRules, *, whole: bool) -> None:
         super().__init__(rules)
         self._whole = whole
-        self._attempted = -1
         self._place: ObjectPlace  # of what is open
         self._candidate: Candidate
         self._tail: list[str] = []  # text that is not decided on yet
@@ -58,45 +337,9 @@ class ObjectSteps(Machine):
             return self._stray()
         if self._array:
             self._array = ARRAY
-        if (whole := self._at_once()) is not None:
-            return self._act(*whole)
         self._candidate = Candidate(self._place, quiet=self._whole)
         self._step = self._object
         return True
-
-    def _at_once(self) -> tuple[Judgement, int] | None:
-        """The verdict on an object that is strict JSON on one line, without looking closer.
-
-        Where deltas are wanted, only on one that is written as most messages are.
-        """
-        text, pos = self._cursor.text, self._cursor.pos
-        if pos < self._attempted:  # this line was tried before
-            return None
-        head = None if self._whole else _HEAD.match(text, pos)
-        if head is None and not self._whole:
-            return None
-        end = text.find("\n", pos)
-        self._attempted = end if end >= 0 else len(text)
-        try:
-            value, size = decode(text[pos : self._attempted])
-        except Unreadable:
-            return None
-        verdict = judged(value, (), self._place)
-        if head is not None and verdict.what in _SHOWN:
-            if verdict.what == "call" and len(value) > (3 if head["type"] else 2):
-                return None  # more stands after the arguments than a brace
-            self._show(verdict, text[head.end() : pos + size - 1])
-        return verdict, pos + size
-
-    def _show(self, verdict: Judgement, arguments: str) -> None:
-        """What is told of a message that came whole; ``arguments`` as the model wrote them."""
-        found = verdict.found
-        if found is not None and found.call is not None:
-            index = len(self._draft.messages)
-            shown = arguments.rstrip(lexis.WHITE)
-            self._deltas += (CallStarted(index, found.call.name), ArgumentsDelta(index, shown))
-        elif found is not None and found.answer is not None and found.answer.content:
-            self._deltas.append(AnswerDelta(found.answer.content))
 
     def _object(self) -> bool:
         candidate, cursor = self._candidate, self._cursor

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
-from mlx_tools.messages import ErrorInfo, Message
+from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
 from mlx_tools.messages import Style as Style
+from mlx_tools.protocol.lexis import (
+    AFTER_MESSAGES,
+    ANSWER_TAG,
+    CALL_TAG,
+    WHITE,
+    Marks,
+    wrapping_end,
+)
+from mlx_tools.protocol.strict import encodable, loose_name
 
 DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
     ("<think>", "</think>"),  # DeepSeek-R1, Qwen3, QwQ, SmolLM3, GLM-4.5, Phi-4-reasoning
@@ -88,20 +99,6 @@ class Reading:
     call_like: bool = False
 
 
-def sound(message: Message, counted: str) -> Reading:
-    """The reading of a text that is one message and nothing else, ``counted`` as it stands.
-
-    The same as ``Reading(messages=(message,), counted=counted, clean=True)``: what most texts come
-    to, made in half the time, which for a short text is as long as it takes to parse it.
-    """
-    reading = _new(Reading)
-    for put, value in _SOUND:
-        put(reading, value)
-    _put_messages(reading, (message,))
-    _put_counted(reading, counted)
-    return reading
-
-
 def with_mended(reading: Reading, mended: Sequence[int]) -> Reading:
     """``reading`` with the repair ``mended`` on the messages of these numbers, from 0."""
     if not mended:
@@ -111,16 +108,6 @@ def with_mended(reading: Reading, mended: Sequence[int]) -> Reading:
         for number, message in enumerate(reading.messages)
     )
     return replace(reading, messages=messages)
-
-
-_new: Final = object.__new__
-_put_messages, _put_counted = (getattr(Reading, name).__set__ for name in ("messages", "counted"))
-_SOUND: Final = tuple(
-    (getattr(Reading, one.name).__set__, True if one.name == "clean" else one.default)
-    for one in fields(Reading)
-    if one.name not in ("messages", "counted")
-)
-"""What puts each of the other fields of a `Reading` in its place, and what belongs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +134,344 @@ class ArgumentsDelta:
 
 
 Delta = AnswerDelta | CallStarted | ArgumentsDelta
+
+
+# --- what a reader has gathered so far, and the `Reading` that comes of it ----------------------
+
+_NAME: Final = r"[A-Za-z0-9_.-]++"
+_BRACKETS: Final = re.compile(
+    rf"(?:(?<![A-Za-z0-9_.-])({_NAME}))?(\()|(\))[ \t\]}};.]*+\r?(\n|\Z)?"
+)
+_ACTION: Final = re.compile(rf"^[ \t]*+Action:[ \t]*+({_NAME})[ \t\r]*+$", re.MULTILINE)
+_MEMBER: Final = re.compile(
+    rf"[{{,][ \t\r\n]*+[\"']?(?:name|tool|tool_name|function|action)[\"']?[ \t\r\n]*+:"
+    rf"[ \t\r\n]*+[\"']({_NAME})[\"']"
+)
+_FENCE: Final = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)")
+_RUNS: Final = re.compile(r"`++|[^`]++")
+
+
+def looks_like_call(prose: str, names: Collection[str]) -> bool:
+    """Whether a tool of this name is called in ``prose``, outside code and fences.
+
+    That is a name whose bracket closes at its line's end, an ``Action:``, or an object with the
+    name under a key for it. Where the fence is all there is, what stands in it counts.
+    """
+    if not names:
+        return False
+    known = {loose_name(name) for name in names}
+    text = "".join(_outside(prose))
+    if not text.strip():
+        text = "".join(_outside(prose, fences=False))
+    found = [*_ACTION.findall(text), *_MEMBER.findall(text)]
+    return any(loose_name(name) in known for name in found) or _is_called(text, known)
+
+
+def _is_called(text: str, known: Collection[str]) -> bool:
+    opened: list[bool] = []
+    for found in _BRACKETS.finditer(text):
+        name, opening, _, end = found.groups()
+        if opening:
+            opened.append(bool(name) and loose_name(name) in known)
+        elif opened and opened.pop() and end is not None:
+            return True
+    return False
+
+
+def _outside(prose: str, *, fences: bool = True) -> Iterator[str]:
+    """What of ``prose`` stands outside inline code, and outside fences too unless told not."""
+    fence = ""
+    for line in prose.splitlines(keepends=True):
+        mark = _FENCE.match(line)
+        if mark and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+        elif not fence:
+            yield from _without_code(line)
+        elif not fences:
+            yield line
+
+
+def _without_code(line: str) -> Iterator[str]:
+    ticks = 0
+    for run in _RUNS.findall(line):
+        if run[0] != "`":
+            if not ticks:
+                yield run
+        elif not ticks:
+            ticks = len(run)
+        elif ticks == len(run):
+            ticks = 0
+    if line.endswith("\n") and ticks:
+        yield "\n"
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_SURPLUS: Final = f"{WHITE}}}],"
+"""What stands behind an object that was closed more than once; no answer."""
+
+_TAGGED_ANSWER: Final = re.compile(r"<final_answer>(.*?)(?:</final_answer>)?", re.DOTALL)
+
+
+def writable(text: str) -> str:
+    """``text`` with U+FFFD for lone surrogates, which cannot be written as UTF-8."""
+    return text if encodable(text) else _SURROGATE.sub("�", text)
+
+
+class Wrapping(NamedTuple):
+    """What was open around a message: each is closed by what may follow it."""
+
+    array: bool = False
+    tag: bool = False
+    fence: bool = False
+
+
+class Alias(NamedTuple):
+    """A call in another protocol's form, and where it stands in the kept text."""
+
+    call: ToolCall
+    typed: bool
+    dropped: tuple[str, ...]
+    begin: int
+    end: int
+    wrapping: Wrapping
+
+
+class Draft:
+    """The text in parts, and what was found in it.
+
+    ``kept`` is all text before reading was done, without reasoning; offsets count its characters.
+    ``rest`` is what came after. ``begin`` and ``end`` are those of the messages, wrapping before
+    them included.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self.size = 0
+        self.rest: list[str] = []
+        self.reasoning: list[list[str]] = []
+        self.messages: list[Message] = []
+        self.begin = 0
+        self.end = 0
+        self.wrapping = Wrapping()
+        self.aliases: list[Alias] = []
+        self.only_aliases = True  # nothing but aliases and their wrapping so far
+        self.forged: list[tuple[int, int]] = []
+        self.dropped: list[str] = []
+        self.error: ErrorInfo | None = None
+        self.quoted: ErrorInfo | None = None  # an error unless messages follow
+        self.unclean = False
+        self.bullet = False  # a bullet stands right before what comes next
+        self.ended = False  # the turn ends where rest begins
+        self.call_like = False
+        self.cut_answer = False
+        self.wrapping_may_follow = False  # rest begins right after the last message
+
+    def keep(self, text: str) -> None:
+        """Takes in text that may go on in the prompt."""
+        self.kept.append(text)
+        self.size += len(text)
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """The error of this reading. The first counts."""
+        if self.error is None:
+            self.error = ErrorInfo(code, message[:500])
+
+    def cut(self, body: str = "") -> None:
+        """The text was cut off in ``body``: an error, and a run of calls runs none."""
+        self._withdraw("truncated_output", "the output was cut off", body)
+
+    def _withdraw(self, code: ErrorCode, message: str, body: str = "") -> None:
+        """The messages, and ``body`` after them, do not count: an error."""
+        kept, begin = "".join(self.kept), self.begin if self.messages else self.size
+        self.kept, self.size = [kept[:begin]], begin
+        self.rest = [kept[begin:], body, *self.rest]
+        self.wrapping_may_follow = False
+        self.messages.clear()
+        self.aliases.clear()
+        self.fail(code, message)
+
+    def void_aliases(self) -> bool:
+        """Something else stands beside the aliases: they were prose. False if that is an error."""
+        self.only_aliases = False
+        typed = any(alias.typed for alias in self.aliases)
+        self.aliases.clear()
+        if typed:
+            self.fail("invalid_arguments", "arguments: an object")
+        return not typed
+
+    def keep_forged(self, text: str) -> None:
+        """Takes in text that the model wrote in the host's name."""
+        self.dropped.append(text.strip())
+        self.forged.append((self.size, self.size + len(text)))
+        self.keep(text)
+
+    def add(
+        self, message: Message, begin: int, wrapping: Wrapping, dropped: Sequence[str] = ()
+    ) -> None:
+        """A message that ends where the kept text ends now."""
+        if not self.messages:
+            self.begin = begin
+        self.messages.append(message)
+        self.end = self.size
+        self.wrapping = wrapping
+        self.dropped += dropped
+        self.unclean = self.unclean or self.bullet or bool(dropped)
+        self.bullet = False
+
+    def forget(self) -> None:
+        """All that was kept turns out to be the end of a thought that was open in the prompt."""
+        self.reasoning.append(self.kept)
+        self.unclean = self.unclean or any(text.strip(WHITE) for text in self.kept)
+        self.kept, self.size = [], 0
+        self.aliases, self.only_aliases = [], True
+        self.forged, self.quoted = [], None
+
+    # --- the result ---
+
+    def reading(self, rules: ReadingRules, reason: FinishReason, marks: Marks) -> Reading:
+        """The reading of all that was gathered."""
+        if not self.messages and self.error is None:
+            self._take_aliases(rules.max_calls, own="" in rules.native)
+        if rules.tool_choice not in ("auto", "none") and self._is_answer():
+            self._withdraw("not_allowed", "a tool_call is required")
+        kept, rest = "".join(self.kept), "".join(self.rest)
+        leftover = self._leftover(rest, marks)
+        bare = False
+        if not self.messages and self.error is None:
+            self.error = self.quoted
+        if not self.messages and self.error is None:
+            bare = self._take_prose(kept, rules, reason)
+        if self.messages and not bare:
+            commentary = self._without_forged(kept, self.begin)
+            array, tag, fence = self.wrapping
+            end = wrapping_end(kept + rest, self.end, array=array, tag=tag, fence=fence)
+            counted = self._without_forged(kept + rest, end)
+        else:
+            counted = self._without_forged(kept, self.size)
+            commentary = "" if bare else counted
+            counted += "" if self.ended else without_thoughts(rest, marks)
+        dropped = (*self.dropped, *((leftover,) if leftover else ()))
+        commentary = commentary.strip(WHITE)
+        beside = bare or commentary or dropped or self.unclean or reason == "tool_calls"
+        return Reading(
+            messages=tuple(self.messages),
+            bare_text=bare,
+            commentary=writable(commentary),
+            reasoning=self._thoughts(),
+            dropped=tuple(map(writable, dropped)),
+            error=self.error,
+            counted=writable(counted),
+            clean=bool(self.messages) and self.error is None and not beside,
+            truncated=self.cut_answer or (bare and reason == "length" and not self.ended),
+            call_like=self.call_like and self.error is not None,
+        )
+
+    def _take_aliases(self, most: int | None, *, own: bool) -> None:
+        """Aliases count where they are the whole output (rule 7); ``own``: they are the form in
+        which the model's own template has it call."""
+        if not self.only_aliases:
+            return
+        kept = "".join(self.kept)
+        for number, alias in enumerate(self.aliases):
+            if most is not None and number >= most:
+                self.dropped.append(kept[self.end :].strip())
+                break
+            if not self.messages:
+                self.begin = alias.begin
+            repairs = alias.call.repairs
+            if own:
+                repairs = tuple(one for one in repairs if one != "envelope_alias")
+            self.messages.append(replace(alias.call, repairs=repairs))
+            self.end, self.wrapping = alias.end, alias.wrapping
+            self.dropped += alias.dropped
+            self.unclean = self.unclean or bool(alias.dropped)
+
+    def _leftover(self, rest: str, marks: Marks) -> str:
+        """What of the text after the messages is more than their wrapping."""
+        pos = 0
+        array = self.wrapping.array
+        while self.wrapping_may_follow:
+            found = AFTER_MESSAGES.match(rest, pos)
+            pos = found.end() if found else pos
+            if rest.startswith(",", pos):
+                self.unclean = True
+            elif not (array and rest.startswith("]", pos)):
+                break
+            else:
+                array = False
+            pos += 1
+        if ending := marks.turn_end.match(rest, pos):
+            pos = ending.end()
+        return rest[pos:].strip(WHITE)
+
+    def _take_prose(self, kept: str, rules: ReadingRules, reason: FinishReason) -> bool:
+        """Prose alone is the answer (rule 11), unless there are reasons against it."""
+        prose = self._without_forged(kept, self.size).strip()
+        if reason == "tool_calls":
+            self.fail("invalid_json", "the model used its own tool-call markers")
+        elif self.forged and not prose.strip(_SURPLUS):
+            self.fail("invalid_json", "a tool_observation is the host's to write")
+        elif not prose:
+            self.fail("invalid_json", "the output is empty")
+        elif _ends_in_tag(prose, rules.style) or (reason == "length" and _is_wrapping(prose)):
+            self.fail("truncated_output", "the output ends before a message began")
+        elif _is_wrapping(prose):
+            self.fail("invalid_json", "the output is empty")
+        elif rules.tool_choice not in ("auto", "none"):
+            self.fail("invalid_json", "a tool_call is required")
+        elif not encodable(prose):
+            self.fail("invalid_json", "the text holds half of a surrogate pair")
+        elif looks_like_call(prose, rules.catalog):
+            self.fail("invalid_json", "the text looks like a call, and is none")
+            self.call_like = True
+        else:
+            tagged = _TAGGED_ANSWER.fullmatch(prose)
+            self.messages.append(FinalAnswer(tagged[1].strip() if tagged else prose))
+            return True
+        return False
+
+    def _is_answer(self) -> bool:
+        return bool(self.messages) and isinstance(self.messages[0], FinalAnswer)
+
+    def _without_forged(self, text: str, end: int) -> str:
+        """``text`` up to ``end``, without what the model wrote in the host's name."""
+        pieces = []
+        begin = 0
+        for first, last in self.forged:
+            if last > end:
+                break
+            pieces.append(text[begin:first])
+            begin = last
+        pieces.append(text[begin:end])
+        return "".join(pieces)
+
+    def _thoughts(self) -> str:
+        thoughts = ("".join(thought).strip() for thought in self.reasoning)
+        return writable("\n".join(thought for thought in thoughts if thought))
+
+
+def _is_wrapping(prose: str) -> bool:
+    found = AFTER_MESSAGES.match(prose)
+    return not prose.strip("`~") or (found is not None and found.end() == len(prose))
+
+
+def _ends_in_tag(prose: str, style: Style) -> bool:
+    """Whether the last line is a call's tag and nothing more, or the beginning of a tag."""
+    last = prose[prose.rfind("\n") + 1 :].lstrip()
+    if style == "xml" and ANSWER_TAG.startswith(last):
+        return True
+    return last == CALL_TAG or (style == "xml" and CALL_TAG.startswith(last))
+
+
+def without_thoughts(text: str, marks: Marks) -> str:
+    """``text`` without the thoughts in it; one that is open goes to the end."""
+    pieces = []
+    pos = 0
+    while found := marks.opener.search(text, pos):
+        pieces.append(text[pos : found.start()])
+        closer, _ = marks.closers[found[0]]
+        end = text.find(closer, found.end())
+        if end < 0:
+            return "".join(pieces)
+        pos = end + len(closer)
+    return "".join((*pieces, text[pos:]))

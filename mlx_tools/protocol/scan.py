@@ -11,25 +11,304 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, Final, NamedTuple, Protocol
 
-from mlx_tools.protocol.lexemes import (
-    CLOSED,
-    ESCAPE,
-    FAULT,
-    KEY_START,
-    MORE,
-    PLAIN,
-    PYTHON_LITERALS,
-    WORD_START,
-    CommentToken,
-    Fix,
-    StringToken,
-    Token,
-    WordToken,
-    decoded,
+from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable, loads
+
+MORE: Final = 0
+CLOSED: Final = 1
+FAULT: Final = 2
+
+
+class Fix(NamedTuple):
+    """``start`` to ``end`` of the object's text, to be replaced; ``name`` is the repair's."""
+
+    start: int
+    end: int
+    text: str
+    name: str
+
+
+PLAIN: Final = r'[^"\\\x00-\x1f]*+'
+_PLAIN_SINGLE: Final = r"[^'\"\\\x00-\x1f]*+"
+ESCAPE: Final = (
+    r"\\(?:[\"\\/bfnrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}"
+    r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-from mlx_tools.protocol.strict import MAX_DEPTH
+"""A valid escape; both halves of a surrogate pair are one."""
+
+_BODY: Final = {
+    '"': re.compile(rf"{PLAIN}(?:{ESCAPE}{PLAIN})*+"),
+    "'": re.compile(rf"{_PLAIN_SINGLE}(?:{ESCAPE}{_PLAIN_SINGLE})*+"),
+}
+_LONE_HIGH: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
+_OPEN_ESCAPE: Final = re.compile(
+    r"\\(?:u[0-9a-fA-F]{0,3}"
+    r"|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z"
+)
+_OTHERS_ESCAPES: Final = frozenset("xavNU01234567\n")
+"""Escapes that mean something in Python or JavaScript and nothing in JSON."""
+
+_WORD: Final = re.compile(r"[A-Za-z0-9_$+\-.]*+")
+KEY_START: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
+WORD_START: Final = KEY_START | frozenset("0123456789-+.")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_UNSURE_NUMBER: Final = re.compile(r"[0-9]{3}|-.*", re.DOTALL)
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_LITERALS: Final = frozenset(("true", "false", "null"))
+PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
+
+
+def decoded(body: str) -> str:
+    """The inside of a JSON string that holds nothing but valid escapes."""
+    if "\\" not in body:
+        return body
+    text: str = scanstring(body + '"', 0, True)[0]
+    return text
+
+
+class StringToken:
+    """A string, after its opening quote.
+
+    ``pieces`` takes its decoded text, where that is wanted. ``newlines`` says whether raw newlines
+    may stand in it, and ``controls`` the other control characters. ``bad`` says why a string whose
+    end was found cannot be read all the same.
+    """
+
+    def __init__(
+        self, quote: str, pieces: list[str] | None, *, newlines: bool, controls: bool
+    ) -> None:
+        self.status = MORE
+        self.reason = ""
+        self.bad = ""
+        self.quote = quote
+        self.pieces = pieces
+        self._newlines = newlines
+        self._controls = controls
+
+    def advance(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
+        """Reads on; stops after the closing quote."""
+        size, body, pieces = len(text), _BODY[self.quote], self.pieces
+        while True:
+            plain = body.match(text, pos)
+            if plain is not None and plain.end() > pos:
+                if pieces is not None:
+                    pieces.append(decoded(plain[0]))
+                pos = plain.end()
+            if pos >= size:
+                return pos
+            char = text[pos]
+            if char == self.quote:
+                self.status = CLOSED
+                if char == "'":
+                    fixes.append(Fix(pos + base, pos + base + 1, '"', "single_quotes"))
+                return pos + 1
+            if char == "\\":
+                after = self._escape(text, pos, base, fixes)
+                if after == pos:
+                    return pos
+                pos = after
+            elif char == '"':
+                self._put(char, Fix(pos + base, pos + base + 1, '\\"', "single_quotes"), fixes)
+                pos += 1
+            elif self._newlines if char in "\r\n" else self._controls:
+                name = "raw_newline" if char in "\r\n" else "raw_control"
+                escape = f"\\u{ord(char):04x}"
+                self._put(char, Fix(pos + base, pos + base + 1, escape, name), fixes)
+                pos += 1
+            else:
+                self.status = FAULT
+                self.reason = "a control character stands in a string"
+                return pos
+
+    def _put(self, char: str, fix: Fix, fixes: list[Fix]) -> None:
+        fixes.append(fix)
+        if self.pieces is not None:
+            self.pieces.append(char)
+
+    def _escape(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
+        """A backslash that begins no valid escape; returns ``pos`` where more text must come."""
+        if _OPEN_ESCAPE.match(text, pos):
+            return pos
+        place = pos + base
+        if self.quote == "'":
+            if text[pos + 1] == "'":
+                self._put("'", Fix(place, place + 1, "", "single_quotes"), fixes)
+                return pos + 2
+            if text[pos + 1] in _OTHERS_ESCAPES:
+                self.bad = "an escape in single quotes can be read in two ways"
+        if _LONE_HIGH.match(text, pos):
+            self.bad = "a string holds half of a surrogate pair"
+            return pos + 6
+        self._put("\\", Fix(place, place + 1, "\\\\", "invalid_escape"), fixes)
+        return pos + 1
+
+
+class WordToken:
+    """Characters without quotes: a number, a literal, or a key.
+
+    ``after_number`` says that a number and no comma stood before. ``kind`` is ``key``, ``number``
+    or ``literal``. At a fault, ``back`` holds what earlier pieces had of the word.
+    """
+
+    def __init__(self, start: int, *, is_key: bool, after_number: bool = False) -> None:
+        self.status = MORE
+        self.reason = ""
+        self.kind = "key" if is_key else ""
+        self.word = ""
+        self.back = ""
+        self.seen: list[str] = []  # of earlier pieces
+        self._start = start
+        self._after_number = after_number
+
+    def advance(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
+        """Reads on; stops at the first character that is no part of the word."""
+        match = _WORD.match(text, pos)
+        end = match.end() if match else pos
+        if end == len(text):
+            self.seen.append(text[pos:])
+            return end
+        self.back = "".join(self.seen)
+        word = self.word = self.back + text[pos:end]
+        self.status = CLOSED
+        if self.kind == "key" and _IDENTIFIER.fullmatch(word):
+            fixes.append(Fix(self._start, end + base, f'"{word}"', "unquoted_key"))
+        elif self.kind == "key":
+            return self._fault(pos, "a key is due")
+        elif self._after_number and _UNSURE_NUMBER.fullmatch(word):
+            return self._fault(pos, "two numbers may be meant, or one")
+        elif _NUMBER.fullmatch(word):
+            self.kind = "number"
+        elif word in _LITERALS:
+            self.kind = "literal"
+        elif word in PYTHON_LITERALS:
+            self.kind = "literal"
+            fixes.append(Fix(self._start, end + base, PYTHON_LITERALS[word], "python_literal"))
+        else:
+            return self._fault(pos, "a value is due")
+        return end
+
+    def _fault(self, pos: int, reason: str) -> int:
+        self.status = FAULT
+        self.reason = reason
+        return pos
+
+
+class CommentToken:
+    """A comment, after its opener. ``lines``: a block comment may go over more than one line."""
+
+    def __init__(self, start: int, *, is_block: bool, lines: bool) -> None:
+        self.status = MORE
+        self.reason = ""
+        self._start = start
+        self._is_block = is_block
+        self._lines = lines
+
+    def advance(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
+        """Reads on; stops after the closing characters, or at the newline."""
+        size = len(text)
+        end = text.find("*/" if self._is_block else "\n", pos)
+        if self._is_block and not self._lines:
+            newline = text.find("\n", pos, size if end < 0 else end)
+            if newline >= 0:
+                self.status = FAULT
+                self.reason = "a comment does not end"
+                return newline
+        if end < 0:
+            half = self._is_block and size > pos and text[-1] == "*"
+            return size - 1 if half else size
+        end += 2 if self._is_block else 0
+        self.status = CLOSED
+        fixes.append(Fix(self._start, end + base, " ", "comment"))
+        return end
+
+
+Token = StringToken | WordToken | CommentToken
+
+
+# --- named repairs (reading rule 7): a text that is almost JSON, made JSON by its `Fix`es -------
+
+REPAIRS: Final[tuple[str, ...]] = (
+    "single_quotes",
+    "python_literal",
+    "trailing_comma",
+    "missing_comma",
+    "unquoted_key",
+    "raw_newline",
+    "raw_control",
+    "comment",
+    "invalid_escape",
+    "inline",
+    "missing_closers",
+    "envelope_alias",
+    "arguments_string",
+    "missing_arguments",
+    "id_string",
+    "tool_name",
+    "dialect",
+    "noise",
+)
+"""Every repair a message can bear, those of the envelope and of the tool's name included."""
+
+SECOND_OPINION_CHARS: Final = 2000
+"""The longest text for which `json_repair`, which is not linear, is asked."""
+
+
+def repaired(text: str, fixes: Sequence[Fix], closers: str = "") -> tuple[Any, tuple[str, ...]]:
+    """The value of ``text`` with ``fixes`` and ``closers`` put in, and the names of the repairs.
+
+    Raises `Unreadable` where the result is no strict JSON, or a second reader finds another
+    meaning in it.
+    """
+    if not fixes and not closers:
+        return loads(text), ()
+    ordered = sorted(fixes)
+    value = loads(_patched(text, ordered) + closers)
+    names = tuple(dict.fromkeys(fix.name for fix in ordered))
+    if "missing_comma" in names:
+        _agree(text + closers, value)
+    return value, (*names, "missing_closers") if closers else names
+
+
+def _patched(text: str, fixes: Sequence[Fix]) -> str:
+    pieces: list[str] = []
+    done = 0
+    for fix in fixes:
+        pieces += (text[done : fix.start], fix.text)
+        done = fix.end
+    pieces.append(text[done:])
+    return "".join(pieces)
+
+
+def _agree(text: str, value: Any) -> None:
+    """Raises `Unreadable` where `json_repair` reads ``text`` as something else than ``value``.
+
+    Where a comma is missing, the text alone does not say what the writer meant to separate. Two
+    readings that differ are an error, not a choice (reading rule 8).
+    """
+    if len(text) > SECOND_OPINION_CHARS:
+        return
+    import json_repair
+
+    try:
+        agrees = _loose(json_repair.loads(text, skip_json_loads=True)) == _loose(value)
+    except Exception:  # a guesser that stumbles has no opinion
+        return
+    if not agrees:
+        raise Unreadable("a comma is missing, and the text can be read in two ways")
+
+
+def _loose(value: Any) -> Any:
+    """``value`` without what `json_repair` is known to get wrong: backslashes and white space."""
+    if isinstance(value, dict):
+        return {key: _loose(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_loose(item) for item in value]
+    if isinstance(value, str):
+        return "".join(value.replace("\\", "").split())
+    return value
+
 
 # What may come next. The order matters: keys, then values, then what stands after them.
 _FIRST_KEY: Final = 0

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlx_tools.messages import ToolObservation
-from mlx_tools.protocol.canonical import compact
 from mlx_tools.protocol.lexis import (
     ANSWER_END,
     ANSWER_TAG,
@@ -23,6 +22,7 @@ from mlx_tools.protocol.lexis import (
     WHITE,
 )
 from mlx_tools.protocol.reading import Style
+from mlx_tools.protocol.strict import compact
 
 _OPEN: Final = {"jsonl": "", "markdown-json": "```json\n", "xml": CALL_TAG}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

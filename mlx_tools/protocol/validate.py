@@ -13,12 +13,19 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec, own_name
-from mlx_tools.protocol.canonical import loose_name
 from mlx_tools.protocol.echo import calls_in, echo_keys
 from mlx_tools.protocol.reading import Reading
-from mlx_tools.schema.coerce import coerced
-from mlx_tools.schema.faults import MOST_CHARS, described, path_text
-from mlx_tools.schema.validator import TooMuch, bounded, faults, plainly_fits, validator_for
+from mlx_tools.protocol.strict import loose_name
+from mlx_tools.schema.validator import (
+    MOST_CHARS,
+    TooMuch,
+    bounded,
+    coerced,
+    described,
+    faults,
+    path_text,
+    validator_for,
+)
 
 _MOST_FAULTS: Final = 40
 _SHOWN_NAME: Final = 80
@@ -156,8 +163,6 @@ def validate_arguments(
     """
     given = dict(arguments)
     try:
-        if plainly_fits(spec.parameters, given):
-            return given, (), None
         with bounded():
             return _validated(spec, given)
     except ToolDefinitionError as error:

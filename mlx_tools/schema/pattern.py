@@ -1,10 +1,8 @@
 """Regular expressions of a schema's ``pattern``, matched in time linear in the text.
 
 A pattern comes from whoever wrote the tool, the text from the model: a backtracking engine can be
-made to run for ever by either. Here the pattern becomes an automaton that is walked once (Thompson;
-Russ Cox, "Regular Expression Matching Can Be Simple And Fast", 2007), with the sets of states met
-on the way remembered. Back references, look-around and flags are not regular, or not JSON Schema's,
-and are refused.
+made to run for ever by either. So Python's own parser reads the pattern, and Rust's linear engine,
+which pydantic has, matches it. What is not regular, or not JSON Schema's, is refused.
 
 Where ECMA-262, JSON Schema's dialect, and Python differ, ECMA-262 holds: ``$`` is the very end, and
 ``\\d`` and ``\\w`` are ASCII.
@@ -14,19 +12,30 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
 _MAX_NODES: Final = 4000
-_MAX_STEPS: Final = 2_000_000  # characters times nodes
-_MAX_STATES: Final = 2000
-_WORD: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
-_DIGITS: Final = frozenset("0123456789")
+_MAX_STEPS: Final = 10_000_000  # characters times nodes: under half a second
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z_])")
+_NOTHING: Final = r"[^\x{0}-\x{10ffff}]"
 
-_Test = Callable[[str], bool]
+_AS_IN_RUST: Final[Mapping[str, str]] = {
+    "CATEGORY_DIGIT": "[0-9]",
+    "CATEGORY_NOT_DIGIT": "[^0-9]",
+    "CATEGORY_WORD": "[0-9A-Za-z_]",
+    "CATEGORY_NOT_WORD": "[^0-9A-Za-z_]",
+    "CATEGORY_SPACE": r"[\s\x{1c}-\x{1f}\x{feff}]",
+    "CATEGORY_NOT_SPACE": r"[^\s\x{1c}-\x{1f}\x{feff}]",
+    "AT_BEGINNING": "^",
+    "AT_BEGINNING_STRING": "^",
+    "AT_END": "$",
+    "AT_END_STRING": "$",
+    "AT_BOUNDARY": r"(?-u:\b)",
+    "AT_NON_BOUNDARY": r"\B",  # beside letters that are not ASCII it differs
+}
 
 
 class UnsupportedPattern(ValueError):
@@ -37,172 +46,24 @@ class TooLong(ValueError):
     """The text is too long for this pattern."""
 
 
-_TESTS: Final[dict[str, _Test]] = {
-    "CATEGORY_DIGIT": lambda char: char in _DIGITS,
-    "CATEGORY_NOT_DIGIT": lambda char: char not in _DIGITS,
-    "CATEGORY_WORD": lambda char: char in _WORD,
-    "CATEGORY_NOT_WORD": lambda char: char not in _WORD,
-    "CATEGORY_SPACE": lambda char: char.isspace() or char == "\ufeff",
-    "CATEGORY_NOT_SPACE": lambda char: not (char.isspace() or char == "\ufeff"),
-}
-
-
-class _State:
-    """Nodes the automaton may be in, and the state that follows each character."""
-
-    __slots__ = ("after", "nodes", "previous")
-
-    def __init__(self, nodes: frozenset[int], previous: str) -> None:
-        self.nodes = nodes
-        self.previous = previous  # "": the beginning; else whether a word character came last
-        self.after: dict[str, _State | bool] = {}
-
-
 class Pattern:
     """A compiled pattern. Raises `UnsupportedPattern`."""
 
     def __init__(self, pattern: str) -> None:
-        # A node is (test, next) for a character, (None, nexts) for a fork, (name, next) for an
-        # assertion such as AT_END. Node 0 is the match.
-        self._nodes: list[tuple[Any, Any]] = [(None, ())]
-        self._start = self._sequence(_parsed(pattern), 0)
-        self._states: dict[tuple[frozenset[int], str], _State] = {}
+        from pydantic_core import SchemaError, SchemaValidator
+
+        text, self._nodes = _sequence(_parsed(pattern))
+        form: Any = {"type": "str", "pattern": text, "regex_engine": "rust-regex"}
+        try:
+            self._matches = SchemaValidator(form).isinstance_python
+        except SchemaError:
+            raise UnsupportedPattern("it cannot be matched in linear time") from None
 
     def search(self, text: str) -> bool:
         """Whether the pattern matches anywhere in ``text``. Raises `TooLong`."""
-        if len(text) * len(self._nodes) > _MAX_STEPS:
+        if len(text) * self._nodes > _MAX_STEPS:
             raise TooLong
-        state = self._state(frozenset(), "")
-        for char in (*text, ""):
-            after = state.after.get(char)
-            if after is None:
-                after = state.after[char] = self._step(state, char)
-            if isinstance(after, bool):
-                return after
-            state = after
-        return False
-
-    def _state(self, nodes: frozenset[int], previous: str) -> _State:
-        state = self._states.get((nodes, previous))
-        if state is None:
-            if len(self._states) >= _MAX_STATES:
-                self._states.clear()
-            state = self._states[nodes, previous] = _State(nodes, previous)
-        return state
-
-    def _step(self, state: _State, char: str) -> _State | bool:
-        """What follows ``char``, "" being the end; True as soon as there is a match."""
-        todo = [*state.nodes, self._start]
-        seen: set[int] = set()
-        after: set[int] = set()
-        while todo:
-            number = todo.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            if number == 0:
-                return True
-            test, following = self._nodes[number]
-            if test is None:
-                todo += following
-            elif isinstance(test, str):
-                if _holds(test, state.previous, char):
-                    todo.append(following)
-            elif char and test(char):
-                after.add(following)
-        if not char:
-            return False
-        return self._state(frozenset(after), "word" if char in _WORD else "other")
-
-    # --- building, from the end to the beginning ---
-
-    def _node(self, test: Any, following: Any) -> int:
-        if len(self._nodes) >= _MAX_NODES:
-            raise UnsupportedPattern("it is too large")
-        self._nodes.append((test, following))
-        return len(self._nodes) - 1
-
-    def _sequence(self, items: Iterable[Any], following: int) -> int:
-        for operation, argument in reversed(list(items)):
-            following = self._item(str(operation), argument, following)
-        return following
-
-    def _item(self, operation: str, argument: Any, following: int) -> int:
-        match operation:
-            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN":
-                return self._node(_test(operation, argument), following)
-            case "AT":
-                return self._node(str(argument), following)
-            case "BRANCH":
-                ways = [self._sequence(branch, following) for branch in argument[1]]
-                return self._node(None, tuple(ways))
-            case "SUBPATTERN" if not argument[1] and not argument[2]:
-                return self._sequence(argument[3], following)
-            case "MAX_REPEAT" | "MIN_REPEAT":
-                least, most, item = argument
-                return self._repeat(least, most, item, following)
-        raise UnsupportedPattern(f"{operation.lower()} cannot be matched in linear time")
-
-    def _repeat(self, least: int, most: Any, item: Any, following: int) -> int:
-        if str(most) == "MAXREPEAT":
-            again = self._node(None, ())
-            body = self._sequence(item, again)
-            self._nodes[again] = (None, (body, following))
-            entry = again
-        else:
-            entry = following
-            for _ in range(int(most) - least):
-                entry = self._node(None, (self._sequence(item, entry), following))
-        for _ in range(least):
-            before, entry = entry, self._sequence(item, entry)
-            if entry == before:  # nothing, any number of times
-                break
-        return entry
-
-
-def _holds(assertion: str, previous: str, char: str) -> bool:
-    match assertion:
-        case "AT_BEGINNING" | "AT_BEGINNING_STRING":
-            return not previous
-        case "AT_END" | "AT_END_STRING":
-            return not char
-        case "AT_BOUNDARY":
-            return (previous == "word") != (char in _WORD)
-        case "AT_NON_BOUNDARY":
-            return (previous == "word") == (char in _WORD)
-    raise UnsupportedPattern(f"{assertion.lower()} is not known")
-
-
-def _test(operation: str, argument: Any) -> _Test:
-    if operation == "ANY":
-        return lambda char: char not in "\n\r\u2028\u2029"
-    if operation == "LITERAL":
-        literal = chr(argument)
-        return lambda char: char == literal
-    if operation == "NOT_LITERAL":
-        literal = chr(argument)
-        return lambda char: char != literal
-    negated = False
-    tests: list[_Test] = []
-    for kind, value in argument:
-        match str(kind):
-            case "NEGATE":
-                negated = True
-            case "LITERAL":
-                tests.append(_range_test(value, value))
-            case "RANGE":
-                tests.append(_range_test(*value))
-            case "CATEGORY" if str(value) in _TESTS:
-                tests.append(_TESTS[str(value)])
-            case _:
-                raise UnsupportedPattern("a set of characters is not known")
-    if negated:
-        return lambda char: not any(test(char) for test in tests)
-    return lambda char: any(test(char) for test in tests)
-
-
-def _range_test(first: int, last: int) -> _Test:
-    return lambda char: first <= ord(char) <= last
+        return self._matches(text)
 
 
 def _parsed(pattern: str) -> Any:
@@ -217,6 +78,63 @@ def _parsed(pattern: str) -> Any:
     if tree.state.flags & ~(re.ASCII | re.UNICODE):
         raise UnsupportedPattern("flags are no part of JSON Schema")
     return tree
+
+
+def _sequence(items: Iterable[Any]) -> tuple[str, int]:
+    """The text for Rust, and how many nodes its automaton has."""
+    parts = [_item(str(operation), argument) for operation, argument in items]
+    nodes = sum(size for _, size in parts)
+    if nodes > _MAX_NODES:
+        raise UnsupportedPattern("it is too large")
+    return "".join(text for text, _ in parts), nodes
+
+
+def _item(operation: str, argument: Any) -> tuple[str, int]:
+    match operation:
+        case "ANY":
+            return r"[^\n\r\x{2028}\x{2029}]", 1
+        case "LITERAL" | "NOT_LITERAL":
+            return f"[{'^' * (operation != 'LITERAL')}{_range(argument, argument)}]", 1
+        case "IN":
+            return f"[{''.join(map(_member, argument))}]", 1
+        case "AT" if str(argument) in _AS_IN_RUST:
+            return _AS_IN_RUST[str(argument)], 1
+        case "BRANCH":
+            ways = [_sequence(way) for way in argument[1]]
+            return f"(?:{'|'.join(text for text, _ in ways)})", sum(size for _, size in ways)
+        case "SUBPATTERN" if not argument[1] and not argument[2]:
+            text, nodes = _sequence(argument[3])
+            return f"(?:{text})", nodes
+        case "MAX_REPEAT" | "MIN_REPEAT":
+            least, most, item = argument
+            text, nodes = _sequence(item)
+            if not text:
+                return "", 1
+            endless = str(most) == "MAXREPEAT"
+            count = f"{least}," if endless else f"{least},{int(most)}"
+            return f"(?:{text}){{{count}}}", nodes * (least + 1 if endless else int(most))
+    raise UnsupportedPattern(f"{operation.lower()} cannot be matched in linear time")
+
+
+def _member(member: tuple[Any, Any]) -> str:
+    """One part of a set of characters."""
+    match str(member[0]), member[1]:
+        case "NEGATE", _:
+            return "^"
+        case "LITERAL", code:
+            return _range(code, code)
+        case "RANGE", (first, last):
+            return _range(first, last)
+        case "CATEGORY", category if str(category) in _AS_IN_RUST:
+            return _AS_IN_RUST[str(category)]
+    raise UnsupportedPattern("a set of characters is not known")
+
+
+def _range(first: int, last: int) -> str:
+    """Characters as Rust writes them, where half a surrogate pair is none."""
+    first = 0xE000 if 0xD800 <= first <= 0xDFFF else first
+    last = 0xD7FF if 0xD800 <= last <= 0xDFFF else last
+    return rf"\x{{{first:x}}}-\x{{{last:x}}}" if first <= last else _NOTHING
 
 
 @lru_cache(maxsize=256)

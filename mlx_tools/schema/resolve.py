@@ -6,9 +6,9 @@ without recursion, and a schema is checked before anything else reads it.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -122,22 +122,12 @@ def check_parameters(schema: Any) -> None:
     for every value, and have only patterns that can be matched in linear time. A schema that was
     found sound is not looked at again.
     """
-    digest = hashlib.sha256(_checked_size(schema)).digest()
-    if digest not in _sound:
-        _check(schema)
-        if len(_sound) >= _MOST_SOUND:
-            _sound.clear()
-        _sound.add(digest)
+    _check(schema_text(schema))
 
 
-_sound: set[bytes] = set()
-"""SHA-256 of the schemas that were found sound: hundreds of tools are read with each start, and a
-tool's schema is held to this where it is read and where it is registered."""
-
-_MOST_SOUND: Final = 10_000
-
-
-def _check(schema: Mapping[str, Any]) -> None:
+@lru_cache(maxsize=2048)
+def _check(text: str) -> None:
+    schema = json.loads(text)
     if schema.get("type") != "object":
         raise ToolDefinitionError('the schema of the arguments must have "type": "object"')
     places = dict(walk(schema))
@@ -147,25 +137,37 @@ def _check(schema: Mapping[str, Any]) -> None:
             raise ToolDefinitionError(f"{_at(path)}: not a schema")
         if isinstance(node, Mapping):
             _check_node(path, node)
+    keys = {key for node in places.values() if isinstance(node, Mapping) for key in node}
+    if {"patternProperties", "unevaluatedProperties"} <= keys:  # jsonschema's own matching is slow
+        raise ToolDefinitionError("patternProperties and unevaluatedProperties cannot be combined")
     edges = {path: _same_value(schema, path, node, named) for path, node in places.items()}
     for path, targets in edges.items():
         if missing := [target for target in targets if target not in places]:
             raise ToolDefinitionError(f"{_at(path)}: {_at(missing[0])} is not a schema")
     _check_cycles(edges)
-    _check_valid(schema)
+
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        where = _at(tuple(error.absolute_path))
+        raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
 
 
-def _checked_size(schema: Any) -> bytes:
-    """The schema as JSON, in UTF-8."""
+def schema_text(schema: Any) -> str:
+    """The schema as JSON. Raises ToolDefinitionError where it is none, or too large."""
     if not isinstance(schema, Mapping):
         raise ToolDefinitionError("the schema of the arguments must be an object")
     try:
-        text = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False, default=dict)
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise ToolDefinitionError("the schema holds half of a surrogate pair") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolDefinitionError(f"the schema is not plain JSON: {error}") from None
-    if len(text) > MAX_BYTES:
+    if size > MAX_BYTES:
         raise ToolDefinitionError(f"the schema is larger than {MAX_BYTES} bytes")
     return text
 
@@ -213,16 +215,74 @@ def _check_cycles(edges: Mapping[Path, list[Path]]) -> None:
                 pending.extend((target, False) for target in edges[path])
 
 
-def _check_valid(schema: Mapping[str, Any]) -> None:
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        where = _at(tuple(error.absolute_path))
-        raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
-
-
 def _at(path: Path) -> str:
     return "#" + pointer(path)
+
+
+# --- reading one that is sound, for the catalog, the examples and values between tags ---
+
+_MOST_REFERENCES: Final = 20
+
+
+def dereferenced(schema: Any, root: Mapping[str, Any]) -> Any:
+    """``schema``, or what its ``$ref`` (or sole ``allOf``) leads to within ``root``.
+
+    A reference that leads nowhere, out of ``root`` or round in a circle is taken for a schema that
+    allows anything.
+    """
+    for _ in range(_MOST_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return schema
+        reference, parts = schema.get("$ref"), schema.get("allOf")
+        if isinstance(reference, str):
+            schema = follow(reference, root)
+        elif isinstance(parts, list) and len(parts) == 1 and "properties" not in schema:
+            schema = parts[0]
+        else:
+            return schema
+    return {}
+
+
+def follow(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a reference such as ``#/$defs/point`` points to; a schema that allows anything if
+    that is nothing here."""
+    try:
+        return resolve(root, reference, {})[1]
+    except ToolDefinitionError:
+        return {}
+
+
+def properties(schema: Any) -> Mapping[str, Any]:
+    """The named properties of an object's schema."""
+    found = schema.get("properties") if isinstance(schema, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def required(schema: Any) -> Sequence[str]:
+    """The names that an object must have, in the order in which they are listed."""
+    found = schema.get("required") if isinstance(schema, Mapping) else None
+    names = found if isinstance(found, list) else []
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def branches(schema: Mapping[str, Any]) -> Sequence[Any]:
+    """The schemas of an ``anyOf`` or ``oneOf``; empty where there is none."""
+    for key in ("anyOf", "oneOf"):
+        found = schema.get(key)
+        if isinstance(found, list) and found:
+            return found
+    return ()
+
+
+def types(schema: Mapping[str, Any]) -> Sequence[str]:
+    """The types a schema names, or that its keywords imply."""
+    named = schema.get("type")
+    if isinstance(named, str):
+        return (named,)
+    if isinstance(named, list):
+        return [name for name in named if isinstance(name, str)]
+    if "properties" in schema or "additionalProperties" in schema:
+        return ("object",)
+    if "items" in schema or "prefixItems" in schema:
+        return ("array",)
+    return ()

@@ -7,12 +7,12 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.schema.merge import branches, properties, required, resolve, types
+from mlx_tools.schema.resolve import branches, dereferenced, properties, required, types
+from mlx_tools.schema.validator import fits
 
 MAX_DEPTH: Final = 8
 MAX_PARTS: Final = 100
 MAX_CHARS: Final = 200
-MAX_REFERENCES: Final = 1000
 
 
 class NoSample(Exception):
@@ -32,40 +32,6 @@ def sample_arguments(schema: Mapping[str, Any], texts: Mapping[str, str]) -> dic
     return made if isinstance(made, dict) and fits(made, schema) else None
 
 
-def fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether ``value`` fits a schema, ``pattern`` aside: a regular expression may never end.
-
-    A schema that is broken, refers to another document, or takes too many steps does not fit.
-    """
-    from jsonschema import Draft202012Validator, validators
-    from referencing import Registry
-
-    extend: Any = validators.extend
-    steps = 0
-    follow = {name: Draft202012Validator.VALIDATORS[name] for name in ("$ref", "$dynamicRef")}
-
-    def counted(keyword: str) -> Any:
-        def check(validator: Any, target: Any, instance: Any, schema: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps > MAX_REFERENCES:
-                raise RecursionError
-            yield from follow[keyword](validator, target, instance, schema)
-
-        return check
-
-    def passed(*_: object) -> tuple[()]:
-        return ()
-
-    keywords = {name: counted(name) for name in follow}
-    keywords |= {"pattern": passed, "patternProperties": passed}
-    try:
-        validator = extend(Draft202012Validator, keywords)(dict(schema), registry=Registry())
-        return bool(validator.is_valid(value))
-    except Exception:  # whatever a broken schema brings about
-        return False
-
-
 class _Sampler:
     def __init__(self, root: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         self._root = root
@@ -77,7 +43,7 @@ class _Sampler:
         self._left -= 1
         if depth > MAX_DEPTH or self._left < 0 or schema is False:
             raise NoSample
-        schema = resolve(schema, self._root)
+        schema = dereferenced(schema, self._root)
         if not isinstance(schema, Mapping):
             return self._texts["string"]
         if (given := _given(schema)) is not None:

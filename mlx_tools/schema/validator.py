@@ -2,37 +2,31 @@
 
 jsonschema does the work; this narrows it where an untrusted schema or a model's arguments could
 do harm: no ``$ref`` leads out of the schema, a ``pattern`` is matched in linear time, and a check
-takes a bounded number of steps.
+takes a bounded number of steps. What is wrong is told as ``path: what was expected``, and what is
+only written as another type is coerced (reading rule 10).
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.schema.faults import Fault
-from mlx_tools.schema.pattern import TooLong, UnsupportedPattern, compiled
-from mlx_tools.schema.simple import PlainSchema, plain_schema
+from mlx_tools.schema.pattern import TooLong, compiled
+from mlx_tools.schema.resolve import check_parameters, schema_text
 
-_MAX_SCHEMA_NODES: Final = 50_000
 _MAX_STEPS: Final = 200_000
 _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
 """What a keyword costs where that is not 1: these take as much longer than others."""
 
-_CACHED: Final = 512
-
-# What stands under these keys is no schema, or a table of schemas whose keys are names.
-_DATA: Final = frozenset(("enum", "const", "default", "examples", "required", "dependentRequired"))
-_TABLES: Final = frozenset(
-    ("properties", "$defs", "definitions", "dependentSchemas", "patternProperties")
-)
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
 
@@ -40,49 +34,18 @@ class TooMuch(Exception):
     """The check took more steps than it may."""
 
 
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raises `ToolDefinitionError` where ``parameters`` cannot be used as a tool's schema.
-
-    It must be a schema of an object by JSON Schema 2020-12, refer to nothing outside itself, and
-    hold no pattern that cannot be matched in linear time.
-    """
-    validator_for(parameters)
-
-
 def validator_for(parameters: Mapping[str, Any]) -> Any:
     """The validator of a schema, made once. Raises `ToolDefinitionError`."""
-    return _checked(parameters).validator
+    return _validator(schema_text({"type": "object", **parameters}))
 
 
-def plainly_fits(parameters: Mapping[str, Any], value: dict[str, Any]) -> bool:
-    """Whether ``value`` fits for certain, told without the validator; False says nothing.
+@lru_cache(maxsize=512)
+def _validator(text: str) -> Any:
+    from referencing import Registry
 
-    Raises `ToolDefinitionError`.
-    """
-    plain = _checked(parameters).plain
-    return plain is not None and plain.fits(value)
-
-
-class _Checked(NamedTuple):
-    """A schema that was checked. It is kept here, so that no other can come to bear its id."""
-
-    parameters: Mapping[str, Any]
-    validator: Any
-    plain: PlainSchema | None
-
-
-def _checked(parameters: Mapping[str, Any]) -> _Checked:
-    key = id(parameters)
-    found = _cache.get(key)
-    if found is None or found.parameters is not parameters:
-        validator = _validator(parameters)
-        found = _cache[key] = _Checked(parameters, validator, plain_schema(parameters))
-        while len(_cache) > _CACHED:
-            _cache.popitem(last=False)
-    return found
-
-
-_cache: OrderedDict[int, _Checked] = OrderedDict()
+    parameters = json.loads(text)
+    check_parameters(parameters)
+    return _validator_class()(parameters, registry=Registry())
 
 
 @contextmanager
@@ -95,107 +58,18 @@ def bounded() -> Iterator[None]:
         _steps.reset(token)
 
 
-def fits_within(parameters: Mapping[str, Any], schema: Any, value: Any) -> bool:
-    """Whether ``value`` fits ``schema``, a part of ``parameters``, where its references lead.
-
-    False too where that takes more steps than a check may. Raises `ToolDefinitionError` for
-    parameters that cannot be used.
-    """
-    validator = validator_for(parameters)
-    if schema is not parameters:
-        validator = validator.evolve(schema=schema)
-    try:
-        with bounded():
-            return not faults(validator, value, 1)
-    except (TooMuch, RecursionError):
-        return False
-
-
 def faults(validator: Any, value: Any, most: int) -> list[Any]:
     """The first ``most`` faults of ``value``. Raises `TooMuch` or RecursionError."""
     return list(islice(validator.iter_errors(value), most))
 
 
-def _validator(parameters: Mapping[str, Any]) -> Any:
-    import jsonschema
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
+def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
+    """Whether ``value`` fits; False too for a schema that cannot be used, or takes too long."""
     try:
-        resolver = Registry().resolver_with_root(DRAFT202012.create_resource(parameters))
-        for reference in _vet(parameters):
-            resolver.lookup(reference)
-        jsonschema.Draft202012Validator.check_schema(parameters)
-    except jsonschema.SchemaError as error:
-        place = "/".join(map(str, error.absolute_path))
-        raise ToolDefinitionError(
-            f"the parameters are no JSON Schema: {place or 'schema'}: {error.message[:200]}",
-            hint="write them as JSON Schema 2020-12",
-        ) from None
-    except Unresolvable as error:
-        raise ToolDefinitionError(f"$ref {error.ref[:80]!r} leads nowhere") from None
-    except RecursionError:
-        raise ToolDefinitionError("the parameters nest too deeply") from None
-    return _validator_class()(dict(parameters), registry=Registry())
-
-
-def _vet(parameters: Mapping[str, Any]) -> list[str]:
-    """Refuses what jsonschema would take, see `check_parameters`; returns the references."""
-    if parameters.get("type", "object") != "object":
-        raise ToolDefinitionError(
-            "a tool's parameters are an object", hint='write {"type": "object", "properties": …}'
-        )
-    todo: list[tuple[Any, bool]] = [(parameters, True)]
-    keys: set[str] = set()
-    references: list[str] = []
-    nodes = 0
-    while todo:
-        node, is_root = todo.pop()
-        nodes += 1
-        if nodes > _MAX_SCHEMA_NODES:
-            raise ToolDefinitionError("the parameters are too large to be checked")
-        if isinstance(node, list):
-            todo += ((item, False) for item in node)
-        elif isinstance(node, Mapping):
-            keys |= node.keys()
-            references += _vet_schema(node, is_root=is_root)
-            for key, value in node.items():
-                if key in _TABLES and isinstance(value, Mapping):
-                    todo += ((item, False) for item in value.values())
-                elif key not in _DATA:
-                    todo.append((value, False))
-    if {"patternProperties", "unevaluatedProperties"} <= keys:
-        raise ToolDefinitionError("patternProperties and unevaluatedProperties cannot be combined")
-    return references
-
-
-def _vet_schema(schema: Mapping[str, Any], *, is_root: bool) -> list[str]:
-    references: list[str] = []
-    for key in ("$ref", "$dynamicRef"):
-        reference = schema.get(key)
-        if isinstance(reference, str) and not reference.startswith("#"):
-            raise ToolDefinitionError(
-                f"{key} {reference[:80]!r} leads out of the schema",
-                hint="put what it refers to under $defs; nothing is fetched",
-            )
-        if isinstance(reference, str):
-            references.append(reference)
-    if not is_root and isinstance(schema.get("$id"), str):
-        raise ToolDefinitionError("an $id within the parameters is not supported")
-    patterns = [schema.get("pattern")]
-    if isinstance(by_pattern := schema.get("patternProperties"), Mapping):
-        patterns += by_pattern
-    for pattern in patterns:
-        if isinstance(pattern, str):
-            try:
-                compiled(pattern)
-            except UnsupportedPattern as error:
-                raise ToolDefinitionError(
-                    f"the pattern {pattern[:80]!r} cannot be used: {error}"[:300],
-                    hint="leave it out, or write it without look-around and back references",
-                ) from None
-    return references
+        with bounded():
+            return not faults(validator_for(parameters), value, 1)
+    except (ToolDefinitionError, TooMuch, RecursionError):
+        return False
 
 
 # --- keywords ---------------------------------------------------------------------------------
@@ -207,17 +81,8 @@ def _validator_class() -> Any:
 
     base = jsonschema.Draft202012Validator
     types = base.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
-    keywords = dict(base.VALIDATORS) | {
-        "properties": _properties,
-        "required": _required,
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "uniqueItems": _unique_items,
-    }
-    counted = {
-        name: _counted(keyword, _STEPS_OF.get(name, 1)) for name, keyword in keywords.items()
-    }
+    keywords = {**base.VALIDATORS, **_KEYWORDS}
+    counted = {name: _counted(check, _STEPS_OF.get(name, 1)) for name, check in keywords.items()}
     extend: Callable[..., Any] = jsonschema.validators.extend
     return extend(base, counted, type_checker=types)
 
@@ -241,39 +106,23 @@ def _is_integer(checker: Any, value: Any) -> bool:
 
 
 def _is_number(checker: Any, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, int) or math.isfinite(value)
+    return _is_integer(checker, value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _properties(validator: Any, properties: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if not validator.is_type(instance, "object"):
-        return
-    for name, subschema in properties.items():
-        if name in instance and subschema is False:
-            yield Fault("no such key", path=(name,))
-        elif name in instance:
-            yield from validator.descend(instance[name], subschema, path=name, schema_path=name)
+def _fault(message: str, path: Sequence[str | int] = ()) -> Any:
+    """A fault whose message is what was expected."""
+    from jsonschema import ValidationError
 
-
-def _required(validator: Any, required: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "object"):
-        for name in required:
-            if name not in instance:
-                yield Fault("required", path=(name,))
+    return ValidationError(message, path=path)
 
 
 def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if validator.is_type(instance, "string"):
         try:
             if not compiled(pattern).search(instance):
-                yield Fault(f"text that matches {pattern}")
+                yield _fault(f"text that matches {pattern}")
         except TooLong:
-            yield Fault("a shorter text")
-
-
-def _matching(patterns: Any, key: str) -> bool:
-    return any(compiled(pattern).search(key) for pattern in patterns)
+            yield _fault("a shorter text")
 
 
 def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -285,7 +134,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
                 if compiled(pattern).search(key):
                     yield from validator.descend(value, subschema, path=key, schema_path=pattern)
             except TooLong:
-                yield Fault("a shorter name", path=(key,))
+                yield _fault("a shorter name", path=(key,))
 
 
 def _additional_properties(
@@ -293,29 +142,34 @@ def _additional_properties(
 ) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
-    known = schema.get("properties", {})
-    patterns = schema.get("patternProperties", {})
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key, value in instance.items():
         try:
-            if key in known or _matching(patterns, key):
+            if key in known or any(compiled(pattern).search(key) for pattern in patterns):
                 continue
         except TooLong:
             continue  # patternProperties has said so
-        if allowed is False:
-            yield Fault("no such key", path=(key,))
-        elif allowed is not True:
-            yield from validator.descend(value, allowed, path=key)
+        yield from _member(validator, allowed, key, value)
+
+
+def _properties(validator: Any, properties: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if validator.is_type(instance, "object"):
+        for name in [name for name in properties if name in instance]:
+            yield from _member(validator, properties[name], name, instance[name])
+
+
+def _member(validator: Any, schema: Any, key: str, value: Any) -> Iterator[Any]:
+    if schema is False:  # of which jsonschema does not say where
+        yield _fault("no such key", path=(key,))
+    else:
+        yield from validator.descend(value, schema, path=key, schema_path=key)
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if unique and validator.is_type(instance, "array"):
-        seen = set()
-        for item in instance:
-            mark = _mark(item)
-            if mark in seen:
-                yield Fault("no item twice")
-                return
-            seen.add(mark)
+    """In linear time, unlike jsonschema's."""
+    is_array = unique and validator.is_type(instance, "array")
+    if is_array and len({_mark(item) for item in instance}) < len(instance):
+        yield _fault("no item twice")
 
 
 def _mark(value: Any) -> Any:
@@ -327,3 +181,206 @@ def _mark(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return ("array", tuple(_mark(item) for item in value))
     return value
+
+
+_KEYWORDS: Final[Mapping[str, _Keyword]] = {
+    "properties": _properties,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
+"""Keywords of ours, whose faults say themselves what was expected."""
+
+
+# --- what is wrong, in words ------------------------------------------------------------------
+
+MOST_CHARS: Final = 500
+"""An error's message holds no more."""
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}")
+_SHOWN_CHARS: Final = 120
+
+
+def described(found: Iterable[Any]) -> str:
+    """All faults, joined, as far as `MOST_CHARS` goes."""
+    lines: dict[str, None] = {}
+    for fault in found:
+        for path, expected in _lines(fault):
+            lines[f"{path}: {expected}"] = None
+    text = "; ".join(lines)
+    return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - 1] + "…"
+
+
+def path_text(path: Iterable[str | int]) -> str:
+    """A place in the arguments, as ``a.b[0]``; what is no plain name is written as JSON."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN_KEY.fullmatch(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{_shown(step)}]"
+    return text or "arguments"
+
+
+def _lines(fault: Any) -> Iterator[tuple[str, str]]:
+    path = tuple(fault.absolute_path)
+    if fault.validator in ("anyOf", "oneOf") and fault.context:
+        yield from _branches(fault)
+    elif fault.validator == "required":
+        missing = (name for name in fault.validator_value if name not in fault.instance)
+        yield from ((path_text((*path, name)), "required") for name in missing)
+    else:
+        yield path_text(path), _expected(fault)
+
+
+def _branches(fault: Any) -> Iterator[tuple[str, str]]:
+    """Of a union: the faults of the one branch whose type fits, or all that would have fitted."""
+    branches: dict[int, list[Any]] = {}
+    for inner in fault.context:
+        branches.setdefault(inner.relative_schema_path[0], []).append(inner)
+    fitting = [
+        inner
+        for inner in branches.values()
+        if not any(f.validator in ("type", "const", "enum") and not f.relative_path for f in inner)
+    ]
+    if len(fitting) == 1:
+        for inner in fitting[0]:
+            yield from _lines(inner)
+        return
+    ways = dict.fromkeys(_expected(f) for inner in branches.values() for f in inner[:1])
+    yield path_text(fault.absolute_path), " or ".join(ways)[:_SHOWN_CHARS]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+
+
+_EXPECTED: Final[Mapping[str, Callable[[Any], str]]] = {
+    "type": lambda kinds: " or ".join(kinds) if isinstance(kinds, list) else str(kinds),
+    "enum": lambda values: "one of " + ", ".join(_shown(value) for value in values),
+    "const": _shown,
+    "minimum": lambda bound: f"at least {bound}",
+    "maximum": lambda bound: f"at most {bound}",
+    "exclusiveMinimum": lambda bound: f"more than {bound}",
+    "exclusiveMaximum": lambda bound: f"less than {bound}",
+    "multipleOf": lambda step: f"a multiple of {step}",
+    "minLength": lambda size: f"at least {size} characters",
+    "maxLength": lambda size: f"at most {size} characters",
+    "minItems": lambda size: f"at least {size} items",
+    "maxItems": lambda size: f"at most {size} items",
+    "minProperties": lambda size: f"at least {size} keys",
+    "maxProperties": lambda size: f"at most {size} keys",
+    "required": lambda _: "required",
+    "contains": lambda _: "an item of another form",
+    "oneOf": lambda _: "exactly one of the forms allowed",
+    "not": lambda _: "another form",
+    "unevaluatedProperties": lambda _: "no other keys",
+    "unevaluatedItems": lambda _: "no other items",
+    "dependentRequired": lambda needs: "keys that go together: " + _shown(needs),
+}
+
+
+def _expected(fault: Any) -> str:
+    """What was expected where the fault is."""
+    if fault.validator is None:  # the schema false
+        return "nothing"
+    if fault.validator in _EXPECTED:
+        return _EXPECTED[fault.validator](fault.validator_value)[:_SHOWN_CHARS]
+    return str(fault.message[:_SHOWN_CHARS])
+
+
+# --- coercions that cannot change meaning -----------------------------------------------------
+
+COERCIONS: Final[tuple[str, ...]] = (
+    "coerced_integer",
+    "coerced_number",
+    "coerced_boolean",
+    "wrapped_list",
+    "dropped_null",
+)
+
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,299})")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,299})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?")
+_MOST: Final = 100
+"""Values with as many faults are not mended."""
+
+_OF_TYPE: Final = frozenset(("type", "enum", "const", "anyOf", "oneOf"))
+"""Keywords whose fault may be that a value is written as another type."""
+
+_DEEPEST: Final = 3
+"""So often may a list be put around a value, or a union stand in a union."""
+
+
+def coerced(validator: Any, value: Any, depth: int = 0) -> tuple[Any, tuple[str, ...]]:
+    """``value`` with what could be mended, and what was done, in order; the original stays.
+
+    What comes back need not be valid; where nothing can be done it is as it was.
+    """
+    names: list[str] = []
+    found = faults(validator, value, _MOST) if depth < _DEEPEST else []
+    if not 0 < len(found) < _MOST:
+        return value, ()
+    holder = [deepcopy(value)]
+    for fault in found:
+        change = _change(validator, fault, depth)
+        path: list[Any] = [0, *fault.relative_path]
+        parent: Any = holder
+        last = path.pop()
+        try:
+            for step in path:
+                parent = parent[step]
+            if change is not None:
+                parent[last] = change[0]
+                names += change[1]
+            elif isinstance(parent, dict) and parent[last] is None and fault.validator in _OF_TYPE:
+                del parent[last]  # where the key is required, that is the fault that remains
+                names.append("dropped_null")
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change replaced what this fault speaks of
+    return holder[0], tuple(dict.fromkeys(names))
+
+
+def _change(validator: Any, fault: Any, depth: int) -> tuple[Any, tuple[str, ...]] | None:
+    """The one value that fits where the fault is, and how it came about."""
+    if fault.validator not in _OF_TYPE:
+        return None
+    local = validator.evolve(schema=fault.schema)
+    ways: list[tuple[Any, tuple[str, ...]]] = []
+    for new, name in _readings(fault.instance):
+        mended, names = coerced(local, new, depth + 1) if name == "wrapped_list" else (new, ())
+        if not faults(local, mended, 1):
+            ways.append((mended, (name, *names)))
+    if fault.validator in ("anyOf", "oneOf"):
+        for branch in fault.validator_value:
+            mended, names = coerced(validator.evolve(schema=branch), fault.instance, depth + 1)
+            if names and not faults(local, mended, 1):
+                ways.append((mended, names))
+    if not ways or any(not _same(ways[0][0], way[0]) for way in ways):
+        return None
+    return ways[0]
+
+
+def _readings(value: Any) -> Iterator[tuple[Any, str]]:
+    """What ``value`` may have been meant to be."""
+    if isinstance(value, str):
+        if _INTEGER.fullmatch(value):
+            yield int(value), "coerced_integer"
+        elif _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
+            yield number, "coerced_number"
+            if number.is_integer() and abs(number) < 2**53:
+                yield int(number), "coerced_integer"
+        if value.lower() in ("true", "false"):
+            yield value.lower() == "true", "coerced_boolean"
+    if isinstance(value, float) and value.is_integer():
+        yield int(value), "coerced_integer"
+    may_be_list = isinstance(value, str) and value.lstrip()[:1] in ("[", "{", "(")
+    if not isinstance(value, list) and value is not None and not may_be_list:
+        yield [value], "wrapped_list"
+
+
+def _same(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

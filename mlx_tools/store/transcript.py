@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeGuard, get_args
 
 from mlx_tools.errors import StorageError, TranscriptError
-from mlx_tools.protocol.canonical import writer
+from mlx_tools.protocol.strict import writer
 from mlx_tools.store.codec import build
 from mlx_tools.transcript.records import (
     ApprovalRecord,

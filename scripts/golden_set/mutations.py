@@ -463,32 +463,32 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
 REPAIRS = (
     (
         "single_quotes",
-        "protocol/lexemes",
+        "protocol/scan",
         """fixes.append(Fix(pos + base, pos + base + 1, '"', "single_quotes"))""",
         "pass",
     ),
-    ("python_literal", "protocol/lexemes", '{"True": "true", ', "{"),
+    ("python_literal", "protocol/scan", '{"True": "true", ', "{"),
     (
         "unquoted_key",
-        "protocol/lexemes",
+        "protocol/scan",
         'if self.kind == "key" and _IDENTIFIER.fullmatch(word):',
         'if self.kind == "never":',
     ),
     (
         "raw_newline",
-        "protocol/lexemes",
+        "protocol/scan",
         'elif self._newlines if char in "\\r\\n" else self._controls:',
         'elif char not in "\\r\\n" and self._controls:',
     ),
     (
         "raw_control",
-        "protocol/lexemes",
+        "protocol/scan",
         'elif self._newlines if char in "\\r\\n" else self._controls:',
         'elif self._newlines and char in "\\r\\n":',
     ),
     (
         "invalid_escape",
-        "protocol/lexemes",
+        "protocol/scan",
         '"\\\\\\\\", "invalid_escape"), fixes)',
         '"", "invalid_escape"), fixes)',
     ),
@@ -504,14 +504,14 @@ REPAIRS = (
         'pos + self._base, ",", "missing_comma"))',
         'pos + self._base, "", ""))',
     ),
-    ("comment", "protocol/lexemes", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
+    ("comment", "protocol/scan", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
     (
         "inline",
-        "protocol/candidate",
+        "protocol/objects",
         '(*repairs, "inline") if place.inline',
         "repairs if place.inline",
     ),
-    ("missing_closers", "protocol/candidate", "if not scanner.closable:", "if True:"),
+    ("missing_closers", "protocol/objects", "if not scanner.closable:", "if True:"),
     (
         "envelope_alias",
         "protocol/envelope",
@@ -534,28 +534,28 @@ REPAIRS = (
     ("tool_name", "protocol/validate", "if len(meant) == 1 else", "if len(meant) == 9 else"),
     (
         "coerced_integer",
-        "schema/coerce",
+        "schema/validator",
         'yield int(value), "coerced_integer"\n        elif',
         "pass\n        elif",
     ),
-    ("coerced_number", "schema/coerce", 'yield number, "coerced_number"', "pass"),
+    ("coerced_number", "schema/validator", 'yield number, "coerced_number"', "pass"),
     (
         "coerced_boolean",
-        "schema/coerce",
+        "schema/validator",
         'if value.lower() in ("true", "false"):',
         'if value in ("true", "false"):',
     ),
-    ("wrapped_list", "schema/coerce", 'yield [value], "wrapped_list"', "return"),
+    ("wrapped_list", "schema/validator", 'yield [value], "wrapped_list"', "return"),
     (
         "dialect",
-        "protocol/calls",
+        "protocol/stream",
         'repairs = call.repairs if native else (*call.repairs, "dialect")',
         "repairs = call.repairs",
     ),
     ("noise", "protocol/bodies", '(*repairs, "noise") if self._junk else repairs', "repairs"),
     (
         "dropped_null",
-        "schema/coerce",
+        "schema/validator",
         'names.append("dropped_null")',
         'names.append("wrapped_list")',
     ),
@@ -565,7 +565,7 @@ REPAIRS = (
 RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "cut-off",
-        "protocol/draft",
+        "protocol/reading",
         'self._withdraw("truncated_output", "the output was cut off", body)',
         'self._withdraw("invalid_json", "the output was cut off", body)',
         holds("the output was cut off"),
@@ -589,7 +589,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged",
-        "protocol/draft",
+        "protocol/reading",
         '"a tool_observation is the host\'s to write"',
         '"a tool_observation is for the host to write"',
         holds("a tool_observation is the host's to write"),
@@ -605,7 +605,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "bare-text",
-        "protocol/draft",
+        "protocol/reading",
         "prose = self._without_forged(kept, self.size).strip()",
         "prose = self._without_forged(kept, self.size).strip().upper()",
         lambda facts: any(
@@ -616,7 +616,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "truncated",
-        "protocol/draft",
+        "protocol/reading",
         'truncated=self.cut_answer or (bare and reason == "length" and not self.ended),',
         "truncated=False,",
         has("truncated"),
@@ -624,7 +624,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "call-like",
-        "protocol/draft",
+        "protocol/reading",
         "the text looks like a call, and is none",
         "this looks like a call, and is none",
         has("call-like"),
@@ -659,7 +659,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "faults",
-        "schema/faults",
+        "schema/validator",
         'lines[f"{path}: {expected}"] = None',
         'lines[f"{path} - {expected}"] = None',
         has("invalid_arguments"),

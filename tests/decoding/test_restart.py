@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Policy, tool
 from mlx_tools.controller.run_settings import RunSettings
-from mlx_tools.decoding.restart import RestartWatch, begins_anew
+from mlx_tools.decoding.held_turn import RestartWatch, begins_anew
 from mlx_tools.messages import Strategy
 from mlx_tools.protocol import Style, forcing_prefix, write_answer, write_call
 from mlx_tools.testing import Script, ScriptedBackend

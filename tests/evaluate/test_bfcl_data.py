@@ -25,7 +25,8 @@ from mlx_tools.evaluate.bfcl_data import (
 from mlx_tools.evaluate.bfcl_schema import schema_of, tool_of
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import ToolCall
-from mlx_tools.protocol import check_parameters, validate_arguments
+from mlx_tools.protocol import validate_arguments
+from mlx_tools.schema.resolve import check_parameters
 from tests.evaluate.questions import AREA, JAVA, QUESTIONS, SCRIPT, make_wheel
 
 

@@ -14,8 +14,8 @@ from mlx_tools.errors import ErrorCode
 from mlx_tools.golden import Golden, find_golden, read_golden, replay
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol.reading import Style
-from mlx_tools.protocol.repair import REPAIRS
-from mlx_tools.schema.coerce import COERCIONS
+from mlx_tools.protocol.scan import REPAIRS
+from mlx_tools.schema.validator import COERCIONS
 from mlx_tools.transcript.records import MendKind
 
 ROOT = Path(__file__).parents[2]

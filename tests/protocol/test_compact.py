@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mlx_tools.protocol.canonical import compact, writer
+from mlx_tools.protocol.strict import compact, writer
 from tests.protocol.texts import json_values
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import Reading, ReadingRules, read
-from mlx_tools.protocol.reading import sound
 from tests.protocol.texts import ANSWER, CALL, OBSERVATION, OTHER_CALL
 
 CALLED = ToolCall("calculator", {"expression": "17 * 23"})
@@ -35,15 +34,6 @@ def bare(content: str) -> Reading:
 def test_a_call_and_an_answer_are_read() -> None:
     assert read(CALL) == Reading(messages=(CALLED,), counted=CALL, clean=True)
     assert read(ANSWER) == Reading(messages=(ANSWERED,), counted=ANSWER, clean=True)
-
-
-def test_the_reading_of_a_lone_message_is_like_any_other() -> None:
-    message = FinalAnswer("x")
-    reading = sound(message, ANSWER)
-    assert reading == Reading(messages=(message,), counted=ANSWER, clean=True)
-    assert repr(replace(reading, clean=False)) == repr(Reading(messages=(message,), counted=ANSWER))
-    with pytest.raises(FrozenInstanceError):
-        reading.clean = False  # type: ignore[misc]
 
 
 def test_ids_and_sources_are_kept() -> None:

@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 from mlx_tools import builtin_tools
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, load_items
 from mlx_tools.schema.compilable import COMPACT, compilable
-from mlx_tools.schema.validator import fits_within
+from mlx_tools.schema.validator import fits
 from tests.decoding.schemas import typed
 from tests.evaluate.questions import fetched_wheel
 
@@ -185,8 +185,8 @@ def wrongly_taken(schema: Any, value: Any, chance: random.Random) -> list[str]:
     found = compilable(schema)
     assert found.schema is not None
     judge = matcher(found.schema)
-    if fits_within(schema, schema, value):
-        assert fits_within(found.schema, found.schema, value)
+    if fits(value, schema):
+        assert fits(value, found.schema)
         text = written(in_order(value, schema))
         assert takes(judge, text) or SPELLED.search(text)
     wrong: list[str] = []
@@ -198,7 +198,7 @@ def wrongly_taken(schema: Any, value: Any, chance: random.Random) -> list[str]:
             text = text[:at] + put + text[at + chance.randint(0, 2) :]
         if takes(judge, text):
             changed = json.loads(text)
-            if not fits_within(schema, schema, changed) and not OVERFLOW.search(text):
+            if not fits(changed, schema) and not OVERFLOW.search(text):
                 wrong.append(text)
     return wrong
 
