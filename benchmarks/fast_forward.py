@@ -32,7 +32,7 @@ from mlx_tools.decoding.constraints import Grammar, grammar_for
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Neutraliser, Prompt, build_examples, build_system
 from mlx_tools.protocol import ReadingRules, judge, read
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.transcript.records import UserRecord
 
 MAX_TOKENS = 200

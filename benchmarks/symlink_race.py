@@ -27,8 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlx_tools.store.changes import put, remove
-from mlx_tools.store.places import place_of
+from mlx_tools.store.changes import place_of, put, remove
 from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
 
 SECRET = b"outside"

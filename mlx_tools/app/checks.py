@@ -38,7 +38,7 @@ from mlx_tools.backends import (
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.store.prompt_files import words_digest
+from mlx_tools.store import words_digest
 
 Status = Literal["ok", "warn", "fail", "skip"]
 

@@ -49,7 +49,7 @@ from mlx_tools.prompt import (
     read_history,
     told_when_needed,
 )
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.store.session_store import MemoryStore, SessionFiles
 from mlx_tools.store.transcript import FORMAT_VERSION
 from mlx_tools.tools import Reads, Registry, Tool

@@ -25,7 +25,7 @@ from mlx_tools.policy import (
     facts_of,
 )
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
-from mlx_tools.store.changes import UndoKeeper
+from mlx_tools.store.artifacts import UndoStore
 from mlx_tools.tools.executor import OnProgress, ToolResult, execute
 from mlx_tools.tools.registry import Registry
 from mlx_tools.tools.tool import Preview, preview_of
@@ -82,7 +82,7 @@ async def call_tool(
     now: Callable[[], str] = _now,
     on_progress: OnProgress | None = None,
     finder: SecretFinder | None = None,
-    undo: UndoKeeper | None = None,
+    undo: UndoStore | None = None,
 ) -> DirectCall:
     """Calls a tool of the registry as a run of a model would.
 
@@ -244,7 +244,7 @@ class _Direct:
         on_progress: OnProgress | None,
         expected: str | None,
         session: str,
-        undo: UndoKeeper | None,
+        undo: UndoStore | None,
     ) -> DirectCall:
         """Runs the tool."""
         tool = self._registry.get(self._call.name)

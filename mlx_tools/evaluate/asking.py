@@ -15,7 +15,7 @@ from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.evaluate.results_file import Key, Results
 from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.policy import Limits
-from mlx_tools.store.prompt_files import words_digest
+from mlx_tools.store import words_digest
 
 REFUSALS: Final = 3
 """So many refusals in a row are the server's state, and no longer the items'."""

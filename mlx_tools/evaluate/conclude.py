@@ -14,7 +14,7 @@ from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.evaluate.probe import MAX_TOKENS, Cell, Measured
 from mlx_tools.evaluate.probe_questions import ProbeQuestions
 from mlx_tools.messages import Style
-from mlx_tools.store.prompt_files import words_digest
+from mlx_tools.store import words_digest
 
 LEVEL: Final = 0.05
 """Two ways of asking differ where chance alone makes such a difference less often than this."""

@@ -30,7 +30,7 @@ from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.prompt import Cut, PromptWords, worded
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read, with_mended
-from mlx_tools.store.prompt_files import load_words, word_files
+from mlx_tools.store import load_words, word_files
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     CompactedRecord,

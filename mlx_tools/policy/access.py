@@ -3,7 +3,7 @@
 A run writes down the policy, the tools and the configuration that it began with. Before each call
 the list is read back and held to what is so now. A list that is not there, cannot be read or says
 anything else lets no call run: it can take access away, and never give it. Pure: the list is kept
-by `mlx_tools.store.access_file`.
+by `mlx_tools.store.session_store`.
 
 The key of the digests is kept outside the transcript, so nobody who can only write transcripts can
 forge an approval, or give a session another policy.

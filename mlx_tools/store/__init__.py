@@ -1,1 +1,38 @@
-"""Where sessions, artifacts, access lists and old bytes of files are kept."""
+"""What is kept: sessions, artifacts, access lists, old contents; safe roots; the model's words."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mlx_tools.paths import read_data
+
+if TYPE_CHECKING:
+    from mlx_tools.prompt.words import PromptWords
+
+
+@functools.cache
+def load_words() -> PromptWords:
+    """The words that a model reads: the files of ``prompts/``."""
+    from mlx_tools.prompt.words import FILES, parse_words
+
+    return parse_words({name: read_data(f"prompts/{name}") for name in FILES})
+
+
+@functools.cache
+def word_files() -> Mapping[str, str]:
+    """A digest of each file with words that the model reads: 16 digits."""
+    from mlx_tools.prompt.words import FILES
+
+    return {
+        name: hashlib.sha256(read_data(f"prompts/{name}").encode()).hexdigest()[:16]
+        for name in FILES
+    }
+
+
+def words_digest() -> str:
+    """A digest of the words that the model reads, as they come with mlx-tools: 16 digits."""
+    words = "\0".join(read_data(f"prompts/{name}") for name in sorted(word_files()))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]

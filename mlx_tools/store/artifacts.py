@@ -11,7 +11,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -50,14 +50,13 @@ class KeptFiles:
         self.keep = keep
         self.max_bytes = max_bytes
 
-    def expire(self, *, now: float | None = None, keep: float | None = None) -> int:
-        """Removes files older than ``keep`` seconds and returns how many there were.
+    def expire(self, now: float) -> int:
+        """Remove what has expired and return how many files there were.
 
         One that says it was written after ``now`` was written by a wrong clock: it counts as
         written now, so that it does not stay for ever.
         """
-        now = time.time() if now is None else now
-        limit = now - (self.keep if keep is None else keep)
+        limit = now - self.keep
         removed = 0
         for path, found in self._files(_KEPT):
             with contextlib.suppress(OSError):
@@ -69,7 +68,7 @@ class KeptFiles:
         return removed
 
     def _write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
-        """Makes the file ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
+        """Make the file ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
         then there is none; nothing else is removed then."""
         draft = self.folder / f".{key}"
         try:
@@ -104,7 +103,7 @@ class KeptFiles:
             return None
 
     def _make_room(self, newest: str) -> None:
-        """Removes the oldest files until the bound holds; never the newest."""
+        """Remove the oldest files until the bound holds; never the newest."""
         files = sorted(self._files(), key=lambda item: item[1].st_mtime_ns)
         total = sum(found.st_size for _, found in files)
         for path, found in files:
@@ -127,9 +126,8 @@ class KeptFiles:
 class ArtifactStore(KeptFiles):
     """A folder of artifacts. Ids are random: none can be guessed.
 
-    ``keep_all`` says that outputs are to be kept which the transcript holds whole, too. ``clean``
-    is what every text passes before it is written: the place where secrets are taken out. ``sweep``
-    is called now and then, to remove what expired elsewhere.
+    ``keep_all`` says that outputs are to be kept which the transcript holds whole, too. ``sweep``
+    is called with each, to remove what expired elsewhere.
     """
 
     def __init__(
@@ -139,20 +137,18 @@ class ArtifactStore(KeptFiles):
         keep: float = KEEP_SECONDS,
         max_bytes: int = MAX_BYTES,
         keep_all: bool = False,
-        clean: Callable[[str], str] = str,
         sweep: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(folder, keep=keep, max_bytes=max_bytes)
         self.keep_all = keep_all
-        self._clean = clean
         self.sweep = sweep
 
     def put(self, text: str) -> str | None:
-        """Keeps ``text`` and returns its id, None where it is larger than all that may be kept.
+        """Keep ``text`` and return its id, None where it is larger than all that may be kept.
 
         Raises `StorageError` where it cannot be written; nothing else is removed then.
         """
-        data = self._clean(text).encode(errors="surrogatepass")
+        data = text.encode(errors="surrogatepass")
         if len(data) > self.max_bytes:
             return None
         key = secrets.token_hex(16)
@@ -177,7 +173,7 @@ class ArtifactStore(KeptFiles):
 
 
 UNDO_FOLDER: Final = ".mlx-tools-undo"
-"""No tool opens anything of this name (`mlx_tools.store.private_names`)."""
+"""No tool opens anything of this name (`mlx_tools.store.roots`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,16 +183,16 @@ class Change:
     The file has the ``names`` below the folder ``root``, whose number in its file system is
     ``inode``. ``before`` and ``after`` identify its content (`mlx_tools.store.changes`),
     ``mode`` are its permissions, 0 where there was no file. ``key`` is the name of the copy of its
-    old content; keys sort by time.
+    old content, once it is kept; keys sort by time.
     """
 
-    key: str
     root: str
     inode: int
     names: tuple[str, ...]
     before: str
     after: str
     mode: int
+    key: str = ""
 
     @property
     def path(self) -> str:
@@ -211,24 +207,14 @@ class UndoStore(KeptFiles):
     is there, for good, before the change is made.
     """
 
-    def keep_old(
-        self,
-        content: bytes,
-        *,
-        root: str,
-        inode: int,
-        names: tuple[str, ...],
-        before: str,
-        after: str,
-        mode: int,
-    ) -> str:
-        """Keeps what a file holds that is about to be changed, and returns the copy's key; see
-        `Change`. Raises OSError where it cannot be written."""
-        said = {"root": root, "inode": inode, "names": names, "before": before, "after": after}
-        head = json.dumps({**said, "mode": mode}, separators=(",", ":")).encode()
+    def keep_old(self, change: Change, content: bytes) -> str:
+        """Keep what a file holds that is about to be changed, and return the copy's key. Raises
+        OSError where it cannot be written."""
+        said = {name: value for name, value in asdict(change).items() if name != "key"}
         last = max((int(path.name[:16], 16) for path, _ in self._files()), default=0)
         now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
         key = f"{now:016x}{secrets.token_hex(8)}"
+        head = json.dumps(said, separators=(",", ":")).encode()
         self._write(key, head + b"\n" + content, lasting=True)
         return key
 
@@ -253,13 +239,13 @@ class UndoStore(KeptFiles):
         return (self._read(key) or b"").partition(b"\n")[2]
 
     def forget(self, key: str) -> None:
-        """Removes a copy that is needed no more."""
+        """Remove a copy that is needed no more."""
         with contextlib.suppress(OSError):
             (self.folder / key).unlink()
 
 
 class Sweeper:
-    """Removes expired artifacts from all sessions in a folder, also while a program runs on.
+    """Removal of expired artifacts from all sessions in a folder, also while a program runs on.
 
     ``clock`` is the wall clock and ``ticks`` one that never jumps, both in seconds. A wall clock
     that went back since the last time, or ahead by more than artifacts are kept, may be wrong, and
@@ -283,12 +269,12 @@ class Sweeper:
         self._last: float | None = None
 
     def sweep_if_due(self) -> None:
-        """Sweeps, unless that was done within `SWEEP_EVERY`."""
+        """Sweep, unless that was done within `SWEEP_EVERY`."""
         if self._last is None or self._ticks() - self._last >= SWEEP_EVERY:
             self.sweep()
 
     def sweep(self) -> int:
-        """Removes what has expired and returns how many artifacts that were."""
+        """Remove what has expired and return how many artifacts that were."""
         self._last = self._ticks()
         now = self._clock()
         if not self.folder.is_dir() or not self._believed(now):
@@ -299,7 +285,7 @@ class Sweeper:
                 for name in (ARTIFACTS, UNDO_FOLDER):
                     kept = os.path.join(session.path, name)  # noqa: PTH118 (there are many)
                     if os.path.isdir(kept):  # noqa: PTH112
-                        removed += KeptFiles(Path(kept)).expire(now=now, keep=self.keep)
+                        removed += KeptFiles(Path(kept), keep=self.keep).expire(now)
         return removed
 
     def _believed(self, now: float) -> bool:

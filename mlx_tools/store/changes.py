@@ -1,9 +1,8 @@
 """Changing files below a folder, and nothing outside it, whatever others do to the tree meanwhile.
 
-The folder that holds the file is walked to and held open (`mlx_tools.store.places`);
-everything then happens by name in that folder and follows no link. A new content is written to a
-temporary file beside the target and renamed over it, so that the target has the old content or the
-new one, and never a part.
+The folder that holds the file is walked to and held open (`place_of`); everything then happens by
+name in that folder and follows no link. A new content is written to a temporary file beside the
+target and renamed over it, so that the target has the old content or the new one, and never a part.
 """
 
 from __future__ import annotations
@@ -14,30 +13,15 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from mlx_tools.store.places import UNCHANGED, Identity, Place, identity_at, sync, trouble
-from mlx_tools.store.roots import Absent, Refused, Unfit, identity_of
+from mlx_tools.store.artifacts import Change, UndoStore
+from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
 
-
-class UndoKeeper(Protocol):
-    """Where what the calls of a session replace and delete is kept."""
-
-    def keep_old(
-        self,
-        content: bytes,
-        /,
-        *,
-        root: str,
-        inode: int,
-        names: tuple[str, ...],
-        before: str,
-        after: str,
-        mode: int,
-    ) -> str: ...
-    def forget(self, key: str, /) -> None: ...
-
+MAX_NEW_FOLDERS: Final = 32
+"""Folders that one call may make; each is held open until the file is there."""
 
 MAX_KEPT_BYTES: Final = 10_000_000
 """What a file may have whose content is kept for undo before it is replaced or deleted."""
@@ -47,11 +31,145 @@ MAX_COMPARED_BYTES: Final = 1_000_000_000
 approved takes reading all of it."""
 
 ABSENT: Final = "absent"
+_UNCHANGED: Final = "nothing was changed"
+
+_NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+_NO_SYNC: Final = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF))
 _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))
+_REPOSITORY: Final = {
+    **dict.fromkeys(("config", "config.worktree", "hooks"), ("HEAD",)),
+    "head": ("config", "config.worktree", "hooks"),
+}
+"""Git takes any folder with a ``HEAD`` for a repository, and runs what its ``config`` names."""
 
 
 class Taken(Unfit):
     """A file of this name is there already, and a new one was to be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file is or would be: a folder that is held open, and a name in it.
+
+    ``names`` lead to it from the root, its own the last. ``writable`` is what the innermost root
+    says that the folder lies in.
+    """
+
+    root: Root
+    folder: int
+    names: tuple[str, ...]
+    writable: bool
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.names[-1]
+
+    def exists(self) -> bool:
+        """Whether anything has the name, be it a link."""
+        return status_of(self.folder, self.name) is not None
+
+
+@contextlib.contextmanager
+def place_of(
+    root: Root, parts: Sequence[str], writable: Mapping[Identity, bool], *, make: bool = False
+) -> Iterator[Place]:
+    """The place of a path below the root, open while the block runs.
+
+    ``writable`` says of each root whether it may be written to. With ``make`` missing folders are
+    made, and removed again where the block raises. Raises Refused, Unfit or Absent.
+    """
+    if not parts:
+        raise Unfit("this is a folder, not a file")
+    made: list[tuple[int, str]] = []
+    may = writable.get(root.identity, root.writable)
+    current = os.dup(root.fd)
+    try:
+        for part in parts[:-1]:
+            _check_repository(current, part)
+            below = _entered(root, current, part, made if make else None)
+            os.close(current)
+            current = below
+            may = writable.get(identity_of(os.fstat(current)), may)
+        _check_repository(current, parts[-1])
+        yield Place(root, current, tuple(parts), may)
+        for parent, _ in made:
+            _sync(parent)
+    except BaseException:
+        for parent, name in reversed(made):
+            with contextlib.suppress(OSError):  # somebody put something in: it stays
+                os.rmdir(name, dir_fd=parent)
+        raise
+    finally:
+        for parent, _ in made:
+            os.close(parent)
+        os.close(current)
+
+
+def _entered(root: Root, parent: int, name: str, made: list[tuple[int, str]] | None) -> int:
+    """A descriptor of a folder in an open one, which is made where it is missing."""
+    if made is None:
+        return root.enter(parent, name)
+    with contextlib.suppress(Absent):
+        return root.enter(parent, name)
+    if len(made) >= MAX_NEW_FOLDERS:
+        raise Refused(f"at most {MAX_NEW_FOLDERS} folders are made at once")
+    try:
+        os.mkdir(name, 0o777, dir_fd=parent)
+    except FileExistsError:  # another made it meanwhile
+        return root.enter(parent, name)
+    except OSError as error:
+        raise _trouble(error, name) from None
+    made.append((os.dup(parent), name))
+    return root.enter(parent, name)
+
+
+def _check_repository(folder: int, name: str) -> None:
+    """Refuses to make, of a folder that is called something else, a repository that runs things."""
+    for other in _REPOSITORY.get(folded(name), ()):
+        if status_of(folder, other) is not None:
+            raise Refused(f"{name} beside {other} is a repository's, and may run things")
+
+
+def _sync(folder: int) -> None:
+    """Makes a folder's names last through a crash, where its file system can."""
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise Unfit(
+                f"the change was made, and may not last through a crash: {error.strerror}"
+            ) from None
+
+
+def status_of(folder: int, name: str) -> os.stat_result | None:
+    """The status of a name in an open folder, of a link itself; None where there is none."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+def _identity_at(folder: int, name: str) -> Identity | None:
+    """What tells the thing of this name from every other, None where there is none."""
+    status = status_of(folder, name)
+    return None if status is None else identity_of(status)
+
+
+def _trouble(error: OSError, name: str) -> Exception:
+    """What an error of the system means to somebody who wanted to change a file."""
+    if error.errno in _NO_ROOM:
+        return Unfit(f"the disk is full, or what you may use of it; {_UNCHANGED}")
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return Refused(f"{name} may not be changed by this user ({error.strerror})")
+        case errno.EIO:
+            return Unfit(f"the disk failed (input/output error); {_UNCHANGED}")
+        case errno.ENAMETOOLONG:
+            return Refused("a name in the path is too long")
+        case errno.ENOENT:
+            return Unfit(f"the folder of {name} was removed meanwhile; {_UNCHANGED}")
+    return Unfit(f"{name}: {error.strerror}; {_UNCHANGED}")
 
 
 def state_of(content: bytes | int | None) -> str:
@@ -62,19 +180,15 @@ def state_of(content: bytes | int | None) -> str:
     """
     if content is None:
         return ABSENT
-    if isinstance(content, bytes):
-        return _state(hashlib.sha256(content))
-    hashed, offset = hashlib.sha256(), 0
-    while max(offset, os.fstat(content).st_size) <= MAX_COMPARED_BYTES:
+    hashed, offset = hashlib.sha256(content if isinstance(content, bytes) else b""), 0
+    while isinstance(content, int):
+        if max(offset, os.fstat(content).st_size) > MAX_COMPARED_BYTES:
+            raise Unfit(f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is")
         piece = os.pread(content, 1 << 18, offset)
         if not piece:
-            return _state(hashed)
+            break
         hashed.update(piece)
         offset += len(piece)
-    raise Unfit(f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is")
-
-
-def _state(hashed: Any) -> str:
     return f"file sha256:{hashed.hexdigest()}"
 
 
@@ -86,18 +200,15 @@ def open_present(place: Place) -> int | None:
     except Absent:
         return None
     # A rename needs no right to the file itself; whoever took it away did not want it replaced.
-    wrong = None if _may_write(place) else "may not be written to by this user"
+    effective = os.access in os.supports_effective_ids
+    may = os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=effective)
+    wrong = None if may else "may not be written to by this user"
     if not os.fstat(fd).st_mode & 0o222:  # not even by the superuser, who may write anything
         wrong = "is marked read-only"
     if wrong is not None:
         os.close(fd)
         raise Refused(f"{place.name} {wrong}")
     return fd
-
-
-def _may_write(place: Place) -> bool:
-    effective = os.access in os.supports_effective_ids
-    return os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=effective)
 
 
 def put(
@@ -107,7 +218,7 @@ def put(
     new: bool,
     expected: str | None,
     given_up: Callable[[], bool] = lambda: False,
-    undo: UndoKeeper | None = None,
+    undo: UndoStore | None = None,
     mode: int = 0,
 ) -> bool:
     """Makes the file, or replaces its content at once. Returns whether there was one before.
@@ -122,7 +233,7 @@ def put(
         raise Taken(f"there is a file {place.name} already")
     with _kept(place, before, state_of(content), undo) as held:
         _put(place, content, before, expected or held, given_up, mode)
-    sync(place.folder)
+    _sync(place.folder)
     return before is not None
 
 
@@ -137,21 +248,21 @@ def _put(
     try:
         temporary, written = _temporary(place, before, content, mode)
     except OSError as error:
-        raise trouble(error, place.name) from None
+        raise _trouble(error, place.name) from None
     try:
         now = _look(place, expected)
-        if _identity(now) != _identity(before) or identity_at(place.folder, temporary) != written:
-            raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+        if _identity(now) != _identity(before) or _identity_at(place.folder, temporary) != written:
+            raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
         if given_up():
-            raise Unfit(f"the call came to its end before; {UNCHANGED}")
+            raise Unfit(f"the call came to its end before; {_UNCHANGED}")
         if now is None:
             name_new(place, temporary)
         else:
             os.rename(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     except FileExistsError:
-        raise Refused(f"a {place.name} has been made meanwhile; {UNCHANGED}") from None
+        raise Refused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
     except OSError as error:
-        raise trouble(error, place.name) from None
+        raise _trouble(error, place.name) from None
     finally:
         with contextlib.suppress(OSError):  # where it was renamed there is none
             os.unlink(temporary, dir_fd=place.folder)
@@ -162,7 +273,7 @@ def remove(
     *,
     expected: str | None,
     given_up: Callable[[], bool] = lambda: False,
-    undo: UndoKeeper | None = None,
+    undo: UndoStore | None = None,
 ) -> None:
     """Deletes a regular file, whose content ``undo`` keeps first. Raises Refused, Unfit or Absent,
     and then it is still there."""
@@ -173,19 +284,19 @@ def remove(
         try:
             if held is not None:
                 _look(place, held)
-            if identity_at(place.folder, place.name) != identity_of(before):
-                raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+            if _identity_at(place.folder, place.name) != identity_of(before):
+                raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
             if given_up():
-                raise Unfit(f"the call came to its end before; {UNCHANGED}")
+                raise Unfit(f"the call came to its end before; {_UNCHANGED}")
             os.unlink(place.name, dir_fd=place.folder)
         except OSError as error:
-            raise trouble(error, place.name) from None
-    sync(place.folder)
+            raise _trouble(error, place.name) from None
+    _sync(place.folder)
 
 
 @contextlib.contextmanager
 def _kept(
-    place: Place, before: os.stat_result | None, after: str, undo: UndoKeeper | None
+    place: Place, before: os.stat_result | None, after: str, undo: UndoStore | None
 ) -> Iterator[str | None]:
     """Keeps what the file holds while the block changes it, and gives the state that was kept, None
     where nothing was: the block must change nothing else. Where it raises, nothing was changed, and
@@ -199,8 +310,7 @@ def _kept(
         yield state
         return
     try:
-        key = undo.keep_old(
-            content,
+        change = Change(
             root=str(place.root.path),
             inode=place.root.identity[1],
             names=place.names,
@@ -208,10 +318,11 @@ def _kept(
             after=after,
             mode=0 if before is None else stat.S_IMODE(before.st_mode),
         )
+        key = undo.keep_old(change, content)
     except OSError as error:
         raise Unfit(
             f"the old content of {place.name} cannot be kept for undo ({error.strerror}); "
-            f"{UNCHANGED}"
+            f"{_UNCHANGED}"
         ) from None
     try:
         yield state
@@ -224,15 +335,15 @@ def _content(place: Place, before: os.stat_result) -> bytes | None:
     """What the file holds, None where that is too much to be kept."""
     fd = open_present(place)
     if fd is None:
-        raise Refused(f"{place.name} was deleted meanwhile; {UNCHANGED}")
+        raise Refused(f"{place.name} was deleted meanwhile; {_UNCHANGED}")
     try:
         if identity_of(os.fstat(fd)) != identity_of(before):
-            raise Refused(f"{place.name} was replaced by something else; {UNCHANGED}")
+            raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
         with os.fdopen(os.dup(fd), "rb") as file:
             content = file.read(MAX_KEPT_BYTES + 1)
         return content if len(content) <= MAX_KEPT_BYTES else None
     except OSError as error:
-        raise trouble(error, place.name) from None
+        raise _trouble(error, place.name) from None
     finally:
         os.close(fd)
 
@@ -242,10 +353,10 @@ def _look(place: Place, expected: str | None) -> os.stat_result | None:
     fd = open_present(place)
     try:
         if expected is not None and state_of(fd) != expected:
-            raise Refused(f"{place.name} has changed since it was approved; {UNCHANGED}")
+            raise Refused(f"{place.name} has changed since it was approved; {_UNCHANGED}")
         return None if fd is None else os.fstat(fd)
     except OSError as error:
-        raise trouble(error, place.name) from None
+        raise _trouble(error, place.name) from None
     finally:
         if fd is not None:
             os.close(fd)

@@ -1,20 +1,25 @@
-"""Where sessions live on disk: one folder each, with its transcript and its artifacts."""
+"""Where sessions live: a folder each, with its transcript, its artifacts and the access list of the
+run; or in memory."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
-from mlx_tools.store.access_file import FILE_NAME, Access, AccessFile, MemoryAccess
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy.access import AccessList, refusal, refused
+from mlx_tools.policy.decision import Decision
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
@@ -24,34 +29,164 @@ from mlx_tools.store.artifacts import (
     Sweeper,
     UndoStore,
 )
-from mlx_tools.store.transcript import Transcript, TranscriptFile, write_all
+from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, write_all
 from mlx_tools.transcript.records import Header
 
-_TRANSCRIPT: Final = "transcript.jsonl"
-_USED: Final = "used"
-_SESSION_ID: Final = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
+ACCESS_FILE: Final = "access.json"
+MAX_ACCESS_BYTES: Final = 4_000_000
 KEPT: Final = 256
 """Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
+_SESSION_ID: Final = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 
 
+@dataclass(eq=False)
+class MemoryAccess:
+    """The access list of the runs of one session, in memory.
+
+    ``watched`` are the places of configuration files, each with what was there when the
+    configuration was read (`fingerprints`).
+    """
+
+    watched: Mapping[str, str] = field(default_factory=dict)
+    _own: AccessList | None = field(default=None, init=False)
+
+    def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
+        """Write the list of a run that begins. Raises `StorageError` where it cannot be."""
+        self._own = AccessList.of(session, policy_hash, specs, self.watched)
+
+    def check(self, session: str, spec: ToolSpec) -> Decision | None:
+        """Why a call of this tool may not run now, None where it may. Raises nothing."""
+        own = self._own
+        if own is None:
+            return refusal("there is no access list: no run has begun, or it has ended")
+        now = fingerprints(self.watched) if self.watched else {}
+        return refused(own, session, spec, policy_hash=own.policy, configuration=now)
+
+    def end(self) -> None:
+        """Remove the list: the run has ended, however it did."""
+        self._own = None
+
+
+class AccessFile(MemoryAccess):
+    """The access list in the file ``path``, which only its owner can read or write.
+
+    The file is a kill switch: whoever deletes it stops the run from calling anything more. What
+    `check` reads must be, byte for byte, what this run wrote. A run that was killed leaves its
+    list; the next run of the session writes a new one.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], watched: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(watched or {})
+        self.path = Path(path)
+
+    def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
+        self._own = None
+        made = AccessList.of(session, policy_hash, specs, self.watched)
+        try:
+            with _draft(self.path, made.write()) as draft:
+                draft.replace(self.path)
+        except OSError as error:
+            raise StorageError(
+                f"the access list {self.path} cannot be written: {error.strerror}",
+                hint="check the folder's permissions and free space",
+            ) from None
+        self._own = made
+
+    def check(self, session: str, spec: ToolSpec) -> Decision | None:
+        if self._own is not None:
+            try:
+                data = _read_owned(self.path)
+            except FileNotFoundError:
+                return refusal("the access list of this run is gone")
+            except BlockingIOError:
+                return refusal("the access list of this run is locked")
+            except PermissionError as error:
+                return refusal(f"the access list of this run cannot be trusted: {error.strerror}")
+            except OSError as error:
+                return refusal(f"the access list of this run cannot be read: {error.strerror}")
+            if data != self._own.write():
+                return refusal("the access list is not the one that this run wrote")
+        return super().check(session, spec)
+
+    def end(self) -> None:
+        super().end()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+
+def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    """What is at each place now: a hash of the file's content, or a word where there is none."""
+    return {os.fspath(place): _fingerprint(place) for place in places}
+
+
+def _fingerprint(place: str | os.PathLike[str]) -> str:
+    try:
+        with os.fdopen(_opened(place, os.O_RDONLY), "rb") as file:
+            data = file.read(MAX_ACCESS_BYTES)
+    except FileNotFoundError:
+        return "absent"
+    except OSError:
+        return "unreadable"
+    return hashlib.sha256(data).hexdigest() if len(data) < MAX_ACCESS_BYTES else "too large"
+
+
+def _read_owned(path: Path) -> bytes:
+    """What stands in a file that is ours alone. Raises OSError: PermissionError for one that others
+    own or may write to, BlockingIOError for one that is locked."""
+    with os.fdopen(_opened(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        info = os.fstat(file.fileno())
+        if info.st_uid != os.geteuid():
+            raise PermissionError(0, "somebody else owns it")
+        if info.st_mode & 0o022:
+            raise PermissionError(0, "others may write to it")
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if info.st_size > MAX_ACCESS_BYTES:
+            raise OSError(0, "it is too large")
+        return file.read(MAX_ACCESS_BYTES)
+
+
+def _opened(path: str | os.PathLike[str], flags: int) -> int:
+    """An open regular file; nothing is waited for. Raises OSError."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(0, "it is no regular file")
+    return file
+
+
+@contextlib.contextmanager
+def _draft(path: Path, data: bytes) -> Iterator[Path]:
+    """A new file beside ``path`` with ``data`` in it, whole, to be moved or linked there."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as out:
+            out.write(data)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@dataclass(eq=False)
 class Used:
     """The approvals that calls have started with, by their digests: each counts once, whatever is
     taken away from a transcript. ``path`` None keeps them in memory."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._known: set[str] = set()
+    path: Path | None = None
+    _known: set[str] = field(default_factory=set, init=False)
 
     def take(self, digest: str) -> bool:
-        """Uses an approval up; False where it was used before. Raises `StorageError` where that
+        """Use an approval up; False where it was used before. Raises `StorageError` where that
         cannot be written down: then it is not used up."""
-        if self._path is None:
+        if self.path is None:
             taken = digest not in self._known
             self._known.add(digest)
             return taken
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
+            with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 known = file.read()
                 if digest.encode() in known.split():
@@ -65,7 +200,7 @@ class Used:
                     raise
         except OSError as error:
             raise StorageError(
-                f"{self._path} cannot be written: {error.strerror}",
+                f"{self.path} cannot be written: {error.strerror}",
                 hint="nothing was run; free some space and start again",
             ) from None
         return True
@@ -80,7 +215,7 @@ class SessionFiles:
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
-    access: Access = field(default_factory=MemoryAccess)
+    access: MemoryAccess = field(default_factory=MemoryAccess)
     used: Used = field(default_factory=Used)
     undo: UndoStore | None = None
 
@@ -95,21 +230,20 @@ def new_session_id() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
+@dataclass(eq=False)
 class MemoryStore:
     """Keeps nothing on disk: for tests, and for callers who keep transcripts themselves.
 
     The last sessions can be opened again, `KEPT` of them.
     """
 
-    secret: bytes = secrets.token_bytes(32)
-
-    def __init__(self) -> None:
-        self._kept: dict[str, _InMemory] = {}
+    secret = secrets.token_bytes(32)
+    _kept: dict[str, Transcript] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
         """A new session, in memory."""
         session = new_session_id()
-        self._kept[session] = _InMemory()
+        self._kept[session] = Transcript()
         while len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
         return SessionFiles(session, self._kept[session])
@@ -120,24 +254,10 @@ class MemoryStore:
         kept = self._kept.get(os.fspath(session))
         if kept is None:
             raise UsageError(f"there is no session {os.fspath(session)!r} in memory")
-        kept.reopen()
-        return SessionFiles(os.fspath(session), kept)
-
-
-class _InMemory(Transcript):
-    """A transcript that is in use until it is closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._in_use = True
-
-    def reopen(self) -> None:
-        if self._in_use:
+        if kept.in_use:
             raise TranscriptError("the session is in use", hint="wait for it to end")
-        self._in_use = True
-
-    def close(self) -> None:
-        self._in_use = False
+        kept.in_use = True
+        return SessionFiles(os.fspath(session), kept)
 
 
 class TranscriptStore:
@@ -146,8 +266,8 @@ class TranscriptStore:
     ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
     With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
     beside a tool that failed. ``watched`` are the places of configuration files and what was there
-    when they were read (`mlx_tools.store.access_file.fingerprints`): once one changes, no run calls
-    anything more. Raises `UsageError` where one of them cannot be.
+    when they were read (`fingerprints`): once one changes, no run calls anything more. Raises
+    `UsageError` where one of them cannot be.
     """
 
     def __init__(
@@ -188,11 +308,7 @@ class TranscriptStore:
                 f"no session can be kept in {self.folder}: {error.strerror}",
                 hint="check the folder's permissions and free space",
             ) from None
-        transcript = TranscriptFile(folder / _TRANSCRIPT)
-        access = AccessFile(folder / FILE_NAME, self.watched)
-        used = Used(self.folder / _USED)
-        kept = self.artifacts(folder), access, used, self.undo(folder)
-        return SessionFiles(session, transcript, *kept)
+        return self._files(session, folder, TranscriptFile(folder / NAME))
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session, to go on with: by its id, or by the path of its transcript.
@@ -206,12 +322,19 @@ class TranscriptStore:
                 f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
             )
         transcript = TranscriptFile(path, create=False)
-        header = transcript[0] if len(transcript) else None
+        header = transcript[0] if transcript else None
         name = header.session if isinstance(header, Header) else path.parent.name
-        access = AccessFile(path.parent / FILE_NAME, self.watched)
-        used = Used(self.folder / _USED)
-        kept = self.artifacts(path.parent), access, used, self.undo(path.parent)
-        return SessionFiles(name, transcript, *kept)
+        return self._files(name, path.parent, transcript)
+
+    def _files(self, session: str, folder: Path, transcript: Transcript) -> SessionFiles:
+        return SessionFiles(
+            session,
+            transcript,
+            self.artifacts(folder),
+            AccessFile(folder / ACCESS_FILE, self.watched),
+            Used(self.folder / "used"),
+            UndoStore(folder / UNDO_FOLDER, keep=self.keep),
+        )
 
     def artifacts(self, folder: Path) -> ArtifactStore:
         """Where the outputs of the session in ``folder`` are kept. What is put there sweeps all
@@ -224,19 +347,15 @@ class TranscriptStore:
             sweep=self._sweeper.sweep_if_due,
         )
 
-    def undo(self, folder: Path) -> UndoStore:
-        """Where what the calls of the session in ``folder`` replace and delete is kept."""
-        return UndoStore(folder / UNDO_FOLDER, keep=self.keep)
-
     def path_of(self, session: str | os.PathLike[str]) -> Path:
         """Where the transcript of a session is, or would be. An id never leads out of the store;
         a path is taken as it is. Raises `UsageError` for what is neither."""
         text = os.fspath(session)
         if _SESSION_ID.fullmatch(text):
-            return self.folder / text / _TRANSCRIPT
+            return self.folder / text / NAME
         if isinstance(session, os.PathLike) or os.sep in text:
             path = Path(text).expanduser()
-            return path / _TRANSCRIPT if path.is_dir() else path
+            return path / NAME if path.is_dir() else path
         raise UsageError(
             f"{text!r} is no session", hint="give its id, or the path of its transcript"
         )
@@ -249,25 +368,15 @@ class TranscriptStore:
         """
         path = self.folder / "secret"
         try:
-            with contextlib.suppress(FileExistsError):
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _create_whole(path, secrets.token_bytes(32))
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                with (
+                    contextlib.suppress(FileExistsError),
+                    _draft(path, secrets.token_bytes(32)) as draft,
+                ):
+                    path.hardlink_to(draft)
             return path.read_bytes()
         except OSError as error:
             raise StorageError(
                 f"the key of approvals, {path}, cannot be read or made: {error.strerror}"
             ) from None
-
-
-def _create_whole(path: Path, data: bytes) -> None:
-    """Makes ``path`` with ``data`` in it, or raises FileExistsError: never a part of it."""
-    if path.exists():
-        raise FileExistsError
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(file, "wb") as out:
-            out.write(data)
-        path.hardlink_to(draft)
-    finally:
-        draft.unlink()

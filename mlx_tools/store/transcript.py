@@ -11,15 +11,14 @@ import fcntl
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeGuard, get_args
+from types import UnionType
+from typing import Any, Final, Literal, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.protocol.strict import writer
-from mlx_tools.store.codec import build
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     EditRecord,
@@ -33,9 +32,11 @@ from mlx_tools.transcript.records import (
 FORMAT_VERSION: Final = 2
 """What is written. Version 1 is read too: its completions do not say what they were asked with."""
 
+NAME: Final = "transcript.jsonl"
+"""A transcript's file in the folder of its session."""
+
 _CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
-
 
 _compact: Final = writer(allow_nan=False)
 _ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -58,9 +59,7 @@ def _plain(value: Any) -> Any:
             for name, default in _defaults(kind)
             if (v := getattr(value, name)) != default
         }
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value] if kind is tuple else value
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -69,9 +68,8 @@ def to_json(record: Record) -> dict[str, Any]:
     kind: Any = type(record)
     for name, default in _defaults(kind):
         value = getattr(record, name)
-        if value == default and type(value) is type(default):
-            continue
-        out[name] = _plain(value)
+        if value != default or type(value) is not type(default):
+            out[name] = _plain(value)
     return out
 
 
@@ -80,8 +78,86 @@ def from_json(value: Any) -> Record:
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise TranscriptError("a line of the transcript is no record")
-    fields_given = {key: item for key, item in value.items() if key != "type"}
-    return build(_CLASSES[kind], fields_given, f"a {kind} record")  # type: ignore[no-any-return]
+    given = {key: item for key, item in value.items() if key != "type"}
+    return _built(_CLASSES[kind], given, f"a {kind} record")  # type: ignore[no-any-return]
+
+
+def _built(cls: type[Any], values: Mapping[str, Any], what: str) -> Any:
+    """The dataclass ``cls`` with the fields ``values``, held to its annotations; lists become
+    tuples. Raises `TranscriptError` for a field that is unknown, missing or of another kind."""
+    readers, needed = _readers(cls)  # type: ignore[arg-type]  # a class is hashable
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in readers:
+            raise TranscriptError(
+                f"{what} holds the unknown key {key!r}",
+                hint="it was written by a newer version of mlx-tools",
+            )
+        try:
+            made[key] = readers[key](value)
+        except TypeError:
+            raise TranscriptError(f"{what}: the value of {key} cannot be right") from None
+    for key in needed - made.keys():
+        raise TranscriptError(f"{what} is incomplete: it lacks {key}")
+    return cls(**made)
+
+
+_Read = Callable[[Any], Any]
+"""Makes a field's value of a JSON value. Raises TypeError where it is of another kind."""
+
+
+@functools.cache
+def _readers(cls: type[Any]) -> tuple[Mapping[str, _Read], frozenset[str]]:
+    """How each field is read, and which must be there."""
+    hints, own = get_type_hints(cls), fields(cls)
+    needed = (f.name for f in own if f.default is MISSING and f.default_factory is MISSING)
+    return {f.name: _reader(hints[f.name]) for f in own}, frozenset(needed)
+
+
+def _reader(hint: Any) -> _Read:
+    """How a value of this annotation is read."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: value
+    if hint in _SCALARS:
+        kinds = {float, int} if hint is float else {hint}
+        return _if(lambda value: type(value) in kinds)
+    if origin is Literal:
+        return _if(lambda value: any(type(value) is type(one) and value == one for one in inner))
+    if origin in (UnionType, Union):
+        return _first_that_fits([_reader(one) for one in inner])
+    if origin is tuple:
+        item = _reader(inner[0])
+        return _if(lambda value: type(value) is list, lambda value: tuple(map(item, value)))
+    if origin is Mapping:
+        member = _reader(inner[1])
+        fits = _if(lambda value: type(value) is dict)
+        return lambda value: {name: member(one) for name, one in fits(value).items()}
+    if isinstance(hint, type) and is_dataclass(hint):
+        name = f"a record's {hint.__name__}"
+        return _if(lambda value: type(value) is dict, lambda value: _built(hint, value, name))
+    raise LookupError(f"no record holds a {hint}")
+
+
+def _if(fits: Callable[[Any], bool], read: _Read = lambda value: value) -> _Read:
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise TypeError
+        return read(value)
+
+    return checked
+
+
+def _first_that_fits(readers: list[_Read]) -> _Read:
+    def read(value: Any) -> Any:
+        for one in readers[:-1]:
+            try:
+                return one(value)
+            except TypeError:
+                continue
+        return readers[-1](value)
+
+    return read
 
 
 def encode(record: Record) -> str:
@@ -132,39 +208,20 @@ def _check_header(record: Record) -> None:
         )
 
 
-class Transcript(Sequence[Record]):
-    """An append-only list of records, in memory."""
+class Transcript(list[Record]):
+    """A list of records that is only ever appended to, in memory; in use until it is closed."""
 
     path: Path | None = None
-
-    def __init__(self, records: Sequence[Record] = ()) -> None:
-        self._records: list[Record] = list(records)
-
-    def append(self, record: Record) -> None:
-        """Adds a record at the end."""
-        self._records.append(record)
+    in_use = True
 
     def close(self) -> None:
-        """Lets go of whatever holds the transcript. Closing twice is allowed."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
+        """Let go of whatever holds the transcript. Closing twice is allowed."""
+        self.in_use = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -217,9 +274,11 @@ class TranscriptFile(Transcript):
                 hint="wait for it to end",
             ) from None
         try:
-            data = _read_all(file)
-            self._records, self._size = parse(data)
-            self._mutating = {r.call for r in self._records if _starts_mutating(r)}
+            with os.fdopen(os.dup(file), "rb") as reader:
+                data = reader.read()
+            records, self._size = parse(data)
+            self.extend(records)
+            self._mutating = {r.call for r in self if _starts_mutating(r)}
             if self._size < len(data):
                 os.ftruncate(file, self._size)
         except OSError as error:
@@ -273,11 +332,6 @@ def _starts_mutating(record: Record) -> TypeGuard[ExecutionRecord]:
     return isinstance(record, ExecutionRecord) and record.mutates
 
 
-def _read_all(file: int) -> bytes:
-    with os.fdopen(os.dup(file), "rb") as reader:
-        return reader.read()
-
-
 def write_all(file: int, data: bytes) -> None:
     """Writes all of ``data``: one write may take but a part of it. Raises OSError."""
     view = memoryview(data)
@@ -291,5 +345,4 @@ def load(path: Path) -> list[Record]:
         data = path.read_bytes()
     except OSError as error:
         raise TranscriptError(f"the transcript {path} cannot be read: {error.strerror}") from None
-    records, _ = parse(data)
-    return records
+    return parse(data)[0]

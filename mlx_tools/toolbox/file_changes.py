@@ -17,12 +17,13 @@ from typing import Final
 from mlx_tools.store.changes import (
     ABSENT,
     MAX_KEPT_BYTES,
+    Place,
     open_present,
+    place_of,
     put,
     remove,
     state_of,
 )
-from mlx_tools.store.places import Place, place_of
 from mlx_tools.store.roots import Absent, Refused, Root, Unfit
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded, one_line, up_to
 from mlx_tools.toolbox.unified import unified_diff

@@ -20,10 +20,9 @@ from typing import Final
 
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import private_dir
-from mlx_tools.store.changes import Taken, UndoKeeper, put
-from mlx_tools.store.places import place_of, status_of
-from mlx_tools.store.private_names import folded
-from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
+from mlx_tools.store.artifacts import UndoStore
+from mlx_tools.store.changes import Taken, place_of, put, status_of
+from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit, folded
 from mlx_tools.toolbox.file_changes import told_of_change
 from mlx_tools.toolbox.note_text import ENDING, Note, has_a_title, head_of, note_of, note_stem
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line, up_to
@@ -81,7 +80,7 @@ class Notes:
         session: str = "",
         expected: str | None = None,
         given_up: Callable[[], bool] = lambda: False,
-        undo: UndoKeeper | None = None,
+        undo: UndoStore | None = None,
     ) -> tuple[str, int]:
         """Writes a new note. Returns its file's name and its size in bytes.
 

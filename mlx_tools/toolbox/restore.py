@@ -17,8 +17,7 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.artifacts import UNDO_FOLDER, Change, UndoStore
-from mlx_tools.store.changes import ABSENT, open_present, put, remove, state_of
-from mlx_tools.store.places import Place, place_of
+from mlx_tools.store.changes import ABSENT, Place, open_present, place_of, put, remove, state_of
 from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.transcript.records import Header, NestedRecord

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
-from mlx_tools.store.changes import UndoKeeper
+from mlx_tools.store.artifacts import UndoStore
 
 MAX_PROGRESS_CHARS: Final = 200
 
@@ -91,7 +91,7 @@ class ToolContext:
         ask: Ask | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         session: str = "",
-        undo: UndoKeeper | None = None,
+        undo: UndoStore | None = None,
     ) -> None:
         self.timeout = timeout
         self.undo = undo

@@ -18,7 +18,7 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
-from mlx_tools.store.changes import UndoKeeper
+from mlx_tools.store.artifacts import UndoStore
 from mlx_tools.tools.context import (
     Artifacts,
     Ask,
@@ -75,7 +75,7 @@ async def execute(
     policy: Policy | None = None,
     expected: str | None = None,
     artifacts: Artifacts | None = None,
-    undo: UndoKeeper | None = None,
+    undo: UndoStore | None = None,
     shown_chars: int | None = None,
     session: str = "",
     ask: Ask | None = None,

@@ -16,7 +16,7 @@ from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Configuration, Layer
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec
 from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded
-from mlx_tools.store.access_file import fingerprints
+from mlx_tools.store.session_store import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
 
 

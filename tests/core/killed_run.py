@@ -26,7 +26,7 @@ from jsonschema import Draft202012Validator
 
 from mlx_tools import Controller, Policy, Tool, TranscriptStore, tool
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import TranscriptFile, encode
 from mlx_tools.transcript.records import Record

@@ -11,7 +11,7 @@ from mlx_tools.controller.step import Write
 from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.transcript.records import (
     CompletionRecord,
     ExecutionRecord,

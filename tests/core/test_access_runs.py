@@ -26,7 +26,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import BackendUnreachable
-from mlx_tools.store.access_file import fingerprints
+from mlx_tools.store.session_store import fingerprints
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry

@@ -34,7 +34,7 @@ from mlx_tools.controller.step import Complete
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import format_for_name
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode, load
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript import events

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import anyio
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Controller, Policy, TranscriptStore, tool
-from mlx_tools.errors import TranscriptError
+from mlx_tools import Controller, Policy, tool
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.store.totals import tally
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.metrics import Counters, ToolCounters, count
 from mlx_tools.transcript.records import (
@@ -123,25 +119,3 @@ def test_an_outcome_has_the_counters_of_its_own_run() -> None:
     first, second = anyio.run(main)
     assert (first.tools["look"].ok, first.completions) == (1, 2)
     assert (dict(second.tools), second.completions, second.questions) == ({}, 1, 1)
-
-
-def test_the_sessions_of_a_folder_are_counted_by_model(tmp_path: Path) -> None:
-    store = TranscriptStore(tmp_path)
-    for script in ([call("look"), answer()], [answer()]):
-        Controller(ScriptedBackend(*script), [look], Policy(allow=["look"]), store=store).run_sync(
-            "Hi"
-        )
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "transcript.jsonl").write_text("{}\n")
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "transcript.jsonl").write_text("")
-    found = tally(tmp_path)
-    assert (found.sessions, found.unreadable) == (2, ("damaged",))
-    assert found.total.questions == 2
-    assert found.models == {"scripted": found.total}
-    assert found.to_json()["total"]["tools"]["look"]["ok"] == 1
-
-
-def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TranscriptError, match="nowhere"):
-        tally(tmp_path / "nowhere")

@@ -18,10 +18,9 @@ from mlx_tools import Controller, Policy, TranscriptStore, tool
 from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, StorageError
 from mlx_tools.policy import Limits
-from mlx_tools.store.access_file import AccessFile
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.session_list import SessionFolder
-from mlx_tools.store.session_store import SessionFiles, Used
+from mlx_tools.store.session_store import AccessFile, SessionFiles, Used
 from mlx_tools.store.transcript import TranscriptFile, load
 from mlx_tools.tools import Tool
 from mlx_tools.tools.context import ToolContext

@@ -26,8 +26,8 @@ from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import Style
 from mlx_tools.protocol.styles import write_answer, write_call
+from mlx_tools.store import load_words
 from mlx_tools.store.artifacts import ArtifactStore
-from mlx_tools.store.prompt_files import load_words
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript import events

@@ -13,7 +13,7 @@ from mlx_tools import Answered, Controller, tool
 from mlx_tools.controller.session import Session
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, SecretFinder
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import (

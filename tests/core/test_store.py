@@ -91,7 +91,7 @@ def test_artifacts_expire(tmp_path: Path) -> None:
     old, new = store.put("old"), store.put("new")
     past = time.time() - 4 * 24 * 3600
     os.utime(tmp_path / old, (past, past))
-    assert store.expire() == 1
+    assert store.expire(time.time()) == 1
     assert store.get(old) is None
     assert store.get(new) == "new"
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.errors import TranscriptError
 from mlx_tools.policy import Policy
-from mlx_tools.store.artifacts import UNDO_FOLDER, Sweeper, UndoStore
+from mlx_tools.store.artifacts import UNDO_FOLDER, Change, Sweeper, UndoStore
 from mlx_tools.store.changes import MAX_KEPT_BYTES
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.store.session_store import SessionFiles, TranscriptStore
@@ -351,8 +351,8 @@ def test_two_processes_do_not_undo_the_same(place: Place) -> None:
 class Mortal(UndoStore):
     """Dies once the old content is kept."""
 
-    def keep_old(self, content: bytes, **said: Any) -> str:
-        super().keep_old(content, **said)
+    def keep_old(self, change: Change, content: bytes) -> str:
+        super().keep_old(change, content)
         os._exit(9)
 
 
@@ -379,9 +379,9 @@ def test_a_process_that_dies_before_the_change_loses_nothing(place: Place, opera
 class Touched(UndoStore):
     """Something else changes the file once its old content was kept."""
 
-    def keep_old(self, content: bytes, **said: Any) -> str:
-        key = super().keep_old(content, **said)
-        Path(said["root"], *said["names"]).write_text("meanwhile\n")
+    def keep_old(self, change: Change, content: bytes) -> str:
+        key = super().keep_old(change, content)
+        Path(change.path).write_text("meanwhile\n")
         return key
 
 

@@ -35,7 +35,7 @@ from mlx_tools.backends.verdicts.verdict import NoVerdict
 from mlx_tools.controller.controller import RunSettings
 from mlx_tools.controller.session import Session
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import CompletionRecord, Header, UserRecord

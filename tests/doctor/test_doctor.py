@@ -25,7 +25,7 @@ from mlx_tools.backends import (
     read_model_files,
 )
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.prompt_files import words_digest
+from mlx_tools.store import words_digest
 from tests.backends.asking import AT_ONCE
 from tests.backends.loopback import Connection, answers, says, serving
 from tests.prompt.tooled import tooled_format

@@ -33,7 +33,7 @@ from mlx_tools.evaluate.probe_questions import Expected, fits, load_questions, s
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.prompt.words import WRITTEN_STYLES
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from tests.evaluate.oracle import Oracle, some_questions
 from tests.prompt.tooled import tooled_format
 

@@ -32,7 +32,7 @@ from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.golden import Golden, make_golden, read_session, replay, settled, write_golden
 from mlx_tools.messages import FinishReason
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript.records import CompactedRecord, CompletionRecord, MendRecord
 from tests.examples import FEW

@@ -26,7 +26,7 @@ from mlx_tools.golden import (
 )
 from mlx_tools.golden.batch import replay_file, replay_files
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.store.transcript import encode
 from mlx_tools.testing import ScriptedBackend

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.controller.direct import DirectCall, call_tool
 from mlx_tools.policy import Policy
-from mlx_tools.store.private_names import folded
+from mlx_tools.store.roots import folded
 from mlx_tools.toolbox.note_text import has_a_title, note_of, note_stem
 from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of
 from mlx_tools.toolbox.notes_create import notes_create

@@ -14,7 +14,7 @@ import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, format_from_template
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from mlx_tools.transcript.records import AnswerRecord, CompletionRecord, Record, UserRecord
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -13,7 +13,7 @@ from mlx_tools.prompt import ExampleTurn, build_examples
 from mlx_tools.prompt.examples import MAX_CALLS, MAX_WHOLE
 from mlx_tools.protocol import ReadingRules, read
 from mlx_tools.schema.validator import fits
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 from tests.prompt.conversations import WORDS
 from tests.prompt.transcripts import STYLES
 

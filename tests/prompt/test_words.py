@@ -11,8 +11,7 @@ import pytest
 from mlx_tools.errors import ConfigError
 from mlx_tools.paths import read_data
 from mlx_tools.prompt.words import CODES, FILES, fill, parse_words
-from mlx_tools.store import prompt_files
-from mlx_tools.store.prompt_files import load_words
+from mlx_tools.store import load_words
 
 TEXTS: Mapping[str, str] = {name: read_data(f"prompts/{name}") for name in FILES}
 
@@ -88,28 +87,13 @@ def test_a_slip_is_told_by_file_and_key(file: str, old: str, new: str, said: str
         parse_words(changed(file, old, new))
 
 
-def test_a_folder_of_ones_own_stands_in_for_single_files(tmp_path: Path) -> None:
-    (tmp_path / "persona.txt").write_text("You are a pirate.", encoding="utf-8")
-    words = load_words(tmp_path)
-    assert words.persona == "You are a pirate."
-    assert words.protocols == load_words().protocols
-
-
-def test_a_folder_that_is_not_there_and_a_file_that_is_no_text_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no folder"):
-        load_words(tmp_path / "gone")
-    (tmp_path / "persona.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        load_words(tmp_path)
-
-
 def test_a_data_file_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"prompts/nothing\.txt is missing"):
         read_data("prompts/nothing.txt")
 
 
 def test_no_file_of_prompts_is_read_by_nobody() -> None:
-    folder = Path(prompt_files.__file__).parents[2] / "prompts"
+    folder = Path(__file__).parents[2] / "prompts"
     if not folder.is_dir():
         pytest.skip("not run from a checkout")
     assert {path.name for path in folder.iterdir() if path.is_file()} == set(FILES)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.policy import Policy, decide
-from mlx_tools.store.private_names import private_part
-from mlx_tools.store.roots import Refused, Root, RootName
+from mlx_tools.store.roots import Refused, Root, RootName, private_part
 from mlx_tools.tools import Registry, ToolResult, execute
 
 SECRET = "nobody may read this"

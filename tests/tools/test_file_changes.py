@@ -15,10 +15,8 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.controller.direct import call_tool
 from mlx_tools.policy import Policy
-from mlx_tools.store.changes import name_new
-from mlx_tools.store.places import MAX_NEW_FOLDERS, place_of
-from mlx_tools.store.private_names import private_part
-from mlx_tools.store.roots import Root, RootName
+from mlx_tools.store.changes import MAX_NEW_FOLDERS, name_new, place_of
+from mlx_tools.store.roots import Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_BYTES
 from mlx_tools.tools import Registry
 from mlx_tools.tools.context import ToolContext, reset_context, set_context

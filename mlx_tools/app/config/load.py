@@ -27,7 +27,7 @@ from mlx_tools.app.config.table import table
 from mlx_tools.errors import ConfigError
 from mlx_tools.paths import config_dir, read_data
 from mlx_tools.policy import PRESETS, Limits, Policy, restriction
-from mlx_tools.store.access_file import fingerprints
+from mlx_tools.store.session_store import fingerprints
 
 DEFAULT_FILE = "config/default.toml"
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from mlx_tools.store.private_names import private_part
-from mlx_tools.store.roots import Absent, Refused, Root, Unfit
+from mlx_tools.store.roots import Absent, Refused, Root, Unfit, private_part
 
 MAX_MATCHES: Final = 1_000
 MAX_LOOKED_AT: Final = 100_000

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.store.private_names import private_part
-from mlx_tools.store.roots import Refused, Root
+from mlx_tools.store.roots import Refused, Root, private_part
 from mlx_tools.toolbox.command.arguments import Word, check
 from mlx_tools.toolbox.command.globbing import expand, is_pattern
 from mlx_tools.toolbox.command.private import Hidden, hidden

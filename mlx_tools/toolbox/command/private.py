@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.store.private_names import FOLDERS, folded, private_part
-from mlx_tools.store.roots import Refused, Root
+from mlx_tools.store.roots import FOLDERS, Refused, Root, folded, private_part
 
 MAX_ENTRIES: Final = 200_000
 """Files and folders below the roots: so many are looked through in about two seconds."""

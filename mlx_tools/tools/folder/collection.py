@@ -13,8 +13,7 @@ from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, Us
 from mlx_tools.messages import TOOL_NAME
 from mlx_tools.paths import data_dir, private_dir
 from mlx_tools.process import clean
-from mlx_tools.store.private_names import private_part
-from mlx_tools.store.roots import RootName
+from mlx_tools.store.roots import RootName, private_part
 from mlx_tools.tools.folder.contents import write_files
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder
 from mlx_tools.tools.folder.recovery import alone, any_left, drop, hidden, put_right
