@@ -30,7 +30,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.decoding.constraints import Grammar, grammar_for
 from mlx_tools.messages import ToolSpec
-from mlx_tools.prompt import Neutraliser, Prompt, build_examples, build_system
+from mlx_tools.prompt import Frame, Neutraliser, Prompt, build_examples, build_system
 from mlx_tools.protocol import ReadingRules, judge, read
 from mlx_tools.store import load_words
 from mlx_tools.transcript.records import UserRecord
@@ -100,9 +100,7 @@ def prompts(folder: Path) -> list[str]:
     chat_format = find_chat_format(files=files, model=folder.name).chat_format
     neutraliser = Neutraliser(chat_format.control_tokens)
     tools = list(TOOLS.values())
-    system = build_system(
-        words, response_mode="answer-first", style="jsonl", tools=tools, neutraliser=neutraliser
-    )
+    system = build_system(Frame(words=words, tools=tools, neutraliser=neutraliser))
     rendered = []
     for question in QUESTIONS:
         prompt = Prompt(

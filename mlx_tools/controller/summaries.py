@@ -165,7 +165,7 @@ class Summariser:
         prompt = Prompt(
             chat_format=session.chat_format,
             style="jsonl",  # of which nothing is written: it is a question alone
-            system=words.summary.system,
+            system=words.summary_system,
             neutraliser=session.neutraliser,
             words=words,
         )

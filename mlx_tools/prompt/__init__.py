@@ -1,7 +1,6 @@
 """From a transcript to the text that a model goes on from. Pure: no file, clock or socket."""
 
-from mlx_tools.prompt.builder import CATALOG_BUDGET, SystemPrompt, build_system
-from mlx_tools.prompt.catalog import Catalog, build_catalog, count_tokens, signature
+from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
 from mlx_tools.prompt.chat_template import format_from_template
 from mlx_tools.prompt.compaction import (
@@ -16,18 +15,25 @@ from mlx_tools.prompt.compaction import (
     turns_of,
     worded,
 )
-from mlx_tools.prompt.examples import ExampleTurn, build_examples
 from mlx_tools.prompt.finder import (
     READER,
     SEARCH,
     Finder,
+    KnownTools,
     is_reader,
     is_search,
     told_when_needed,
 )
-from mlx_tools.prompt.known_tools import KnownTools
 from mlx_tools.prompt.neutralise import Neutraliser
-from mlx_tools.prompt.opening import Frame, Opening, Openings, Said, read_history
+from mlx_tools.prompt.opening import (
+    CATALOG_BUDGET,
+    Frame,
+    Opening,
+    Openings,
+    build_examples,
+    build_system,
+    read_history,
+)
 from mlx_tools.prompt.render import Prompt
 from mlx_tools.prompt.words import PromptWords, parse_words
 
@@ -36,10 +42,8 @@ __all__ = [
     "NAMED_FORMATS",
     "READER",
     "SEARCH",
-    "Catalog",
     "ChatFormat",
     "Cut",
-    "ExampleTurn",
     "Finder",
     "Frame",
     "KnownTools",
@@ -48,9 +52,7 @@ __all__ = [
     "Openings",
     "Prompt",
     "PromptWords",
-    "Said",
     "Stand",
-    "SystemPrompt",
     "build_catalog",
     "build_examples",
     "build_system",

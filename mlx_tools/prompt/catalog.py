@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.schema.resolve import (
@@ -36,27 +37,26 @@ _HEAD: Final = re.compile(rf"^({TOOL_NAME.pattern})\(", re.ASCII | re.MULTILINE)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Detail:
+class _Detail(NamedTuple):
     """How much of a tool is told."""
 
     depth: int
     description: int
-    hints: bool
+    hints: bool = False
     optional: bool = True
 
 
 _DETAILS: Final = (
     _Detail(depth=3, description=MAX_DESCRIPTION_CHARS, hints=True),
-    _Detail(depth=2, description=160, hints=False),
-    _Detail(depth=1, description=100, hints=False),
-    _Detail(depth=0, description=60, hints=False),
-    _Detail(depth=0, description=60, hints=False, optional=False),
-    _Detail(depth=0, description=0, hints=False, optional=False),
+    _Detail(depth=2, description=160),
+    _Detail(depth=1, description=100),
+    _Detail(depth=0, description=60),
+    _Detail(depth=0, description=60, optional=False),
+    _Detail(depth=0, description=0, optional=False),
 )
-_USABLE: Final = _DETAILS[:4]
-"""What still tells all arguments of a tool and what it does; the rest is for single tools whose
-line would be too long."""
+_USABLE: Final = 4
+"""So many of these still tell all arguments of a tool and what it does; the rest is for single
+tools whose line would be too long."""
 
 LEAST_SHOWN: Final = 10
 """So many tools are shown in less detail rather than fewer in more."""
@@ -81,6 +81,7 @@ def count_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
+_Write = Callable[[ToolSpec], str]
 _Lines = list[tuple[ToolSpec, str]]
 """Tools with their lines."""
 
@@ -92,85 +93,63 @@ def build_catalog(
     *,
     best: Callable[[], Sequence[ToolSpec]] | None = None,
     search: ToolSpec | None = None,
-    write: Callable[[ToolSpec, bool], str] | None = None,
+    write: Sequence[_Write] = (),
 ) -> Catalog:
     """The catalog of ``tools`` within ``budget`` tokens, line ends included.
 
-    ``write`` writes a tool in another form, given whether it is to be brief.
+    ``write`` are the forms in which a tool may be written, the longest first; without it those of
+    `signature`, in less and less detail.
 
-    All tools are told of in the same detail, the most that fits, in their own order. Where the
-    least that makes a tool usable (its arguments, and what it does) is too much, a shortlist is
-    shown: those of ``best()``, the best first (without it the tools as they come), each if it
-    still fits, in as much detail as leaves room for `LEAST_SHOWN`. ``search``, which is not
-    among the tools, then stands last, in a quarter of the budget if it can. One tool is always
-    shown.
+    All tools are told of in the same form, the longest that fits, in their own order. Where the
+    shortest is too much, a shortlist is shown: those of ``best()``, the best first (without it the
+    tools as they come), each if it still fits, in a form that leaves room for `LEAST_SHOWN`.
+    ``search``, which is not among the tools, then stands last, in a quarter of the budget if it
+    can. One tool is always shown.
     """
-    wide, narrow = _USABLE[0], _USABLE[-1]
-    usable = _USABLE if write is None else (wide, narrow)
-
-    def line(tool: ToolSpec, detail: _Detail) -> str:
-        return _line(tool, detail) if write is None else write(tool, detail is narrow)
-
-    for detail in usable:
-        fitting = _fitting(tools, detail, budget, count, line, whole=True)
-        if len(fitting) == len(tools):
-            return _catalog(fitting, tools)
-    last = _last(
-        search, budget // 4, count, [line(search, one) for one in usable] if search else []
-    )
-    left = budget - sum(count(f"{text}\n") for _, text in last)
+    forms = write or [partial(signature, detail=detail) for detail in range(_USABLE)]
+    for form in forms:
+        kept = _fitting(tools, form, budget, count, whole=True)
+        if len(kept) == len(tools):
+            return _catalog(kept, tools, search=False)
+    last: _Lines = []
+    if search is not None:
+        lines = [form(search) for form in forms]
+        fitting = (line for line in lines if count(f"{line}\n") <= budget // 4)
+        last = [(search, next(fitting, lines[-1]))]
+        budget -= count(f"{last[0][1]}\n")
     ordered = tools if best is None else best()
-    kept: _Lines = []
-    for detail in usable:
-        kept = _fitting(ordered, detail, left, count, line)
+    for form in forms:
+        kept = _fitting(ordered, form, budget, count)
         if len(kept) >= min(LEAST_SHOWN, len(ordered)):
             break
-    if not kept:
-        kept = [(ordered[0], line(ordered[0], narrow))]
-    return _catalog(kept, tools, last)
+    kept = kept or [(ordered[0], forms[-1](ordered[0]))]
+    return _catalog([*kept, *last], tools, search=bool(last))
 
 
-def _last(
-    search: ToolSpec | None, budget: int, count: Callable[[str], int], lines: Sequence[str]
-) -> _Lines:
-    """The search with its line, in the most detail that fits, or the least."""
-    if search is None:
-        return []
-    fitting = (line for line in lines if count(f"{line}\n") <= budget)
-    return [(search, next(fitting, lines[-1]))]
-
-
-def _catalog(kept: _Lines, tools: Sequence[ToolSpec], last: _Lines | None = None) -> Catalog:
-    shown = {tool.name for tool, _ in kept}
-    told = [*kept, *(last or ())]
-    return Catalog(
-        lines=tuple(line for _, line in told),
-        shown=tuple(tool.name for tool, _ in told),
-        hidden=tuple(tool.name for tool in tools if tool.name not in shown),
-        search=bool(last),
-    )
+def _catalog(told: _Lines, tools: Sequence[ToolSpec], *, search: bool) -> Catalog:
+    shown = tuple(tool.name for tool, _ in told)
+    hidden = tuple(tool.name for tool in tools if tool.name not in {*shown})
+    return Catalog(tuple(line for _, line in told), shown, hidden, search)
 
 
 def _fitting(
     tools: Sequence[ToolSpec],
-    detail: _Detail,
+    form: _Write,
     budget: int,
     count: Callable[[str], int],
-    write: Callable[[ToolSpec, _Detail], str],
     *,
     whole: bool = False,
 ) -> _Lines:
     """The tools that fit, each if it still does, with their lines. ``whole``: ends at the first
     that does not."""
     kept: _Lines = []
-    left = budget
     for tool in tools:
-        line = write(tool, detail)
+        line = form(tool)
         cost = count(f"{line}\n")
-        if cost <= left:
+        if cost <= budget:
             kept.append((tool, line))
-            left -= cost
-        elif whole or left <= 0:
+            budget -= cost
+        elif whole or budget <= 0:
             break
     return kept
 
@@ -180,9 +159,14 @@ def names_in(text: str) -> list[str]:
     return _HEAD.findall(text)
 
 
-def signature(spec: ToolSpec) -> str:
-    """A tool's line in full detail, as far as it fits."""
-    return _line(spec, _DETAILS[0])
+def signature(spec: ToolSpec, detail: int = 0) -> str:
+    """A tool's line in full detail, or in less, as far as it fits."""
+    line = ""
+    for less in _DETAILS[detail:]:
+        line = _written(spec, less)
+        if len(line) <= MAX_LINE_CHARS:
+            return line
+    return _cut(line, MAX_LINE_CHARS)
 
 
 def one_line(text: str, limit: int) -> str:
@@ -192,38 +176,23 @@ def one_line(text: str, limit: int) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    if limit < 1:
-        return ""
-    return text[: limit - 1].rstrip() + "…"
-
-
-def _line(spec: ToolSpec, detail: _Detail) -> str:
-    line = ""
-    for less in _DETAILS[_DETAILS.index(detail) :]:
-        line = _written(spec, less)
-        if len(line) <= MAX_LINE_CHARS:
-            return line
-    return _cut(line, MAX_LINE_CHARS)
+    return f"{text[: limit - 1].rstrip()}…" if limit else ""
 
 
 def _written(spec: ToolSpec, detail: _Detail) -> str:
     schema = dereferenced(spec.parameters, spec.parameters)
-    writer = _TypeWriter(spec.parameters, detail.depth)
+    writer = _TypeWriter(spec.parameters)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)
-    said = _first_lines(spec.description, detail.description)
+    first = re.split(r"\n[ \t]*\n", spec.description[: 8 * MAX_LINE_CHARS].strip(), maxsplit=1)[0]
+    said = [one_line(first, detail.description)]
     if detail.hints:
-        said = " ".join(filter(None, (said, *_hints(schema, spec.parameters))))
-    return f"{spec.name}({', '.join(arguments)})" + (f" - {said}" if said else "")
-
-
-def _first_lines(description: str, limit: int) -> str:
-    """The first paragraph of a description, in one line."""
-    first = re.split(r"\n[ \t]*\n", description[: 8 * MAX_LINE_CHARS].strip(), maxsplit=1)[0]
-    return one_line(first, limit) if limit else ""
+        said += _hints(schema, spec.parameters)
+    told = " ".join(filter(None, said))
+    return f"{spec.name}({', '.join(arguments)})" + (f" - {told}" if told else "")
 
 
 def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
-    """What short descriptions the arguments have of their own."""
+    """The short descriptions that the arguments have of their own."""
     said = []
     for name, member in list(properties(schema).items())[:MAX_ITEMS]:
         described = member.get("description") if isinstance(member, Mapping) else None
@@ -238,7 +207,7 @@ def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
 class _TypeWriter:
     """Writes schemas as types; stops at a bound on the parts of one signature."""
 
-    def __init__(self, root: Mapping[str, Any], depth: int) -> None:
+    def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._left = MAX_NODES
         self._within: list[str] = []
@@ -256,58 +225,45 @@ class _TypeWriter:
                 break
             member = named.get(name, {})
             mark = "" if name in needed else "?"
-            written.append(f"{_key(name)}{mark}: {self.type(member, depth)}{_default(member)}")
+            written.append(f"{_key(name)}{mark}: {self._type(member, depth)}{_default(member)}")
         if not optional and len(names) < len(named):
             written.append("…")
         return written
 
-    def type(self, schema: Any, depth: int) -> str:
-        """A schema as a type."""
+    def _type(self, schema: Any, depth: int) -> str:
         self._left -= 1
         if self._left < 0 or not isinstance(schema, Mapping):
             return "any"
-        reference = schema.get("$ref")
-        if not isinstance(reference, str):
-            return self._type(schema, depth)
-        name = one_line(reference.rpartition("/")[2], MAX_VALUE_CHARS)
-        if reference in self._within:
-            return name if _NAME.fullmatch(name) else "object"
-        self._within.append(reference)
-        written = self.type(follow(reference, self._root), depth)
-        self._within.pop()
-        return written
-
-    def _type(self, schema: Mapping[str, Any], depth: int) -> str:
+        if isinstance(reference := schema.get("$ref"), str):
+            name = one_line(reference.rpartition("/")[2], MAX_VALUE_CHARS)
+            if reference in self._within:
+                return name if _NAME.fullmatch(name) else "object"
+            self._within.append(reference)
+            written = self._type(follow(reference, self._root), depth)
+            self._within.pop()
+            return written
         if "const" in schema:
             return _value(schema["const"])
-        values = schema.get("enum")
+        values, parts = schema.get("enum"), schema.get("allOf")
         if isinstance(values, list) and values:
-            return _union([_value(value) for value in values])
+            return _union(map(_value, values))
         if found := branches(schema):
-            return _union([self.type(branch, depth) for branch in found[:MAX_ITEMS]])
-        parts = schema.get("allOf")
+            return _union([self._type(branch, depth) for branch in found[:MAX_ITEMS]])
         if isinstance(parts, list) and parts and "properties" not in schema:
-            return self.type(parts[0], depth)
-        named = types(schema)
-        if not named:
-            return "any"
-        return _union([self._one(name, schema, depth) for name in named])
+            return self._type(parts[0], depth)
+        return _union([self._one(name, schema, depth) for name in types(schema)]) or "any"
 
     def _one(self, name: str, schema: Mapping[str, Any], depth: int) -> str:
         if name == "array":
-            item = self.type(schema.get("items", {}), depth)
-            item = "" if item == "any" else item
-            return f"({item})[]" if "|" in item else f"{item or 'any'}[]"
-        if name == "object":
-            return self._object(schema, depth)
-        return _simple(name, schema)
-
-    def _object(self, schema: Mapping[str, Any], depth: int) -> str:
+            item = self._type(schema.get("items", {}), depth)
+            return f"({item})[]" if "|" in item else f"{item}[]"
+        if name != "object":
+            return _simple(name, schema)
         if properties(schema):
             return "{" + ", ".join(self.members(schema, depth - 1)) + "}" if depth else "object"
         more = schema.get("additionalProperties")
         if depth and isinstance(more, Mapping) and more:
-            return f"{{[name]: {self.type(more, depth - 1)}}}"
+            return f"{{[name]: {self._type(more, depth - 1)}}}"
         return "object"
 
 
@@ -325,7 +281,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
 
 
-def _union(names: Sequence[str]) -> str:
+def _union(names: Iterable[str]) -> str:
     some = list(dict.fromkeys(names))
     return "|".join(some[:MAX_ITEMS]) + ("|…" if len(some) > MAX_ITEMS else "")
 

@@ -1,31 +1,192 @@
-"""How a model's turns are delimited, and the formats that are known by name.
+"""Delimiters of a model's turns, the formats that are known by name, and how a model's own template
+tells of tools, of calls and of what came of them (style ``native``).
 
-A format is read from the model's own template by `mlx_tools.prompt.chat_template`; the named ones
-are for servers that do not say which template their model has.
+Plain data, kept in a transcript's header: what is written by it needs no template any more. It is
+read from the model's own template by `mlx_tools.prompt.chat_template` and
+`mlx_tools.prompt.tool_probe`; the named formats are for servers that do not say which template
+their model has.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.prompt.markers import KNOWN_TOKENS
-from mlx_tools.prompt.tool_format import ToolFormat
+from mlx_tools.messages import ToolSpec
+from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
+from mlx_tools.protocol.dialects import DIALECTS, Dialect
 
 HINT: Final = "choose a format with --chat-format chatml|llama3|gemma|mistral|phi|plain"
 
-_PAIRS: Final = frozenset({"system", "user", "assistant", "reasoning", "system_in_user"})
-_OPTIONAL: Final = frozenset({"system", "reasoning", "answer_header", "history_header", "tools"})
-_LISTS: Final = frozenset({"control_tokens", "end_tokens", "trims", "dialects"})
+# --- how a template tells of tools --------------------------------------------------------------
+
+Slots = tuple[str, ...]
+"""Text with slots: words as they stand and the name of what belongs between them, in turn."""
+
+_BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
+_SLOTTED: Final = {
+    "opening": frozenset(("system", "tools")),
+    "toolless": frozenset(("system",)),
+    "before": frozenset(("next_id", "next_name")),
+    "between": frozenset(("id", "name", "next_id", "next_name")),
+    "after": frozenset(("id", "name")),
+}
+MAX_DESCRIPTION: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """What the template writes around tools, calls and results.
+
+    ``opening`` stands before the first question, the system text and the tools in it; ``toolless``
+    is the same without tools. A tool is written as JSON: all of OpenAI's object or its function
+    alone (``wrapped``), with ``indent`` blanks a level (0: on one line), after ``margin`` at each
+    further line; ``separator`` stands between two.
+
+    ``dialect`` names the family of `DIALECTS` in which the model calls, empty where its calls are
+    bare objects. ``call`` is what such a turn begins with up to the name, and what stands between
+    name and arguments; ``close`` what ends it after the last call's own closing bracket.
+
+    ``before``, ``between`` and ``after`` stand around the results of a turn's calls, behind the end
+    of the model's turn, up to what asks it to write. ``encoded``: a result is a JSON string there.
+    """
+
+    opening: Slots
+    toolless: Slots
+    wrapped: bool
+    indent: int
+    compact: bool
+    margin: str
+    separator: str
+    dialect: str
+    call: tuple[str, str]
+    close: str
+    before: Slots
+    between: Slots
+    after: Slots
+    encoded: bool
+
+    def __post_init__(self) -> None:
+        for name, allowed in _SLOTTED.items():
+            slots: Slots = getattr(self, name)
+            if len(slots) % 2 == 0 or not {*slots[1::2]} <= allowed:
+                raise ValueError(f"{name} has slots that it may not have")
+        if self.dialect and self.dialect not in _BY_NAME:
+            raise ValueError(f"{self.dialect!r} is no known form of calls")
+        if len(self.call) != 2 or not 0 <= self.indent <= 16:
+            raise ValueError("call must be a pair, and indent at most 16")
+
+    @property
+    def family(self) -> Dialect | None:
+        """The family in whose form the model calls, None where its calls are bare objects."""
+        return _BY_NAME.get(self.dialect)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The marks of that form."""
+        family = self.family
+        if family is None:
+            return ()
+        return tuple(filter(None, (family.open, family.close, *family.inner)))
+
+    def written(self, spec: ToolSpec, *, brief: bool = False) -> str:
+        """A tool as the template writes it; ``brief`` without what is said of its arguments."""
+        description = spec.description[:MAX_DESCRIPTION]
+        if brief:
+            description = " ".join(description[:160].split())
+        parameters = _without_words(spec.parameters) if brief else spec.parameters
+        return self.listed(
+            {"name": spec.name, "description": description, "parameters": parameters}
+        )
+
+    def listed(self, function: Mapping[str, Any]) -> str:
+        """A function's object as the template writes it."""
+        value = {"type": "function", "function": function} if self.wrapped else function
+        separators = (",", ":" if not self.indent else ": ") if self.compact else None
+        text = json.dumps(
+            value, ensure_ascii=False, indent=self.indent or None, separators=separators
+        )
+        return text.replace("\n", f"\n{self.margin}")
+
+    def begin(self, system: str, tools: Sequence[str], neutraliser: Neutraliser) -> str:
+        """What stands before the first question; ``system`` is neutralised, ``tools`` are not."""
+        text = Composer(neutraliser)
+        for part, named in slotted(self.opening if tools else self.toolless):
+            if not named:
+                text.host(part)
+            elif part == "system":
+                text.untrusted(system)
+            else:
+                for number, tool in enumerate(tools):
+                    text.host(self.separator if number else "")
+                    text.untrusted(neutraliser.in_json(tool))
+        return str(text)
+
+    def result(self, text: str, neutraliser: Neutraliser) -> str:
+        """The text of a result as it stands between the delimiters."""
+        if self.encoded:
+            return neutraliser.in_json(json.dumps(text, ensure_ascii=False))
+        return neutraliser.plain(text)
+
+
+def slotted(slots: Slots) -> Iterator[tuple[str, bool]]:
+    """The parts of a text with slots, and whether each is the name of one."""
+    return ((part, bool(number % 2)) for number, part in enumerate(slots))
+
+
+def filled(slots: Slots, values: Mapping[str, str]) -> str:
+    """The text with values in its slots."""
+    return "".join(values[part] if named else part for part, named in slotted(slots))
+
+
+def slots_of(text: str, values: Mapping[str, str]) -> Slots:
+    """``text`` with slots where ``values`` stand, by their names."""
+    parts: tuple[str, ...] = (text,)
+    for name, value in values.items():
+        cut: list[str] = []
+        for number, part in enumerate(parts):
+            if number % 2:
+                cut.append(part)
+                continue
+            for place, piece in enumerate(part.split(value)):
+                cut += [name, piece] if place else [piece]
+        parts = tuple(cut)
+    return parts
+
+
+_WORDS: Final = frozenset(("description", "title", "examples", "$comment", "default"))
+_NAMED: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+
+
+def _without_words(schema: Any) -> Any:
+    """A schema without its descriptions; the names of properties stay, whatever they are."""
+    if isinstance(schema, list | tuple):
+        return [_without_words(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: {name: _without_words(item) for name, item in value.items()}
+        if key in _NAMED and isinstance(value, Mapping)
+        else value
+        if key in ("enum", "const", "required")
+        else _without_words(value)
+        for key, value in schema.items()
+        if key not in _WORDS
+    }
+
+
+# --- turns ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """What stands before and after the text of each turn.
+    """The text before and after each turn.
 
     ``bos`` is written at the start where the tokenizer does not add it itself. Where ``system`` is
     None the system text goes into the first user turn, between the two of ``system_in_user``;
@@ -35,9 +196,11 @@ class ChatFormat:
     the host begins its text; ``history_header`` stands before the text of an earlier turn, whose
     thought is not sent again. Both go on from ``assistant[0]``, so that a prompt only grows; where
     they are not given they close an empty thought, if the format has ``reasoning`` (the markers of
-    a thought). ``trims`` names the roles whose text the template strips of outer white
-    space, ``dialects`` the marks in it with which its model opens a call of its own. ``tools`` is
-    how its template tells of tools; where that is None, ``toolless`` says why.
+    a thought): ``answering`` and ``remembered`` are what they come to. ``trims`` names the roles
+    whose text the template strips of outer white space, ``dialects`` the marks in it with which its
+    model opens a call of its own. ``tools`` is how its template tells of tools; where that is None,
+    ``toolless`` says why. ``turn_ends`` are what ends the model's turn: its end tokens, and what
+    opens the next one.
     """
 
     name: str
@@ -57,65 +220,96 @@ class ChatFormat:
     dialects: tuple[str, ...] = ()
     tools: ToolFormat | None = None
     toolless: str = field(default="its own template is not at hand", compare=False)
+    answering: str = field(init=False, compare=False)
+    remembered: str = field(init=False, compare=False)
+    turn_ends: tuple[str, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.opens_thought and self.reasoning is None:
             raise ChatFormatError(
                 f"the chat format {self.name!r} opens a thought and names no markers", hint=HINT
             )
-        for header in (self.answering, self.remembered):
-            if not header.startswith(self.assistant[0]):
+        asking, answering = self.assistant[0], self.answer_header
+        if answering is None:
+            answering = asking
+            if self.reasoning is not None:
+                after = asking if self.opens_thought else None
+                answering += empty_thought(self.reasoning, after=after)
+        remembered = self.history_header
+        if remembered is None:
+            remembered = answering if self.opens_thought else asking
+        for header in (answering, remembered):
+            if not header.startswith(asking):
                 raise ChatFormatError(
-                    f"in the chat format {self.name!r} {header!r} does not go on from "
-                    f"{self.assistant[0]!r}",
+                    f"in the chat format {self.name!r} {header!r} does not go on from {asking!r}",
                     hint=HINT,
                 )
-
-    @property
-    def answering(self) -> str:
-        """What opens an assistant's turn in which the text follows at once."""
-        if self.answer_header is not None:
-            return self.answer_header
-        if self.reasoning is None:
-            return self.assistant[0]
-        after = self.assistant[0] if self.opens_thought else None
-        return self.assistant[0] + empty_thought(self.reasoning, after=after)
-
-    @property
-    def remembered(self) -> str:
-        """What opens an earlier turn, in which the model had been free to think."""
-        if self.history_header is not None:
-            return self.history_header
-        return self.answering if self.opens_thought else self.assistant[0]
-
-    @property
-    def turn_ends(self) -> tuple[str, ...]:
-        """What ends the model's turn: its end tokens, and what opens the next one. Words that open
-        a turn do so at the start of a line, a newline before them."""
         opening = self.user[0].strip()
         if opening and not opening.startswith(("<", "[")):
-            opening = f"\n{opening}"
-        return tuple(dict.fromkeys(end for end in (*self.end_tokens, opening) if end))
+            opening = f"\n{opening}"  # words open a turn at the start of a line
+        ends = dict.fromkeys(end for end in (*self.end_tokens, opening) if end)
+        object.__setattr__(self, "answering", answering)
+        object.__setattr__(self, "remembered", remembered)
+        object.__setattr__(self, "turn_ends", tuple(ends))
 
     def to_json(self) -> dict[str, Any]:
         """The format as a JSON object, for a transcript's header."""
-        value = {
-            field.name: _to_json(getattr(self, field.name))
-            for field in fields(self)
-            if field.compare
-        }
-        if self.tools is None:
-            del value["tools"]
-        return value
+        return _as_json(self)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ChatFormat:
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ChatFormat:
         """The format that `to_json` gave. Raises `ChatFormatError` for anything else."""
-        known = {field.name for field in fields(cls)}
         try:
-            return cls(**{key: _from_json(key, value[key]) for key in value if key in known})
-        except (TypeError, ValueError) as error:
+            return _parsed(json.dumps(value, default=dict))
+        except (TypeError, ValueError, RecursionError) as error:
             raise ChatFormatError(f"this is no chat format: {error}", hint=HINT) from None
+
+
+def _as_json(value: ChatFormat | ToolFormat) -> dict[str, Any]:
+    found = {one.name: getattr(value, one.name) for one in fields(value) if one.compare}
+    if isinstance(value, ChatFormat) and value.tools is None:
+        del found["tools"]
+    return {
+        key: list(item)
+        if isinstance(item, tuple)
+        else _as_json(item)
+        if isinstance(item, ToolFormat)
+        else item
+        for key, item in found.items()
+    }
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> ChatFormat:
+    return ChatFormat(**_fields(ChatFormat, json.loads(text)))
+
+
+def _fields(kind: type[ChatFormat | ToolFormat], value: Any) -> dict[str, Any]:
+    """The fields of a format in a JSON object. Raises TypeError or ValueError where one has
+    another type than its annotation says."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} is no object")
+    found: dict[str, Any] = {}
+    for one in fields(kind):
+        if not one.init or one.name not in value:
+            continue
+        item, wanted = value[one.name], str(one.type)
+        if item is None and wanted.endswith("| None"):
+            found[one.name] = None
+        elif wanted.startswith("ToolFormat"):
+            found[one.name] = ToolFormat(**_fields(ToolFormat, item))
+        elif wanted.startswith(("tuple", "Slots")):
+            pair = wanted.startswith("tuple[str, str]")
+            if not isinstance(item, list) or not {*map(type, item)} <= {str}:
+                raise ValueError(f"{one.name} must be a list of strings")
+            if pair and len(item) != 2:
+                raise ValueError(f"{one.name} must be a pair")
+            found[one.name] = tuple(item)
+        elif type(item).__name__ != wanted.removesuffix(" | None"):
+            raise ValueError(f"{one.name} has a value of the wrong type")
+        else:
+            found[one.name] = item
+    return found
 
 
 def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:
@@ -125,28 +319,6 @@ def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:
         return f"{opening}\n\n{closing}\n\n"
     breaks = len(after) - len(after.rstrip("\n"))
     return "\n" * max(0, 2 - breaks) + f"{closing}\n\n"
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, ToolFormat):
-        return value.to_json()
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _from_json(key: str, value: Any) -> Any:
-    if value is None and key in _OPTIONAL:
-        return None
-    if key == "tools":
-        return ToolFormat.from_json(value)
-    if key in _LISTS or key in _PAIRS:
-        if not isinstance(value, list | tuple) or not {*map(type, value)} <= {str}:
-            raise ValueError(f"{key} must be a list of strings")
-        if key in _PAIRS and len(value) != 2:
-            raise ValueError(f"{key} must be a pair")
-        return tuple(value)
-    if not isinstance(value, bool if key == "opens_thought" else str):
-        raise ValueError(f"{key} has a value of the wrong type")
-    return value
 
 
 def _named(name: str, **parts: Any) -> ChatFormat:
@@ -230,6 +402,7 @@ _FAMILIES: Final = (
 )
 
 
+@lru_cache(maxsize=32)
 def format_for_name(model_name: str) -> ChatFormat:
     """The format that models of this name are known to have, else ``plain``.
 
@@ -237,16 +410,7 @@ def format_for_name(model_name: str) -> ChatFormat:
     format is none of the named ones, gets ``plain``, which any model can follow.
     """
     name = model_name.lower().replace("_", "-").rstrip("/").rpartition("/")[2]
-    for pattern, family in _FAMILIES:
-        if not re.search(pattern, name):
-            continue
-        if family == "chatml+think":
-            return _thinking_chatml()
-        if "base" in re.split(r"[-.]", name):
-            break
-        return NAMED_FORMATS[family]
-    return NAMED_FORMATS["plain"]
-
-
-def _thinking_chatml() -> ChatFormat:
-    return replace(NAMED_FORMATS["chatml"], reasoning=("<think>", "</think>"))
+    family = next((known for pattern, known in _FAMILIES if re.search(pattern, name)), "plain")
+    if family == "chatml+think":
+        return replace(NAMED_FORMATS["chatml"], reasoning=("<think>", "</think>"))
+    return NAMED_FORMATS["plain" if "base" in re.split(r"[-.]", name) else family]

@@ -1,17 +1,29 @@
-"""Which tools match a request: the order of a shortlist, a search, and what a question brings.
+"""The tools that match a request (for a shortlist, a search, and what a question brings), and those
+that a session's model has been told of.
 
-All three rank by `mlx_tools.prompt.lexical.Ranking`. Tools that match alike stand in the order of
-their names, so the result depends on the tools and not on the order they came in.
+All rank by BM25 (`mlx_tools.prompt.lexical`). Tools that match alike stand in the order of their
+names, so the result depends on the tools and not on the order they came in.
+
+Every permitted tool may be called by its exact name; what is offered where the host writes a call
+(guided decoding, grammars) are the tools that the model could know: those in the catalog, those
+that came with a question, those that a search found, and the reader once an output was cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, count_tokens
-from mlx_tools.prompt.lexical import Ranking
+from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, names_in
+from mlx_tools.prompt.lexical import Bm25, stems, tool_stems
+from mlx_tools.transcript.records import (
+    CompactedRecord,
+    Header,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
 
 SEARCH: Final = "tool_search"
 """The name of the built-in tool that looks through the tools."""
@@ -32,9 +44,9 @@ _DIGITS: Final = 6
 """Decimals of a score that count: sums of the same numbers in another order differ in the last."""
 
 
-def is_search(spec: ToolSpec) -> bool:
+def is_search(spec: ToolSpec | None) -> bool:
     """Whether this is the built-in tool that looks through the others."""
-    return spec.name == SEARCH and spec.plugin == BUILTIN
+    return spec is not None and spec.name == SEARCH and spec.plugin == BUILTIN
 
 
 def is_reader(spec: ToolSpec | None) -> bool:
@@ -45,7 +57,7 @@ def is_reader(spec: ToolSpec | None) -> bool:
 def told_when_needed(spec: ToolSpec) -> bool:
     """Whether the catalog leaves this tool out, because it is told of where it is of use: the
     search where not all tools fit, the reader with an output that was cut."""
-    return is_search(spec) or is_reader(spec)
+    return spec.plugin == BUILTIN and spec.name in (SEARCH, READER)
 
 
 class Finder:
@@ -53,13 +65,13 @@ class Finder:
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self.tools = tuple(tools)
-        self._ranking: Ranking | None = None
+        self._scorer: Bm25 | None = None
 
     def matches(self, request: str) -> list[tuple[ToolSpec, float]]:
         """All tools with their scores, the best first; 0 for no word in common."""
-        if self._ranking is None:
-            self._ranking = Ranking(self.tools)
-        scores = [round(score, _DIGITS) for score in self._ranking.scores(request)]
+        if self._scorer is None:
+            self._scorer = Bm25(list(map(tool_stems, self.tools)))
+        scores = [round(score, _DIGITS) for score in self._scorer.scores(set(stems(request)))]
         pairs = zip(self.tools, scores, strict=True)
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0].name))
 
@@ -80,11 +92,7 @@ class Finder:
         return [tool for tool, score in self.matches(request) if score > 0]
 
     def offer(
-        self,
-        request: str,
-        known: Iterable[str],
-        first: Sequence[str] = (),
-        count: Callable[[str], int] = count_tokens,
+        self, request: str, known: Iterable[str], first: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """The lines of what a later question brings: the tools named in ``first`` and those among
         its `OFFERED` best matches that are not ``known``, within `OFFER_BUDGET`."""
@@ -92,4 +100,80 @@ class Finder:
         named = [tool for tool in self.tools if tool.name in first]
         best = [*named, *self.hits(request)[:OFFERED]]
         new = {tool.name: tool for tool in best if tool.name not in told}
-        return build_catalog(list(new.values()), OFFER_BUDGET, count).lines
+        return build_catalog(list(new.values()), OFFER_BUDGET).lines
+
+
+class KnownTools:
+    """Folds a session's header, questions and observations: a reading of the transcript, like the
+    prompt.
+
+    ``permitted`` are the tools that policy may allow. Where the header names no shortlist, the
+    catalog holds them all, and the search, which would find nothing else, is not offered.
+    """
+
+    def __init__(self, header: Header, permitted: Mapping[str, ToolSpec]) -> None:
+        self._permitted = permitted
+        self._request = header.shortlist_request
+        self._finder: Finder | None = None
+        self._listed = header.shortlist
+        self._names = set(header.shortlist)
+        self._left: set[str] = set()  # those whose lines have left the prompt
+        if not self._listed:
+            self._names = {name for name, spec in permitted.items() if not told_when_needed(spec)}
+
+    @property
+    def tools(self) -> dict[str, ToolSpec]:
+        """The permitted tools that the model has been told of."""
+        return {name: spec for name, spec in self._permitted.items() if name in self._names}
+
+    def offer(self, question: str, tool_choice: str) -> tuple[str, ...]:
+        """The lines of the tools that a question brings, none where the catalog holds them all, or
+        was chosen by this very question."""
+        first = [tool_choice] if tool_choice in self._permitted else []
+        if not self._listed or (question == self._request and self._names.issuperset(first)):
+            return ()
+        if self._finder is None:
+            listed = (s for s in self._permitted.values() if not told_when_needed(s))
+            self._finder = Finder(listed)
+        return self._finder.offer(question, self._names - self._left, first)
+
+    def ask(self, record: UserRecord, tool_choice: str) -> None:
+        """Takes in a question, the tools it brings, and the tool that must be called."""
+        names = [*self._brought(record), tool_choice]
+        self._names.update(names)
+        self._left.difference_update(names)
+
+    def observe(self, record: ObservationRecord) -> bool:
+        """Takes in an observation, what was found with it; returns whether it is a search's.
+
+        An observation that names its own artifact was cut, and tells of the reader.
+        """
+        if record.artifact and record.artifact in (record.content or ""):
+            self._tell_of_reader()
+        if not is_search(self._permitted.get(record.name)):
+            return False
+        found = self._brought(record)
+        self._names.update(found)
+        self._left.difference_update(found)
+        return True
+
+    def compact(self, record: CompactedRecord, left: Iterable[Record]) -> None:
+        """Takes in that something was left out of the prompt, and where it can be read. ``left``
+        is what the prompt is made of now: tools whose lines are gone may be brought again."""
+        texts = (record.content, *record.observations.values())
+        if any(key in text for key in record.artifacts for text in texts):
+            self._tell_of_reader()
+        if self._listed:
+            self._left = self._names.difference(self._listed, *map(self._brought, left))
+
+    def _tell_of_reader(self) -> None:
+        if is_reader(self._permitted.get(READER)):
+            self._names.add(READER)
+
+    def _brought(self, record: Record) -> list[str]:
+        """The tools whose lines a question brings, or a search has found."""
+        if isinstance(record, UserRecord):
+            return names_in("\n".join(record.tools)) if record.tools else []
+        if isinstance(record, ObservationRecord) and is_search(self._permitted.get(record.name)):
+            return names_in(record.content or "")
+        return []

@@ -1,4 +1,4 @@
-"""Which words two texts share: how well a request matches a tool, without a model.
+"""The words that two texts share: how well a request matches a tool, without a model.
 
 The tools are ranked by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009)
 over their names, descriptions and parameters. Words are compared by their stems, so that *areas*
@@ -56,7 +56,7 @@ def stems(text: str) -> list[str]:
         for word in (_DIGITS.split(HUMP.sub(" ", run)) if not run.isdigit() else (run,))
         for part in word.casefold().split()
     )
-    return [_stem(word) for word in words if word not in _COMMON]
+    return [stem(word) for word in words if word not in _COMMON]
 
 
 def is_common(word: str) -> bool:
@@ -64,14 +64,11 @@ def is_common(word: str) -> bool:
     return word.casefold() in _COMMON
 
 
-def stem(word: str) -> str:
-    """A word's stem, in small letters: see `stems`."""
-    return _stem(word.casefold())
-
-
 @functools.lru_cache(maxsize=16_384)
-def _stem(word: str) -> str:
-    """A word without the commonest English endings: enough to make two forms of it meet."""
+def stem(word: str) -> str:
+    """A word in small letters without the commonest English endings: enough to make two forms of
+    it meet."""
+    word = word.casefold()
     if len(word) <= 3 or not word.isascii():
         return word
     for ending, instead in _ENDINGS:
@@ -112,9 +109,7 @@ _ENDINGS: Final = (
 
 def tool_stems(spec: ToolSpec) -> Counter[str]:
     """How often each stem stands in what a tool says of itself; its name counts more."""
-    counts: Counter[str] = Counter()
-    for stem in stems(spec.name):
-        counts[stem] += NAME_WEIGHT
+    counts = Counter(NAME_WEIGHT * stems(spec.name))
     counts.update(stems(spec.description))
     counts.update(stems(" ".join(schema_texts(spec.parameters))))
     return counts
@@ -176,21 +171,3 @@ class Bm25:
             )
             for text, norm in zip(self._texts, self._norms, strict=True)
         ]
-
-
-class Ranking:
-    """Ranks a catalog against requests. Made once for a catalog; pure."""
-
-    def __init__(self, tools: Sequence[ToolSpec]) -> None:
-        self.tools = tuple(tools)
-        self._scorer = Bm25([tool_stems(tool) for tool in tools])
-
-    def scores(self, request: str) -> list[float]:
-        """How well each tool matches the request: 0 for no word in common, unbounded above."""
-        return self._scorer.scores(set(stems(request)))
-
-    def ranked(self, request: str) -> list[ToolSpec]:
-        """The tools, the best match first; equal ones in their own order."""
-        scores = self.scores(request)
-        order = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
-        return [self.tools[number] for number in order]

@@ -16,15 +16,13 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from mlx_tools.prompt.markers import PROTOCOL_TAGS
-
 MARKS: Final = ("·", "¦", "•", "⋅", "∙")
 """Characters that may break a token; the first that is in no control token is taken."""
 
 LINE_BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """All that a reader might take for the end of a line, whatever a tokenizer does."""
 
-_OBSERVATION: Final = (r"\{", r'\s{0,8}"type"\s{0,8}:\s{0,8}"tool_observation"')
+_OBSERVATION: Final = r'\s{0,8}"type"\s{0,8}:\s{0,8}"tool_observation"'
 _OBSERVATION_TEXT: Final = '"type":"tool_observation"'
 _ASCII_SPACE: Final = frozenset(char for char in map(chr, range(128)) if char.isspace())
 _SHAPE_LENGTH: Final = 64
@@ -54,8 +52,6 @@ class Neutraliser:
         self.control_tokens = found.tokens
         self.mark = found.mark
         self.reach = found.reach
-        self._literal = found.literal
-        self._any = found.any
 
     def plain(self, text: str) -> str:
         """``text`` with a mark after the first character of every control token.
@@ -63,7 +59,7 @@ class Neutraliser:
         The places are found in the text without its marks, and every place gets one mark more than
         it had; so `restore` finds the same places, and gives back the text, whatever it held.
         """
-        if not self._any.search(text) and self.mark not in text:
+        if not self._patterns.any.search(text) and self.mark not in text:
             return text
         return self._marked(text, add=True)
 
@@ -77,62 +73,51 @@ class Neutraliser:
         Every string keeps its value. A token outside of all strings, which JSON cannot hold but a
         model's line may, is broken by the mark.
         """
-        if not self._literal.search(text):
-            return text
-        return self._broken(self._escaped(text, prose=False), self._literal)
+        literal = self._patterns.literal
+        return self._escaped(text, literal, prose=False) if literal.search(text) else text
 
     def in_mixed(self, text: str) -> str:
         """A model's own text, prose and JSON in any order: strings as in `in_json`, all else as in
         `plain`."""
-        if not self._any.search(text):
-            return text
-        return self._broken(self._escaped(text, prose=True), self._any)
+        known = self._patterns.any
+        return self._escaped(text, known, prose=True) if known.search(text) else text
 
     def found(self, text: str) -> bool:
         """Whether ``text`` holds a control token, or what could be taken for an observation."""
-        return self._any.search(text) is not None
+        return self._patterns.any.search(text) is not None
 
     def seam(self, before: str, after: str, untrusted: int | None = None) -> bool:
         """Whether a control token stands across the end of ``before`` and the start of ``after``.
 
         Where ``untrusted`` is given, only one that begins before that place of ``before`` counts.
         """
-        if not self.may_go_on(before) or not _one_of(after[:1], self._patterns.inside):
+        last, first, patterns = before[-1:], after[:1], self._patterns
+        if last.isascii() and last not in patterns.begun:
+            return False
+        if first.isascii() and first not in patterns.inside:
             return False
         head = before[-self.reach :]
         limit = len(head) if untrusted is None else untrusted - (len(before) - len(head))
-        for match in self._patterns.longest.finditer(head + after[: self.reach]):
+        for match in patterns.longest.finditer(head + after[: self.reach]):
             if match.start() >= min(limit, len(head)):
                 return False
             if _end(match) > len(head):
                 return True
         return False
 
-    def may_go_on(self, text: str) -> bool:
-        """False where nothing that is put after ``text`` makes a control token across its end.
-
-        True says little: the last character alone is looked at.
-        """
-        return _one_of(text[-1:], self._patterns.begun)
-
     def _marked(self, text: str, *, add: bool) -> str:
         skeleton = text.replace(self.mark, "")
-        places = {match.start() for match in self._any.finditer(skeleton)}
-        if not places:
-            return text
+        places = {match.start() for match in self._patterns.any.finditer(skeleton)}
         parts = re.findall(f"[^{self.mark}]{self.mark}*", text)
-        parts_from = len(text) - len(text.lstrip(self.mark))
+        start = len(text) - len(text.lstrip(self.mark))
         for place in places:
             part = parts[place]
             parts[place] = part + self.mark if add else part[0] + part[2:]
-        return text[:parts_from] + "".join(parts)
+        return text[:start] + "".join(parts)
 
-    def _broken(self, text: str, pattern: re.Pattern[str]) -> str:
-        """``text`` with a mark in whatever ``pattern`` still finds."""
-        return pattern.sub(lambda match: match[0] + self.mark, text)
-
-    def _escaped(self, text: str, *, prose: bool) -> str:
-        tokens = self._literal.finditer(text)
+    def _escaped(self, text: str, broken: re.Pattern[str], *, prose: bool) -> str:
+        """``text`` with escapes in its strings, and a mark in whatever ``broken`` still finds."""
+        tokens = self._patterns.literal.finditer(text)
         token = next(tokens, None)
         parts, done = [], 0
         for start, end in _strings(text, prose=prose):
@@ -154,7 +139,8 @@ class Neutraliser:
                 if escape is not None:
                     token = next(tokens, None)
             done = end
-        return "".join((*parts, text[done:]))
+        escaped = "".join((*parts, text[done:]))
+        return broken.sub(lambda match: match[0] + self.mark, escaped)
 
 
 class Composer:
@@ -172,23 +158,11 @@ class Composer:
         self._untrusted = 0
 
     def host(self, text: str) -> None:
-        """Appends what the host wrote."""
-        if mark := self._mark_before(text):
-            self._append(mark, trusted=False)
-            self._untrusted = 0
-        self._append(text, trusted=True)
-
-    def before(self, text: str) -> str:
-        """All of the text as it would be after `host`; nothing is appended."""
-        return f"{self}{self._mark_before(text)}{text}"
-
-    def _mark_before(self, text: str) -> str:
-        """What must stand between the end and host text, if anything must."""
-        if self._untrusted and not self._neutraliser.may_go_on(self._tail):
-            self._untrusted = 0  # no token that begins before the end can go on after it
+        """Appends host text."""
         if self._untrusted and self._neutraliser.seam(self._tail, text, self._untrusted):
-            return self._neutraliser.mark
-        return ""
+            self._append(self._neutraliser.mark)
+            self._untrusted = 0
+        self._append(text)
 
     def untrusted(self, text: str) -> None:
         """Appends text of any origin, already neutralised by itself.
@@ -198,7 +172,9 @@ class Composer:
         text = _SURROGATE.sub("\ufffd", text)
         if text and self._neutraliser.seam(self._tail, text):
             text = self._neutraliser.mark + text
-        self._append(text, trusted=False)
+        self._append(text)
+        if text:
+            self._untrusted = len(self._tail)
 
     def copy(self) -> Composer:
         """A composer that can be gone on with while this one stays."""
@@ -212,18 +188,16 @@ class Composer:
             self._parts = ["".join(self._parts)]
         return "".join(self._parts)
 
-    def _append(self, text: str, *, trusted: bool) -> None:
-        if not text:
-            return
+    def _append(self, text: str) -> None:
         self._parts.append(text)
         tail = self._tail + text[-self._neutraliser.reach :]
         cut = max(0, len(tail) - self._neutraliser.reach)
         self._tail = tail[cut:]
-        self._untrusted = max(0, self._untrusted - cut) if trusted else len(self._tail)
+        self._untrusted = max(0, self._untrusted - cut)
 
 
 class _Patterns(NamedTuple):
-    """What a `Neutraliser` looks for. ``longest`` is ``any`` with the longest of tokens first.
+    """The patterns of a `Neutraliser`. ``longest`` is ``any`` with the longest of tokens first.
 
     ``begun`` are the ASCII characters after which a token may go on, and ``inside`` those with
     which one may.
@@ -242,8 +216,10 @@ class _Patterns(NamedTuple):
 @lru_cache(maxsize=32)
 def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
     """Kept, because every session of a model needs the same ones."""
-    trimmed = {_trimmed(token) for token in (*control_tokens, *PROTOCOL_TAGS)}
-    tokens = tuple(sorted(token for token in trimmed if len(token.strip()) > 1))
+    stripped = (
+        "\n" * token.startswith("\n") + token.strip() for token in (*control_tokens, *PROTOCOL_TAGS)
+    )
+    tokens = tuple(sorted({token for token in stripped if len(token.strip()) > 1}))
     spelled = "".join(tokens)
     shortest = sorted(tokens, key=len)
     begun = "".join((*(token[:-1] for token in tokens), "{", _OBSERVATION_TEXT[:-1]))
@@ -253,8 +229,8 @@ def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
         mark=next(m for m in (*MARKS, *map(chr, range(0x2190, 0x2300))) if m not in spelled),
         reach=_BLANKS + max((_SHAPE_LENGTH, *map(len, tokens))),
         literal=re.compile(_alternatives(shortest)),
-        any=re.compile(_alternatives(shortest, _OBSERVATION)),
-        longest=re.compile(_alternatives(shortest[::-1], _OBSERVATION)),
+        any=re.compile(_alternatives(shortest, observation=True)),
+        longest=re.compile(_alternatives(shortest[::-1], observation=True)),
         begun=_in_either_case(begun) | _ASCII_SPACE,
         inside=_in_either_case(inside) | _ASCII_SPACE,
     )
@@ -265,24 +241,15 @@ def _in_either_case(text: str) -> frozenset[str]:
     return frozenset((text + text.upper()).lower() + (text + text.lower()).upper() + text)
 
 
-def _one_of(char: str, chars: frozenset[str]) -> bool:
-    """Whether a character may be one of ``chars``; one that is not ASCII always may."""
-    return char in chars or not char.isascii()
-
-
-def _trimmed(token: str) -> str:
-    return "\n" + token.strip() if token.startswith("\n") else token.strip()
-
-
-def _alternatives(tokens: list[str], *shapes: tuple[str, str]) -> str:
+def _alternatives(tokens: list[str], *, observation: bool = False) -> str:
     """A pattern that consumes the first character of a token and looks at the rest, as a group.
 
     Grouped by first and second character, so that text without these is passed over quickly; in a
-    group the order stays. ``shapes`` are a first character and a pattern for the rest.
+    group the order stays.
     """
     by_first: dict[str, dict[str, list[str]]] = {}
-    for first, rest in shapes:
-        by_first.setdefault(first, {}).setdefault("", []).append(rest)
+    if observation:
+        by_first[r"\{"] = {"": [_OBSERVATION]}
     for token in tokens:
         if token[0] == "\n":
             line = rf"[ \t]{{0,{_BLANKS}}}(?i:{_spelled(token[1:])})"
@@ -290,11 +257,11 @@ def _alternatives(tokens: list[str], *shapes: tuple[str, str]) -> str:
         else:
             group = by_first.setdefault(re.escape(token[0]), {})
             group.setdefault(_spelled(token[1]), []).append(_spelled(token[2:]))
-    return "|".join(f"{first}(?=({_grouped(group)}))" for first, group in by_first.items())
-
-
-def _grouped(group: dict[str, list[str]]) -> str:
-    return "|".join(f"{second}(?:{'|'.join(rest)})" for second, rest in group.items())
+    return "|".join(
+        f"{first}(?=({'|'.join(f'{second}(?:{rest})' for second, rest in joined)}))"
+        for first, group in by_first.items()
+        for joined in ([(second, "|".join(rest)) for second, rest in group.items()],)
+    )
 
 
 def _spelled(text: str) -> str:
@@ -331,3 +298,84 @@ def _escape(unit: str) -> str | None:
         return None if code is None else f"\\u{code:04x}"
     utf16 = unit.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{utf16[i : i + 2].hex()}" for i in range(0, len(utf16), 2))
+
+
+# --- the known control tokens, for where no tokenizer is there to ask ---------------------------
+#
+# Sources: the chat templates that the models were published with, and mlx-lm's own tables of
+# reasoning and tool-call markers (`tokenizer_utils.py`, `tool_parsers/`).
+
+REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<thought>", "</thought>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("<|think:start|>", "<|think:end|>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ("◁think▷", "◁/think▷"),
+)
+"""Opening and closing marker of a thought, the commonest first."""
+
+PROTOCOL_TAGS: Final = (
+    *("<tool_call>", "</tool_call>"),
+    *("<tool_response>", "</tool_response>"),
+    *("<final_answer>", "</final_answer>"),
+)
+"""The tags of the ``xml`` style: only the host, and the model where they stand in place, write
+them."""
+
+TOOL_MARKERS: Final = (
+    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+    *("<|tool_call|>", "<|/tool_call|>", "<|tool_response|>", "<|tool|>", "<|/tool|>"),
+    *("<|tool_call_start|>", "<|tool_call_end|>", "<|tool_list_start|>", "<|tool_list_end|>"),
+    *("<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>"),
+    *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    *("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+    *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]", "[ARGS]"),
+    *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜tool▁outputs▁begin｜>"),
+    *("<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+    *("<minimax:tool_call>", "</minimax:tool_call>", "<|python_tag|>", "<|eom_id|>"),
+    *("<longcat_tool_call>", "</longcat_tool_call>", "<function name=", "</function>"),
+    *("<start_function_call>", "<end_function_call>"),
+    *("<atem:function_calls>", "</atem:function_calls>", "<TOOLCALL>", "</TOOLCALL>"),
+)
+"""What models write, or are shown, around native tool calls and their results."""
+
+BUILTIN_TOKENS: Final = (
+    *("<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|endoftext|>", "<|endofprompt|>"),
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eot|>"),
+    *("<|start_header_id|>", "<|end_header_id|>", "<|header_start|>", "<|header_end|>"),
+    *("<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<bos>", "<eos>", "<pad>", "<unk>"),
+    *("<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"),
+    *("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[gMASK]", "<sop>", "<eop>"),
+    *("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|tool|>", "<|end|>"),
+    *("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"),
+    *("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|SYSTEM_TOKEN|>"),
+    *("<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+    *("<|role_start|>", "<|role_end|>", "<|start_of_role|>", "<|end_of_role|>"),
+    *("<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>", "<extra_id_0>", "<extra_id_1>"),
+    *("<|startoftext|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
+    *("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|file_sep|>", "<|repo_name|>"),
+)
+"""Control tokens of widely used chat models, beside those of reasoning and tool calls."""
+
+KNOWN_TOKENS: Final = tuple(
+    dict.fromkeys(
+        (
+            *BUILTIN_TOKENS,
+            *TOOL_MARKERS,
+            *(marker for pair in REASONING_MARKERS for marker in pair),
+        )
+    )
+)
+"""All of the above, in a fixed order and each once."""

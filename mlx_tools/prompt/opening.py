@@ -1,27 +1,37 @@
-"""What stands before the first question of a session: system prompt, examples, earlier messages."""
+"""The beginning of a session: system prompt, examples, earlier messages.
+
+The system prompt is persona, response mode, protocol, catalog and project context, in this order.
+Nothing that changes from run to run stands in it, so a server's cache can keep it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Any, Final, NamedTuple
 
-from mlx_tools.errors import UsageError
-from mlx_tools.messages import ToolSpec
-from mlx_tools.prompt.builder import CATALOG_BUDGET, SystemPrompt, build_system
-from mlx_tools.prompt.catalog import names_in
-from mlx_tools.prompt.examples import build_examples
+from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.messages import ToolObservation, ToolSpec
+from mlx_tools.prompt.catalog import build_catalog, count_tokens, names_in
+from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
-from mlx_tools.prompt.neutralise import Neutraliser
-from mlx_tools.prompt.tool_format import ToolFormat
-from mlx_tools.prompt.words import PromptWords
+from mlx_tools.prompt.neutralise import Composer, Neutraliser
+from mlx_tools.prompt.words import PromptWords, fill, parts
 from mlx_tools.protocol.reading import Style
-from mlx_tools.protocol.styles import write_answer
+from mlx_tools.protocol.styles import write_answer, write_call, write_observation
+from mlx_tools.schema.sample import sample_arguments
+from mlx_tools.schema.validator import fits
+
+CATALOG_BUDGET: Final = 1500
+"""Tokens that the catalog may take, where nothing else is said."""
 
 Message = Mapping[str, str]
-"""A message as a caller gives it: ``{"role": "user" or "assistant", "content": text}``."""
+"""A turn of a conversation: ``{"role": role, "content": text}``. A caller's has the role ``user``
+or ``assistant``; an example may be an ``observation``, which is written in the user's role."""
 
 Said = tuple[str, str]
 """Role and content of an earlier message."""
@@ -29,7 +39,17 @@ Said = tuple[str, str]
 
 def read_history(history: Sequence[Message]) -> tuple[Said, ...]:
     """The earlier messages that a caller gives. Raises `UsageError` for one that is none."""
-    return tuple(map(_read, history))
+    found = []
+    for message in history:
+        known = isinstance(message, Mapping)
+        role, content = (message.get("role"), message.get("content")) if known else (None, None)
+        if role not in ("user", "assistant") or not isinstance(content, str):
+            raise UsageError(
+                "an earlier message is not usable",
+                hint='each is {"role": "user" or "assistant", "content": text}',
+            )
+        found.append((role, content))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +57,12 @@ class Frame:
     """What all openings of a program have in common.
 
     ``tools`` are those that may be called, in their order, without ``search``: the tool that looks
-    through them, None where it may not be called.
+    through them, None where it may not be called. ``persona`` stands in place of the one in
+    ``prompts/``. ``catalog_budget`` is in tokens. ``native`` is used by the style of that name.
     """
 
     words: PromptWords
-    tools: tuple[ToolSpec, ...]
+    tools: Sequence[ToolSpec]
     neutraliser: Neutraliser
     style: Style = "jsonl"
     native: ToolFormat | None = None
@@ -53,20 +74,33 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a header holds of a session's beginning.
+    """A session's beginning, as its header holds it.
 
     ``shortlist`` names the tools that are told of, empty where all are; ``request`` is the question
     by which they were chosen.
     """
 
     system: str
-    examples: tuple[Mapping[str, str], ...]
+    examples: tuple[Message, ...]
     shortlist: tuple[str, ...] = ()
     request: str = ""
 
 
+class _Kept(NamedTuple):
+    """What is made of a frame once."""
+
+    whole: SystemPrompt
+    examples: tuple[Message, ...]
+    finder: Finder
+
+
+_MOST_KEPT: Final = 64
+_kept: dict[Any, _Kept] = {}
+"""By all that they are made of: the sessions of a program mostly begin alike."""
+
+
 class Openings:
-    """Makes openings; what does not depend on the questions is made once.
+    """Makes openings; what does not depend on the questions is made once, for equal frames.
 
     ``find_search`` gives the tool that looks through the tools, None where there is none that may
     be called; it is asked only where not all tools fit into the catalog. ``tools`` describes those
@@ -76,13 +110,22 @@ class Openings:
     def __init__(self, frame: Frame, find_search: Callable[[], ToolSpec | None]) -> None:
         self.frame = frame
         self.search: ToolSpec | None = None
-        self._finder = Finder(frame.tools)
-        self._whole = self._system()
-        if self._whole.hidden:
-            self.search = find_search()
-        self._examples = () if self._whole.hidden else self._shown(frame.tools)
-        known = frame.tools if self.search is None else (*frame.tools, self.search)
-        described = [spec.to_json() for spec in known]
+        described = [spec.to_json() for spec in frame.tools]
+        key = (
+            *(json.dumps(described), frame.words, frame.neutraliser.control_tokens, frame.style),
+            *(frame.native, frame.response_mode, frame.project_context, frame.persona),
+            frame.catalog_budget,
+        )
+        if (kept := _kept.get(key)) is None:
+            whole = build_system(frame)
+            examples = () if whole.hidden else _examples(frame, frame.tools)
+            if len(_kept) >= _MOST_KEPT:
+                _kept.clear()
+            kept = _kept[key] = _Kept(whole, examples, Finder(frame.tools))
+        self._kept = kept
+        if kept.whole.hidden and (search := find_search()) is not None:
+            self.search = search
+            described.append(search.to_json())
         self.tools: tuple[Mapping[str, Any], ...] = tuple(json.loads(json.dumps(described)))
         catalog = json.dumps(described, sort_keys=True)
         self.catalog_hash = hashlib.sha256(catalog.encode()).hexdigest()
@@ -97,47 +140,23 @@ class Openings:
         begins with the same bytes each time. ``first`` are tools that stand in the shortlist
         whatever it is chosen by.
         """
-        if not self._whole.hidden:
+        whole, shown, finder = self._kept
+        if not whole.hidden:
             earlier = [self._turn(role, content) for role, content in history]
-            return Opening(self._whole.text, (*self._examples, *earlier))
+            return Opening(whole.text, (*shown, *earlier))
         request = next((content for role, content in history if role == "user"), question)
-        system = self._system(lambda: self._finder.shortlist(request, first), self.search)
+        best = partial(finder.shortlist, request, first)
+        system = build_system(self.frame, best=best, search=self.search)
         told, earlier = list(system.shown), []
         for role, content in history:
             lines: tuple[str, ...] = ()
             if role == "user" and content != request:
-                lines = self._finder.offer(content, told)
+                lines = finder.offer(content, told)
                 told += names_in("\n".join(lines))
             earlier.append(self._turn(role, content, lines))
         by_name = {tool.name: tool for tool in self.frame.tools}
-        examples = self._shown([by_name[name] for name in system.shown if name in by_name])
-        return Opening(system.text, (*examples, *earlier), tuple(told), request)
-
-    def _system(
-        self,
-        best: Callable[[], Sequence[ToolSpec]] | None = None,
-        search: ToolSpec | None = None,
-    ) -> SystemPrompt:
-        frame = self.frame
-        return build_system(
-            frame.words,
-            response_mode=frame.response_mode,
-            style=frame.style,
-            tools=frame.tools,
-            project_context=frame.project_context,
-            persona=frame.persona,
-            catalog_budget=frame.catalog_budget,
-            best=best,
-            search=search,
-            neutraliser=frame.neutraliser,
-            native=frame.native,
-        )
-
-    def _shown(self, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-        if self.frame.style == "native":  # the model was trained on its form
-            return ()
-        turns = build_examples(self.frame.words, tools, self.frame.style)
-        return tuple({"role": turn.role, "content": turn.content} for turn in turns)
+        shown = _examples(self.frame, [by_name[n] for n in system.shown if n in by_name])
+        return Opening(system.text, (*shown, *earlier), tuple(told), request)
 
     def _turn(self, role: str, content: str, lines: Sequence[str] = ()) -> Message:
         """An earlier message as a turn of the prompt."""
@@ -148,12 +167,237 @@ class Openings:
         return {"role": role, "content": self.frame.neutraliser.plain(text)}
 
 
-def _read(message: Message) -> Said:
-    known = isinstance(message, Mapping)
-    role, content = (message.get("role"), message.get("content")) if known else (None, None)
-    if role not in ("user", "assistant") or not isinstance(content, str):
-        raise UsageError(
-            "an earlier message is not usable",
-            hint='each is {"role": "user" or "assistant", "content": text}',
+def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+    if frame.style == "native":  # the model was trained on its form
+        return ()
+    return build_examples(frame.words, tools, frame.style)
+
+
+# --- the system prompt --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """The text, and which tools' names its catalog shows and hides."""
+
+    text: str
+    shown: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+
+def build_system(
+    frame: Frame,
+    *,
+    best: Callable[[], Sequence[ToolSpec]] | None = None,
+    search: ToolSpec | None = None,
+) -> SystemPrompt:
+    """The system prompt of a session.
+
+    Past the catalog's budget ``best`` and ``search`` make a shortlist (`build_catalog`). What is
+    not the project's own text (tools, project context, a persona) is neutralised. Raises
+    `ConfigError` for a response mode that is unknown.
+
+    In style ``native`` the text is all that stands before the first question: what the template
+    itself writes, by ``frame.native``, the system text and the tools in it.
+    """
+    words, neutraliser = frame.words, frame.neutraliser
+    native = frame.native if frame.style == "native" else None
+    if frame.response_mode not in words.response_modes:
+        raise ConfigError(
+            f"{frame.response_mode!r} is no response mode",
+            hint=f"choose one of {', '.join(sorted(words.response_modes))}",
         )
-    return role, content
+
+    def cost(line: str) -> int:
+        return count_tokens(neutraliser.plain(line))  # as it stands in the prompt
+
+    catalog = build_catalog(
+        *(frame.tools, frame.catalog_budget, cost),
+        best=best,
+        search=search,
+        write=() if native is None else (native.written, partial(native.written, brief=True)),
+    )
+    persona = words.persona if frame.persona is None else "{{persona}}"
+    sections = [("", persona), (" ", words.response_modes[frame.response_mode])]
+    if native is None:
+        sections.append(("\n\n", words.protocols[frame.style]))
+    if catalog.lines and native is None:
+        sections.append(("\n\n", words.texts["catalog.tools"]))
+    if catalog.hidden:
+        more = "catalog.search" if catalog.search else "catalog.hidden"
+        sections.append(("\n", words.texts[more]))
+    if not catalog.lines:
+        sections.append(("\n\n", words.texts["catalog.none"]))
+    if frame.project_context.strip():
+        sections.append(("\n\n", words.texts["project_context"]))
+    values = {
+        "persona": (frame.persona or "").strip(),
+        "tools": "\n".join(catalog.lines),
+        "count": str(len(catalog.hidden)),
+        "name": catalog.shown[-1] if catalog.shown else "",
+        "context": frame.project_context.strip(),
+    }
+    text = Composer(neutraliser)
+    for number, (gap, section) in enumerate(one for one in sections if one[1]):
+        text.host(gap if number else "")
+        for part, named in parts(section.strip("\n")):
+            if named:
+                text.untrusted(neutraliser.plain(values[part]))
+            else:
+                text.host(part)
+    written = str(text)
+    if native is not None:
+        written = native.begin(written, catalog.lines, neutraliser)
+    return SystemPrompt(written, catalog.shown, catalog.hidden)
+
+
+# --- examples, made from the tools' own schemas -------------------------------------------------
+#
+# Shown as turns of a conversation rather than told, they take a small model from no valid line in
+# ten to nine.
+
+MAX_TOOLS: Final = 4
+"""So many tools are shown."""
+
+MAX_WHOLE: Final = 2
+"""So many examples go on to the observation and the answer."""
+
+MAX_CALLS: Final = 6
+"""So many more stop at the call."""
+
+
+class _Call(NamedTuple):
+    """A question, the call that it asks for, and how it ends."""
+
+    question: str
+    name: str
+    arguments: dict[str, Any]
+    observation: str = ""
+    answer: str = ""
+
+
+def build_examples(
+    words: PromptWords, tools: Sequence[ToolSpec], style: Style
+) -> tuple[Message, ...]:
+    """The turns that begin a conversation.
+
+    First an example or two to the end: question, call, observation, answer. Then direct answers,
+    and calls of each tool in turn, which stop at the call: a small model does what it saw most and
+    last, so most of what it sees after a question must be a call, and observations, which it would
+    write itself, stand far back. Tools with examples of their own in ``prompts/`` come first, then
+    those whose schemas have the most parts; one for whose arguments no fitting values can be made
+    up is left out.
+
+    Where no tool has examples of its own, natural ones of tools that are not in the catalog come
+    last: a small model copies the made-up values of what it saw last into its own call.
+    """
+    turns: list[Message] = []
+
+    def said(role: str, content: str) -> None:
+        turns.append({"role": role, "content": content})
+
+    def direct(pairs: Sequence[tuple[str, str]]) -> None:
+        for question, answer in pairs:
+            said("user", question)
+            said("assistant", write_answer(answer, style))
+
+    def asked(call: _Call) -> None:
+        said("user", call.question)
+        said("assistant", write_call(call.name, call.arguments, style=style))
+
+    def whole(call: _Call) -> None:
+        asked(call)
+        observed = ToolObservation(call.name, call.observation)
+        said("observation", write_observation(observed, style))
+        said("assistant", write_answer(call.answer, style))
+
+    own = words.examples
+    shown = list(islice(_by_worth(words, tools), MAX_TOOLS))
+    if shown and not any(tool.name in own.tools for tool in tools):
+        whole(shown[0][0])
+        for calls in shown[1:MAX_WHOLE]:
+            asked(calls[0])
+        direct(own.direct[:1])
+        known = {tool.name for tool in tools}
+        for name, example in own.foreign:
+            if name not in known:
+                asked(_Call(example.question, name, dict(example.arguments)))
+        return tuple(turns)
+    for calls in shown[:MAX_WHOLE]:
+        whole(calls.pop(0))
+    rest = [call for calls in zip_longest(*reversed(shown)) for call in calls if call is not None]
+    for number, call in enumerate(rest[:MAX_CALLS]):
+        if number % len(shown) == 0:
+            place = number // len(shown)
+            direct(own.direct[place : place + 1])
+        asked(call)
+    if not rest:
+        direct(own.direct[: 1 if shown else None])
+    return tuple(turns)
+
+
+def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[_Call]]:
+    """The calls that can be shown, a list for each tool, the most telling tool first.
+
+    The first of each list is one that goes on to its answer.
+    """
+    others = []
+    for tool in tools:
+        if natural := _natural(words, tool):
+            yield natural
+        else:
+            others.append(tool)
+    for tool in sorted(others, key=lambda tool: -_parts(tool.parameters)):
+        if generic := _generic(words, tool):
+            yield generic
+
+
+def _natural(words: PromptWords, tool: ToolSpec) -> list[_Call]:
+    said = words.examples
+    fitting = [
+        example
+        for example in said.tools.get(tool.name, ())
+        if fits(dict(example.arguments), tool.parameters)
+    ]
+    return [
+        _Call(
+            example.question,
+            tool.name,
+            dict(example.arguments),
+            said.observation if example.observation is None else example.observation,
+            example.answer or fill(said.answer, {"name": tool.name}),
+        )
+        for example in sorted(fitting, key=lambda example: example.observation is None)
+    ]
+
+
+def _generic(words: PromptWords, tool: ToolSpec) -> list[_Call]:
+    said = words.examples
+    arguments = sample_arguments(tool.parameters, said.samples)
+    if arguments is None:
+        return []
+    spelled = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in arguments.items()
+    }
+    listed = (fill(said.argument, {"name": n, "value": value}) for n, value in spelled.items())
+    values = {"name": tool.name, "arguments": ", ".join(listed)}
+    questions = said.questions if arguments else (said.question_without_arguments,)
+    answer = fill(said.answer, values)
+    return [
+        _Call(fill(question, values), tool.name, arguments, said.observation, answer)
+        for question in questions
+    ]
+
+
+def _parts(schema: Any) -> int:
+    """How many parts a schema has, up to a bound."""
+    count, waiting = 0, [schema]
+    while waiting and count < 1000:
+        item = waiting.pop()
+        count += 1
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return count

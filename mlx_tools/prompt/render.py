@@ -9,21 +9,20 @@ completion that answers it is there; until then `Prompt.render` shows how it sta
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ErrorInfo, ToolObservation
-from mlx_tools.prompt.chat_format import ChatFormat
-from mlx_tools.prompt.examples import ExampleTurn, style_named
-from mlx_tools.prompt.model_text import closed, neutral_speech
+from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation
+from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, slotted
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
-from mlx_tools.prompt.tool_format import Slots, ToolFormat, slotted
-from mlx_tools.prompt.words import PromptWords
+from mlx_tools.prompt.words import STYLES, PromptWords
+from mlx_tools.protocol.reading import ReadingRules
+from mlx_tools.protocol.stream import read
 from mlx_tools.protocol.styles import write_answer, write_observation
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -39,32 +38,45 @@ from mlx_tools.transcript.records import (
 CORRECTION: Final = "protocol"
 """The name in an observation that answers no call, but a line that could not be read."""
 
-
 _Seen = (
     UserRecord | CompletionRecord | CallRecord | ObservationRecord | CorrectionRecord | AnswerRecord
 )
 """The records that a prompt is made of."""
 
 
-class _Beginning(NamedTuple):
-    """A prompt before its first question: the text, whether a turn was written, an open turn."""
+@dataclass(slots=True)
+class _OpenTurn:
+    """The turn of the user's role that nothing has answered yet.
 
-    text: Composer
-    begun: bool
-    said: tuple[str, ...]
+    ``said`` and ``notes`` are neutralised: questions, and corrections. ``observed`` are the results
+    of ``calls``, by call; ``unread`` is a completion in which nothing was read.
+    """
+
+    said: list[str] = field(default_factory=list)
+    calls: list[CallRecord] = field(default_factory=list)
+    observed: dict[str, ObservationRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    unread: CompletionRecord | None = None
+
+    def copy(self) -> _OpenTurn:
+        """A turn that can be gone on with while this one stays."""
+        return _OpenTurn(
+            [*self.said], [*self.calls], dict(self.observed), [*self.notes], self.unread
+        )
 
 
-_KEPT: Final = 16
-_beginnings: OrderedDict[Any, _Beginning] = OrderedDict()
-"""By all that they are made of: the sessions of a program mostly begin alike."""
+_MOST_KEPT: Final = 16
+_kept: dict[Any, tuple[Composer, bool, tuple[str, ...]]] = {}
+"""Prompts before their first question (the text, whether a turn was written, what is said in the
+open one), by all that they are made of: the sessions of a program mostly begin alike."""
 
 
 class Prompt:
     """The prompt of a session: folds records, renders text. Append-only, and pure.
 
-    ``system`` was neutralised by `build_system`. ``examples`` are turns, or mappings of role and
-    content as a transcript's header has them. ``reasoning`` is ``off``, ``auto`` or a number of
-    tokens: with ``off`` a model that thinks is given its thought empty and closed.
+    ``system`` was neutralised by `build_system`. ``examples`` are turns, mappings of role and
+    content. ``reasoning`` is ``off``, ``auto`` or a number of tokens: with ``off`` a model that
+    thinks is given its thought empty and closed.
 
     The turns of the user's role hold what came since the last completion: a question, or the
     observations of its calls, in their order, and a correction. A question that comes while another
@@ -79,64 +91,73 @@ class Prompt:
         self,
         *,
         chat_format: ChatFormat,
-        style: str,
+        style: Style,
         system: str,
-        examples: Sequence[ExampleTurn | Mapping[str, str]] = (),
+        examples: Sequence[Mapping[str, str]] = (),
         neutraliser: Neutraliser,
         words: PromptWords,
         reasoning: str | int = "off",
         tool_choice: str = "auto",
     ) -> None:
+        if style not in STYLES:  # a header's may be anything
+            raise UsageError(f"{style!r} is no prompt style: choose one of {', '.join(STYLES)}")
         self._format = chat_format
-        self._style = style_named(style)
+        self._style = style
         self._native = chat_format.tools if style == "native" else None
         self._tool_choice = tool_choice
-        empty = write_observation(ToolObservation(""), self._style)
-        self._around = empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
         self._neutraliser = neutraliser
         self._words = words
-        self._examples = tuple(
-            e if isinstance(e, ExampleTurn) else ExampleTurn.from_json(e) for e in examples
-        )
+        self._examples = tuple((one.get("role"), one.get("content")) for one in examples)
         self._silent = reasoning == "off" and chat_format.reasoning is not None
         trims = "system" in chat_format.trims and self._native is None
         self._system = system.strip() if trims else system
+        self._trims = "user" in chat_format.trims
         self._records: list[_Seen] = []
         self._gone = ""  # what stands in place of records that are gone
-        self._begin(self._examples)
+        self._begin()
 
-    def _begin(self, examples: tuple[ExampleTurn, ...]) -> None:
+    def _begin(self) -> None:
         """Writes what stands before the first question, or takes it from a session before."""
         self._text = Composer(self._neutraliser)
         self._begun = False
-        self._said: list[str] = []  # the open turn of the user's role, neutralised
-        self._calls: list[CallRecord] = []
-        self._observed: dict[str, ObservationRecord] = {}
-        self._notes: list[str] = []
-        self._unread: CompletionRecord | None = None
+        self._open = _OpenTurn()
         self._asked: Composer | None = None  # the text with the open turn, until that changes
         self._before = self._gone  # said with the next question
-        words, tokens = self._words, self._neutraliser.control_tokens
-        own = (self._format, self._style, self._silent, self._system)
-        key = (*own, examples, tokens, words.unanswered, words.go_on)
-        if (found := _beginnings.get(key)) is not None:
-            self._text, self._begun, self._said = found.text.copy(), found.begun, [*found.said]
+        tokens, system = self._neutraliser.control_tokens, self._format.system
+        own = (self._format, self._style, self._silent, self._system, self._examples)
+        key = (*own, tokens, self._words)
+        if (found := _kept.get(key)) is not None:
+            self._text, self._begun, self._open.said = found[0].copy(), found[1], [*found[2]]
             return
         self._text.host(self._format.bos)
         if self._native is not None:
             self._text.host(self._system)
-        elif self._format.system is not None and self._system:
-            self._text.host(self._format.system[0])
+        elif system is not None and self._system:
+            self._text.host(system[0])
             self._text.untrusted(self._system)
-            self._text.host(self._format.system[1])
+            self._text.host(system[1])
             self._begun = True
         elif not self._system:
             self._text.host(self._format.default_system)
-        for example in examples:
-            self._show(example)
-        _beginnings[key] = _Beginning(self._text.copy(), self._begun, tuple(self._said))
-        if len(_beginnings) > _KEPT:
-            _beginnings.popitem(last=False)
+        for role, content in self._examples:
+            self._show(role, content)
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        _kept[key] = self._text.copy(), self._begun, tuple(self._open.said)
+
+    def _show(self, role: str | None, content: str | None) -> None:
+        """Writes an example."""
+        if role not in ("user", "assistant", "observation") or not isinstance(content, str):
+            raise UsageError(f"this is no turn of a conversation: {role!r}, {content!r}")
+        if role == "assistant":
+            self._speak(content, "")
+        elif role == "observation":
+            self._open.said.append(self._json_in(content))
+        else:
+            if self._open.said:
+                self._close(self._unanswered)
+            content = content.strip() if self._trims else content
+            self._open.said.append(self._neutraliser.in_mixed(content))
 
     # --- the fold ---
 
@@ -149,21 +170,26 @@ class Prompt:
             self._compact(record)
 
     def _take(self, record: _Seen) -> None:
-        if isinstance(record, CompletionRecord):
-            self._complete(record)
-            return
-        self._asked = None
+        turn = self._open
+        if not isinstance(record, CompletionRecord):
+            self._asked = None
         match record:
+            case CompletionRecord() if record.counted.strip():
+                self._speak(closed(record, self._style, self._native), record.prefix)
+            case CompletionRecord():
+                # Nothing of it was read. It stays out, unless a correction speaks of it.
+                turn.unread = record
             case UserRecord():
                 self._ask(record)
             case CallRecord():
-                self._calls.append(record)
+                turn.calls.append(record)
             case ObservationRecord():
-                self._observed[record.call] = record
+                turn.observed[record.call] = record
             case CorrectionRecord():
                 self._correct(record)
             case AnswerRecord():
-                self._answer(record)
+                if turn.unread is not None or self._has_lines:
+                    self._close(write_answer(record.content, self._style))
 
     def render(self, prefix: str = "") -> str:
         """The prompt for the next completion: it ends in the opened turn and ``prefix``.
@@ -171,24 +197,26 @@ class Prompt:
         Raises `UsageError` where no completion is due: nothing was asked, or a call has no
         observation yet.
         """
-        missing = [call.call for call in self._calls if call.call not in self._observed]
-        if missing:
-            raise UsageError(f"the call {missing[0]} has no observation yet")
+        for call in self._open.calls:
+            if call.call not in self._open.observed:
+                raise UsageError(f"the call {call.call} has no observation yet")
         if self._asked is None:
             if not self._has_lines:
                 raise UsageError("nothing was asked since the last answer")
             self._asked = self._text.copy()
             self._write_host(self._asked)
-        return self._asked.before(self._opening(prefix) + prefix)
+        text, own = self._asked.copy(), self._format
+        text.host((own.answering if self._silent or prefix else own.assistant[0]) + prefix)
+        return str(text)
 
     @property
     def records(self) -> tuple[_Seen, ...]:
-        """What the prompt is made of, as it stands there: a `CompactedRecord` counts these."""
+        """The records in the prompt, as they stand there: a `CompactedRecord` counts these."""
         return tuple(self._records)
 
     @property
     def gone(self) -> str:
-        """What stands in place of records that are gone, empty where none are."""
+        """The text in place of records that are gone, empty where none are."""
         return self._gone
 
     @property
@@ -200,8 +228,7 @@ class Prompt:
         """A prompt that can be gone on with while this one stays."""
         other = copy(self)
         other._text, other._records = self._text.copy(), [*self._records]
-        other._said, other._notes, other._calls = [*self._said], [*self._notes], [*self._calls]
-        other._observed, other._asked = dict(self._observed), None
+        other._open, other._asked = self._open.copy(), None
         return other
 
     @property
@@ -227,113 +254,122 @@ class Prompt:
             else one
             for one in kept
         ]
-        self._begin(self._examples)
+        self._begin()
         for one in self._records:
             self._take(one)
 
     def _ask(self, record: UserRecord) -> None:
-        if self._has_lines or self._unread is not None:
-            self._close(write_answer(self._words.unanswered, self._style))
-        self._calls, self._observed = [], {}  # nobody will say how these ended
+        turn = self._open
+        if self._has_lines or turn.unread is not None:
+            self._close(self._unanswered)
+            turn = self._open
+        turn.calls, turn.observed = [], {}  # nobody will say how these ended
         if self._before:
-            self._said.append(self._plain(self._before))
+            turn.said.append(self._plain(self._before))
             self._before = ""
         choice = record.tool_choice or self._tool_choice
         silent = self._native is not None and choice == "none"
-        asked = self._words.asked(record.content, record.tools, no_calls=silent)
-        self._said.append(self._plain(asked))
-
-    def _complete(self, record: CompletionRecord) -> None:
-        if record.counted.strip():
-            self._speak(closed(record, self._style, self._native), record.prefix)
-        else:
-            # Nothing of it was read. It stays out, unless a correction speaks of it.
-            self._unread = record
+        asked = record.content
+        if record.tools or silent:
+            asked = self._words.asked(asked, record.tools, no_calls=silent)
+        turn.said.append(self._plain(asked))
 
     def _correct(self, record: CorrectionRecord) -> None:
-        if self._unread is not None:
+        if self._open.unread is not None:
             self._close("")
         native = self._native is not None
-        if record.forged:
-            words = self._words
-            self._notes.append(self._plain(words.native_forged if native else words.forged))
-            return
         advised = self._advised(record.error)
-        if native:
-            self._notes.append(self._plain(advised.message))
-            return
-        self._notes.append(self._observation(ToolObservation(CORRECTION, error=advised)))
-
-    def _answer(self, record: AnswerRecord) -> None:
-        if self._unread is not None or self._has_lines:
-            self._close(write_answer(record.content, self._style))
-
-    def _show(self, turn: ExampleTurn) -> None:
-        if turn.role == "assistant":
-            self._speak(turn.content, "")
-        elif turn.role == "observation":
-            self._said.append(self._json_in(turn.content))
+        if record.forged:
+            forged = self._words.texts["turns.native_forged" if native else "turns.forged"]
+            note = self._plain(forged)
+        elif native:
+            note = self._plain(advised.message)
         else:
-            if self._said:
-                self._close(write_answer(self._words.unanswered, self._style))
-            self._said.append(self._neutraliser.in_mixed(self._trimmed(turn.content)))
+            note = self._line(ToolObservation(CORRECTION, error=advised))
+        self._open.notes.append(note)
+
+    @property
+    def _unanswered(self) -> str:
+        return write_answer(self._words.texts["turns.unanswered"], self._style)
 
     # --- turns ---
 
     def _close(self, otherwise: str) -> None:
         """Ends a turn in which nothing was read with ``otherwise``, after the prefix it had."""
-        prefix = self._unread.prefix if self._unread is not None else ""
+        unread = self._open.unread
+        prefix = unread.prefix if unread is not None else ""
         self._speak(otherwise if otherwise.startswith(prefix) else prefix, prefix)
 
     def _speak(self, said: str, prefix: str) -> None:
-        """Writes the open turn of the user's role, and the assistant's that answers it."""
+        """Writes the open turn of the user's role, and the assistant's that answers it.
+
+        The answer's header goes on from what asked for it. A model that writes the blank after its
+        header itself has written it already.
+        """
         if self._asked is None:
             self._write_host(self._text)
         else:
             self._text = self._asked
-        self._asked, self._begun = None, True
-        self._said, self._notes = [], []
-        self._calls, self._observed, self._unread = [], {}, None
-        header, rest = self._header(said, prefix), said.removeprefix(prefix)
+        self._asked, self._begun, self._open = None, True, _OpenTurn()
+        ask, header = self._format.assistant[0], self._format.remembered
+        if self._silent or prefix:
+            header = self._format.answering
+        elif header[len(ask) :].isspace() and said[:1].isspace():
+            header = ask
         self._text.host(header + prefix)
         neutral = neutral_speech(said, self._style, self._neutraliser, self._native)
-        if said.startswith(prefix) and neutral.startswith(prefix):
-            self._text.untrusted(neutral[len(prefix) :])
-        else:
-            rest = neutral_speech(rest, self._style, self._neutraliser, self._native)
-            self._text.untrusted(rest)
+        if not (said.startswith(prefix) and neutral.startswith(prefix)):
+            rest = said.removeprefix(prefix)
+            neutral = prefix + neutral_speech(rest, self._style, self._neutraliser, self._native)
+        self._text.untrusted(neutral[len(prefix) :])
         self._text.host(self._format.assistant[1])
-
-    def _header(self, said: str, prefix: str) -> str:
-        """What opens a turn that was spoken: it goes on from what asked for it."""
-        if self._silent or prefix:
-            return self._format.answering
-        ask, header = self._format.assistant[0], self._format.remembered
-        gap = header[len(ask) :]
-        # A model that writes the blank after its header itself has written it already.
-        return ask if gap.isspace() and said[:1].isspace() else header
-
-    def _opening(self, prefix: str) -> str:
-        return self._format.answering if self._silent or prefix else self._format.assistant[0]
 
     def _write_host(self, text: Composer) -> None:
         """Writes what came since the model's last turn: in turns of the user's role, results as the
         model's own template has them where it is spoken to so."""
-        lines = self._lines()
-        if self._native is not None and self._observed and self._begun:
-            self._write_results(text, self._native)
-            lines = [*self._said, *self._notes]
-            if not lines:
+        turn, native = self._open, self._native
+        lines, results = [*turn.said], self._results()
+        if native is not None and turn.observed and self._begun:
+            self._write_results(text, native, results)
+            if not (lines or turn.notes):
                 return
-        self._write_user(text, lines or [self._plain(self._words.go_on)])
+        else:
+            for record, given in results:
+                error = None if record.error is None else self._advised(record.error)
+                observed = ToolObservation(record.name, record.content, error=error, id=given)
+                lines.append(self._line(observed))
+        lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
+        before, after = self._format.user
+        opened = native is not None and not self._begun  # the template's opening does it
+        text.host("" if opened else before)
+        if not self._begun and self._system and not opened:
+            text.host(self._format.system_in_user[0])
+            text.untrusted(self._system)
+            text.host(self._format.system_in_user[1])
+        for number, line in enumerate(lines):
+            text.host("\n" if number else "")
+            text.untrusted(line)
+        text.host(after)
 
-    def _write_results(self, text: Composer, native: ToolFormat) -> None:
+    def _write_results(
+        self,
+        text: Composer,
+        native: ToolFormat,
+        results: Sequence[tuple[ObservationRecord, str | None]],
+    ) -> None:
+        def gap(slots: Slots, **values: str) -> None:
+            for part, named in slotted(slots):
+                if named:
+                    text.untrusted(self._neutraliser.plain(values[part]))
+                else:
+                    text.host(part)
+
         slots, last = native.before, ("", "")
-        for record, given in self._results():
-            key = json.dumps(given or "", ensure_ascii=False)[1:-1]
-            name = json.dumps(record.name, ensure_ascii=False)[1:-1]
-            values = {"id": last[0], "name": last[1], "next_id": key, "next_name": name}
-            self._fill(text, slots, values)
+        for record, given in results:
+            key, name = (
+                json.dumps(one or "", ensure_ascii=False)[1:-1] for one in (given, record.name)
+            )
+            gap(slots, id=last[0], name=last[1], next_id=key, next_name=name)
             said = record.content or ""
             if record.error is not None:
                 advised = self._advised(record.error)
@@ -341,70 +377,31 @@ class Prompt:
                 said = json.dumps({"error": fault}, ensure_ascii=False)
             text.untrusted(native.result(said, self._neutraliser))
             slots, last = native.between, (key, name)
-        self._fill(text, native.after, {"id": last[0], "name": last[1]})
-
-    def _fill(self, text: Composer, slots: Slots, values: Mapping[str, str]) -> None:
-        for part, named in slotted(slots):
-            if named:
-                text.untrusted(self._neutraliser.plain(values[part]))
-            else:
-                text.host(part)
-
-    def _write_user(self, text: Composer, lines: Sequence[str]) -> None:
-        before, after = self._format.user
-        opened = self._native is not None and not self._begun  # the template's opening does it
-        text.host("" if opened else before)
-        if not self._begun and self._system and not opened:
-            opening, closing = self._format.system_in_user
-            text.host(opening)
-            text.untrusted(self._system)
-            text.host(closing)
-        for number, line in enumerate(lines):
-            if number:
-                text.host("\n")
-            text.untrusted(line)
-        text.host(after)
+        gap(native.after, id=last[0], name=last[1])
 
     # --- lines ---
 
     @property
     def _has_lines(self) -> bool:
         """Whether anything came since the model's last turn."""
-        return bool(self._said or self._observed or self._notes)
-
-    def _lines(self) -> list[str]:
-        """What stands in the open turn of the user's role."""
-        seen = (self._observed_line(record, given) for record, given in self._results())
-        return [*self._said, *seen, *self._notes]
+        return bool(self._open.said or self._open.observed or self._open.notes)
 
     def _results(self) -> list[tuple[ObservationRecord, str | None]]:
         """The observations that are there, those of calls in call order, then any other; each with
         the id that it is given."""
-        several = len(self._calls) > 1
-        taken = {call.id for call in self._calls}
-        spare = (str(number) for number in count(len(self._calls) + 1))
-        found, known = [], set()
-        for number, call in enumerate(self._calls, start=1):
-            known.add(call.call)
+        calls, observed = self._open.calls, dict(self._open.observed)
+        taken = {call.id for call in calls}
+        spare = (str(number) for number in count(len(calls) + 1))
+        found = []
+        for number, call in enumerate(calls, start=1):
             given = call.id
-            if given is None and several:  # an id of the host's, other than the model's own
+            if given is None and len(calls) > 1:  # an id of the host's, other than the model's own
                 given = str(number)
                 while given in taken:
                     given = next(spare)
-            if (record := self._observed.get(call.call)) is not None:
+            if (record := observed.pop(call.call, None)) is not None:
                 found.append((record, record.id or given))
-        others = (record for key, record in self._observed.items() if key not in known)
-        return [*found, *((record, record.id) for record in others)]
-
-    def _observed_line(self, record: ObservationRecord, given: str | None) -> str:
-        return self._observation(
-            ToolObservation(
-                record.name,
-                content=record.content,
-                error=None if record.error is None else self._advised(record.error),
-                id=given,
-            )
-        )
+        return [*found, *((record, record.id) for record in observed.values())]
 
     def _advised(self, error: ErrorInfo) -> ErrorInfo:
         """The error with advice on how to mend the line, as far as both fit."""
@@ -413,7 +410,7 @@ class Prompt:
         said = f"{error.message}{stop} {advice}".strip()
         return error if advice in error.message or len(said) > 500 else ErrorInfo(error.code, said)
 
-    def _observation(self, observation: ToolObservation) -> str:
+    def _line(self, observation: ToolObservation) -> str:
         return self._json_in(write_observation(observation, self._style))
 
     def _json_in(self, written: str) -> str:
@@ -421,15 +418,176 @@ class Prompt:
 
         One that is no such line, as an example's may be, is text like any other.
         """
-        before, after = self._around
-        end = len(written) - len(after)
-        body = written[len(before) : end]
-        if (before, after) != (written[: len(before)], written[end:]) or body[:1] != "{":
+        empty = write_observation(ToolObservation(""), self._style)
+        before, after = empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
+        body = written.removeprefix(before).removesuffix(after)
+        if before + body + after != written or body[:1] != "{":
             return self._neutraliser.in_mixed(written)
         return before + self._neutraliser.in_json(body) + after
 
     def _plain(self, text: str) -> str:
-        return self._neutraliser.plain(self._trimmed(text))
+        text = text.strip() if self._trims else text
+        return self._neutraliser.plain(text)
 
-    def _trimmed(self, text: str) -> str:
-        return text.strip() if "user" in self._format.trims else text
+
+# --- what a model wrote, made fit to stand in the prompt again ------------------------------------
+
+_OPENING: Final = re.compile(r"<tool_call>(?=\s*\{)|<final_answer>")
+_STRING_OR_END: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|</tool_call>', re.DOTALL)
+_CLOSING: Final = {"<tool_call>": "</tool_call>", "<final_answer>": "</final_answer>"}
+_ARRAY: Final = re.compile(r"\[[ \t\r\n]*\{")
+_STRING_OR_FENCE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"?|(`{3,16}|~{3,16})')
+
+
+def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None = None) -> str:
+    """The text of a completion that counts, with the bracket, tag and fence closed that it leaves
+    open.
+
+    Reading may stop at a message's last brace, and a model may end there: what would have closed
+    the message was never written. It is added only where the reader takes it for the end of that
+    message, so reading the text again gives the same messages. A text without a message, and one
+    that broke off inside one, stay as they are.
+    """
+    reason, rules = completion.finish_reason or "stop", _rules(style, native)
+    text = completion.counted
+    closers: list[str] = []  # what may be missing, the innermost first
+    if native is not None and rules.catalog:
+        closers += dict.fromkeys(filter(None, (native.close, native.close.lstrip())))
+    more = not completion.text.endswith(text.removeprefix(completion.prefix))
+    # Where the model itself ended within an array, reading says what that means (rule 7).
+    if (completion.closed_early or more) and _ARRAY.search(text):
+        closers.append("]")
+    closers += (
+        closing
+        for tag, closing in _CLOSING.items()
+        if tag in text and (tag == "<tool_call>" or style == "xml")
+    )
+    if "```" in text or "~~~" in text:
+        fences = [match[1] for match in _STRING_OR_FENCE.finditer(text) if match[1]]
+        closers += (f"\n{fence}" for fence in fences[-1:])
+
+    def is_whole(text: str) -> bool:
+        reading = read(text, reason, rules)
+        return bool(reading.messages) and not reading.bare_text and reading.counted == text
+
+    for closer in closers:
+        if text.endswith(closer.strip()):
+            continue
+        # An array is no message before its end; all else only goes around a message.
+        if is_whole(text + closer) and (closer[:1] == "]" or is_whole(text)):
+            text += closer
+    return text
+
+
+def _rules(style: Style, native: ToolFormat | None) -> ReadingRules:
+    """Rules for a text of which it does not matter which tools there are."""
+    if style != "native" or native is None or not native.marks:
+        return ReadingRules(style=style)
+    return ReadingRules(style=style, catalog={"": {}}, native=frozenset(native.marks[:1]))
+
+
+def neutral_speech(
+    text: str, style: str, neutraliser: Neutraliser, native: ToolFormat | None = None
+) -> str:
+    """A model's own text with its control tokens broken, in JSON strings by an escape.
+
+    In the style ``xml`` the protocol's own tags stay where they have their place: around a call's
+    object, and around the answer. In the style ``native`` the marks of the template's own form of
+    calls stay where they are a call's.
+    """
+    if style == "native" and native is not None:
+        return _native_speech(text, neutraliser, native)
+    if style != "xml":
+        return neutraliser.in_mixed(text)
+    parts: list[str] = []
+    position = 0
+    while match := _OPENING.search(text, position):
+        tag, start = match[0], match.end()
+        closing = _CLOSING[tag]
+        if tag == "<tool_call>":  # a tag in a string closes nothing
+            found = _STRING_OR_END.finditer(text, start)
+            end = next((match.start() for match in found if match[0][0] == "<"), -1)
+        else:
+            end = text.rfind(closing, start)
+        parts.append(neutraliser.in_mixed(text[position : match.start()]))
+        inside = text[start:] if end < 0 else text[start:end]
+        neutral = neutraliser.in_json if tag == "<tool_call>" else neutraliser.plain
+        parts += (tag, neutral(inside))
+        if end < 0:
+            return "".join(parts)
+        parts.append(closing)
+        position = end + len(closing)
+    return "".join((*parts, neutraliser.in_mixed(text[position:])))
+
+
+_PARAMETER: Final = r"(?:\w+:)?(?:parameter|param|(?:longcat_)?arg_(?:key|value))"
+_VALUE: Final = re.compile(rf"(<{_PARAMETER}\b[^>\n]*>)(.*?)(</{_PARAMETER}>)", re.DOTALL)
+"""A value in a tag of its own."""
+
+_MOST_MARKS: Final = 64
+"""So many places are tried for the mark that opens a run of calls."""
+
+
+def _native_speech(text: str, neutraliser: Neutraliser, native: ToolFormat) -> str:
+    """A model's text in its own form: the marks of its calls stay, nothing else does."""
+    rules, family = _rules("native", native), native.family
+    if family is None or family.open not in text:
+        return neutraliser.in_mixed(text)
+    calls = _calls(text, rules)
+    starts = [found.start() for found in re.finditer(re.escape(family.open), text)]
+    for begin in reversed(starts[-_MOST_MARKS:]):  # what opens it without need is no call's
+        if calls and _calls(text[begin:], rules) == calls:
+            run = _neutral_run(text[begin:], neutraliser, native, calls)
+            if run is not None and len(_calls(run, rules)) == len(calls):
+                return neutraliser.in_mixed(text[:begin]) + run
+            break
+    return neutraliser.in_mixed(text)
+
+
+def _calls(text: str, rules: ReadingRules) -> list[ToolCall]:
+    """The calls that a text is read as, none where it is read as anything else."""
+    reading = read(text, "stop", rules)
+    calls = [replace(one, repairs=()) for one in reading.messages if isinstance(one, ToolCall)]
+    return calls if reading.error is None else []
+
+
+def _neutral_run(
+    run: str, neutraliser: Neutraliser, native: ToolFormat, calls: list[ToolCall]
+) -> str | None:
+    """A run of calls whose marks stay; None where a mark may stand in a value too."""
+    family = native.family
+    assert family is not None
+    marks = "|".join(map(re.escape, sorted(native.marks, key=len, reverse=True)))
+    if family.body in ("json", "named_json"):
+        parts: list[str] = []
+        done = 0
+        string, mark = r'"(?:[^"\\]|\\.)*"?', rf"(?P<mark>{marks})(?!\s*(?P=mark))"
+        for found in re.finditer(f"{string}|{mark}", run, re.DOTALL):
+            if found["mark"]:
+                parts += (neutraliser.in_json(run[done : found.start()]), found["mark"])
+                done = found.end()
+        return "".join((*parts, neutraliser.in_json(run[done:])))
+    if family.body in ("xml", "pairs"):
+        run = _VALUE.sub(lambda one: one[1] + neutraliser.plain(one[2]) + one[3], run)
+    else:
+        for value in sorted(filter(neutraliser.found, _texts(calls)), key=len, reverse=True):
+            if value not in run:
+                return None
+            run = run.replace(value, neutraliser.plain(value))
+    pieces = re.split(f"({marks})", run)
+    return "".join(
+        part if number % 2 else neutraliser.in_mixed(part) for number, part in enumerate(pieces)
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in calls' names, ids and arguments."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, ToolCall):
+        yield from _texts([value.name, value.id, value.arguments])
+    elif isinstance(value, Mapping):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

@@ -159,7 +159,7 @@ def _examples(words: Any) -> Iterator[Mutation]:
     yield _made(
         "prompt",
         "words/examples-whole",
-        "mlx_tools/prompt/examples.py",
+        "mlx_tools/prompt/opening.py",
         "MAX_WHOLE: Final = 2",
         "MAX_WHOLE: Final = 1",
         lambda facts: _two_tools(facts) and facts.header.style != "native",
@@ -177,9 +177,9 @@ def _examples(words: Any) -> Iterator[Mutation]:
     yield _made(
         "prompt",
         "words/catalog-persona-last",
-        "mlx_tools/prompt/builder.py",
-        'writer.section("{{persona}}", {"persona": persona.strip()})',
-        'writer.section("{{persona}}", {"persona": persona.strip().upper()})',
+        "mlx_tools/prompt/opening.py",
+        '"persona": (frame.persona or "").strip(),',
+        '"persona": (frame.persona or "").strip().upper(),',
         has("persona"),
         "those with a persona of their own",
     )
@@ -335,7 +335,7 @@ def _formats() -> Iterator[Mutation]:
     yield _made(
         "prompt",
         "formats/tool-markers",
-        "mlx_tools/prompt/markers.py",
+        "mlx_tools/prompt/neutralise.py",
         '"[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"',
         '"[AVAILABLE_TOOLS]",',
         _everyone,
@@ -345,8 +345,8 @@ def _formats() -> Iterator[Mutation]:
         "prompt",
         "formats/header-blank",
         "mlx_tools/prompt/render.py",
-        "return ask if gap.isspace() and said[:1].isspace() else header",
-        "return header",
+        "elif header[len(ask) :].isspace() and said[:1].isspace():",
+        "elif False:",
         has("format-mistral", "format-plain"),
         "those whose model writes the blank after its header itself",
     )
@@ -372,8 +372,8 @@ def _formats() -> Iterator[Mutation]:
         "prompt",
         "neutral/questions",
         "mlx_tools/prompt/render.py",
-        "return self._neutraliser.plain(self._trimmed(text))",
-        "return self._trimmed(text)",
+        "return self._neutraliser.plain(text)",
+        "return text",
         lambda facts: any(
             token in question.content
             for question in facts.questions

@@ -322,8 +322,11 @@ def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:
     assert any(isinstance(record, CompactedRecord) for record in golden.records)
     assert replay(golden).differences == ()
     words = load_words()
-    other = replace(words.compaction, observation="Gone.", turns="Gone.")
-    (told,) = {d.room for d in replay(golden, words=replace(words, compaction=other)).differences}
+    gone = {"compaction.observation": "Gone.", "compaction.turns": "Gone."}
+    (told,) = {
+        d.room
+        for d in replay(golden, words=replace(words, texts={**words.texts, **gone})).differences
+    }
     assert told == "prompt"
 
 

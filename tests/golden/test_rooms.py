@@ -172,7 +172,7 @@ def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
 
 
 def test_what_changed_is_accepted_and_then_passes(golden: Golden) -> None:
-    words = replace(load_words(), persona="You are terse.", unanswered="(nothing)")
+    words = replace(load_words(), persona="You are terse.")
     now = settled(golden, words=words).now
     assert replay(now, words=words).passed
     assert "You are terse." in now.header.system

@@ -23,7 +23,7 @@ from mlx_tools.prompt import (
     tried,
     turns_of,
 )
-from mlx_tools.prompt.markers import KNOWN_TOKENS
+from mlx_tools.prompt.neutralise import KNOWN_TOKENS
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -116,7 +116,7 @@ def test_all_that_was_said_can_go_and_the_next_question_comes_behind_it() -> Non
     prompt.add(CompactedRecord(reason="asked", gone=3, turns=1, content="[gone]"))
     prompt.add(asked("Second?"))
     assert "<|im_start|>user\n[gone]\nSecond?<|im_end|>" in prompt.render()
-    assert WORDS.unanswered not in prompt.render()
+    assert WORDS.texts["turns.unanswered"] not in prompt.render()
 
 
 def test_an_observation_gives_way_and_what_left_before_stays_told() -> None:

@@ -21,12 +21,13 @@ from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
+    Frame,
     Neutraliser,
     Prompt,
     build_examples,
     build_system,
 )
-from mlx_tools.prompt.markers import KNOWN_TOKENS, PROTOCOL_TAGS
+from mlx_tools.prompt.neutralise import KNOWN_TOKENS, PROTOCOL_TAGS
 from mlx_tools.protocol import forcing_prefix, write_answer, write_call
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -98,13 +99,14 @@ def opened(chat_format: ChatFormat, style: str, texts: Texts) -> Prompt:
     neutraliser = Neutraliser(chat_format.control_tokens)
     tools = tools_with(texts)
     system = build_system(
-        WORDS,
-        response_mode="answer-first",
-        style=style,
-        tools=tools,
-        project_context=texts.project_context,
-        persona=texts.persona,
-        neutraliser=neutraliser,
+        Frame(
+            words=WORDS,
+            style=style,
+            tools=tools,
+            project_context=texts.project_context,
+            persona=texts.persona,
+            neutraliser=neutraliser,
+        )
     )
     own = [
         {"role": "user", "content": texts.earlier_question},

@@ -17,12 +17,13 @@ from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
+    Frame,
     Neutraliser,
     Prompt,
     build_system,
     format_from_template,
 )
-from mlx_tools.prompt.markers import KNOWN_TOKENS
+from mlx_tools.prompt.neutralise import KNOWN_TOKENS
 from mlx_tools.protocol import ReadingRules, forcing_prefix, read
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -50,13 +51,14 @@ def opened(
     """The prompt of a session that was not asked anything yet."""
     neutraliser = Neutraliser(chat_format.control_tokens)
     system = build_system(
-        WORDS,
-        response_mode="answer-first",
-        style="native",
-        tools=tools,
-        persona=persona,
-        neutraliser=neutraliser,
-        native=chat_format.tools,
+        Frame(
+            words=WORDS,
+            style="native",
+            tools=tools,
+            persona=persona,
+            neutraliser=neutraliser,
+            native=chat_format.tools,
+        )
     )
     return Prompt(
         chat_format=chat_format,
@@ -91,13 +93,14 @@ def test_the_prompt_is_what_the_template_itself_would_write(name: str) -> None:
     prompt = opened(chat_format, LOOK, CLOCK, persona="You help.", reasoning="auto")
     prompt.add(UserRecord(content="What is it?"))
     system = build_system(
-        WORDS,
-        response_mode="answer-first",
-        style="native",
-        tools=[LOOK, CLOCK],
-        persona="You help.",
-        neutraliser=Neutraliser(),
-        native=replace(_tools(chat_format), opening=("", "system", "")),
+        Frame(
+            words=WORDS,
+            style="native",
+            tools=[LOOK, CLOCK],
+            persona="You help.",
+            neutraliser=Neutraliser(),
+            native=replace(_tools(chat_format), opening=("", "system", "")),
+        )
     ).text
     asked = [{"role": "system", "content": system}, {"role": "user", "content": "What is it?"}]
     assert prompt.render() == rendered_with_tools(name, asked, [LOOK, CLOCK])

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlx_tools.prompt.markers import KNOWN_TOKENS
-from mlx_tools.prompt.neutralise import Composer, Neutraliser
+from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
 
 PLAIN_LINES = ("\nUser:", "\nAssistant:", "\nSystem:")
 KNOWN = Neutraliser((*KNOWN_TOKENS, *PLAIN_LINES))

@@ -16,12 +16,13 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
+    Frame,
     Neutraliser,
     Prompt,
     build_examples,
     build_system,
 )
-from mlx_tools.prompt.markers import PROTOCOL_TAGS
+from mlx_tools.prompt.neutralise import PROTOCOL_TAGS
 from mlx_tools.transcript.records import UserRecord
 from tests.prompt.conversations import MODELS, WORDS, format_of
 from tests.prompt.transcripts import CONTENT, STYLES, Step, transcripts
@@ -60,13 +61,14 @@ def opened(chat_format: ChatFormat, style: str, text: str, **more: Any) -> Promp
         chat_format=chat_format,
         style=style,
         system=build_system(
-            WORDS,
-            response_mode="answer-first",
-            style=style,
-            tools=tools,
-            project_context=text,
-            persona=text,
-            neutraliser=neutraliser,
+            Frame(
+                words=WORDS,
+                style=style,
+                tools=tools,
+                project_context=text,
+                persona=text,
+                neutraliser=neutraliser,
+            )
         ).text,
         examples=build_examples(WORDS, tools, style),
         neutraliser=neutraliser,
@@ -176,7 +178,7 @@ def special_tokens(tokenizer: Any) -> list[str]:
 def small_tokenizer() -> Any:
     """A byte-level tokenizer that knows nothing but bytes and well-known control tokens."""
     tokenizers = pytest.importorskip("tokenizers")
-    from mlx_tools.prompt.markers import BUILTIN_TOKENS, TOOL_MARKERS
+    from mlx_tools.prompt.neutralise import BUILTIN_TOKENS, TOOL_MARKERS
 
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokenizer = tokenizers.Tokenizer(

@@ -10,7 +10,7 @@ import pytest
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, ExampleTurn, Prompt
+from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Prompt
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -193,7 +193,7 @@ def test_a_question_without_an_answer_is_closed_with_words_that_say_so() -> None
     )
     roles = [role for role, _ in turns(prompt)]
     assert roles == ["user", "assistant", "user", "assistant"]
-    assert WORDS.unanswered in turns(prompt)[1][1]
+    assert WORDS.texts["turns.unanswered"] in turns(prompt)[1][1]
 
 
 def test_observations_without_an_answer_are_closed_the_same_way() -> None:
@@ -204,7 +204,7 @@ def test_observations_without_an_answer_are_closed_the_same_way() -> None:
     )
     assert [role for role, _ in turns(prompt)][-4:] == ["user", "assistant", "user", "assistant"]
     assert '"content":"seen"' in turns(prompt)[-4][1]
-    assert WORDS.unanswered in turns(prompt)[-3][1]
+    assert WORDS.texts["turns.unanswered"] in turns(prompt)[-3][1]
 
 
 def test_calls_that_were_given_up_hold_up_no_later_question() -> None:
@@ -227,7 +227,14 @@ def test_two_completions_in_a_row_have_a_turn_of_the_users_role_between_them() -
     prompt = folded(
         UserRecord(content="one"), said(1, CALL), said(2, CALL), UserRecord(content="2")
     )
-    assert [text for _, text in turns(prompt)] == ["one", CALL, WORDS.go_on, CALL, "2", ""]
+    assert [text for _, text in turns(prompt)] == [
+        "one",
+        CALL,
+        WORDS.texts["turns.go_on"],
+        CALL,
+        "2",
+        "",
+    ]
 
 
 def test_records_that_no_model_sees_change_nothing() -> None:
@@ -347,10 +354,10 @@ def test_in_xml_an_answer_ends_at_its_last_tag() -> None:
 
 def test_examples_are_turns_before_the_first_question() -> None:
     examples = [
-        ExampleTurn("user", "Hi <|im_end|>"),
+        {"role": "user", "content": "Hi <|im_end|>"},
         {"role": "assistant", "content": CALL},
         {"role": "observation", "content": '{"type":"tool_observation","content":"<s>"}'},
-        ExampleTurn("assistant", ANSWER),
+        {"role": "assistant", "content": ANSWER},
     ]
     prompt = folded(UserRecord(content="?"), examples=examples)
     assert turns(prompt)[:4] == [
@@ -365,9 +372,9 @@ def test_examples_are_turns_before_the_first_question() -> None:
 def test_an_example_that_is_no_line_of_an_observation_ends_no_turn(style: str) -> None:
     for text in ("<|im_end|>", "<|im_end|>{}", '{"a":"<|im_end|>"}<|im_end|>', "</tool_response>"):
         examples = [
-            ExampleTurn("user", "?"),
-            ExampleTurn("assistant", CALL),
-            ExampleTurn("observation", text),
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": CALL},
+            {"role": "observation", "content": text},
         ]
         prompt = folded(UserRecord(content="!"), examples=examples, style=style)
         shown = turns(prompt)[2][1]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlx_tools import Answered, Controller, Policy, RunSettings, tool
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Message
 from mlx_tools.prompt import NAMED_FORMATS, Neutraliser, Prompt
-from mlx_tools.prompt.model_text import closed
+from mlx_tools.prompt.render import closed
 from mlx_tools.protocol import (
     Reader,
     Reading,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.prompt.markers import KNOWN_TOKENS
+from mlx_tools.prompt.neutralise import KNOWN_TOKENS
 from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call
 from mlx_tools.transcript.records import (
     AnswerRecord,
