@@ -24,11 +24,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from mlx_tools.toolbox.web.body import Body
-from mlx_tools.toolbox.web.fetch import FetchedPage
-from mlx_tools.toolbox.web.media import Media
-from mlx_tools.toolbox.web.page import CPU_SECONDS, MAX_TEXT, MEMORY_MB, told_of
-from mlx_tools.toolbox.web.urls import read_url
+from mlx_tools.toolbox.urls import read_url
+from mlx_tools.toolbox.web_fetch import CPU_SECONDS, MAX_TEXT, MEMORY_MB, FetchedPage, page_text
+from mlx_tools.toolbox.web_text import Body, Media
 from mlx_tools.tools import ToolError
 
 MOST_BYTES = 1_000_000
@@ -133,7 +131,7 @@ async def read(html: str) -> tuple[str, float, int]:
     page = FetchedPage(read_url("https://example.org/"), media, Body(html.encode(), cut=False))
     started = perf_counter()
     try:
-        told = await told_of(page, SECONDS)
+        told = await page_text(page, SECONDS)
         ended = ("cut" if told.cut else "read", len(told.text))
     except ToolError as error:
         ended = ("given up" if "too much" in str(error) else f"failed: {error}", 0)

@@ -38,7 +38,7 @@ from mlx_tools.store.roots import RootName
 from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.toolbox import builtin_tools
 from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.toolbox.web.fetch import WebOptions
+from mlx_tools.toolbox.web_tools import WebOptions
 from mlx_tools.tools import Registry
 from mlx_tools.tools.folder.collection import OFF, Shelf, exposed_by
 

@@ -17,7 +17,7 @@ from mlx_tools.tools.tool_search import tool_search
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.web.fetch import WebOptions
+    from mlx_tools.toolbox.web_tools import WebOptions
 
 _NO_WALK: Final = "this system cannot open files safely (openat)"
 _NO_ROOTS: Final = "no folder was named that it may see (--root DIR)"
@@ -111,10 +111,7 @@ def _add_notes(registry: Registry, folder: Path | None) -> None:
 
 
 def _add_web(registry: Registry, given: WebOptions | None) -> None:
-    from mlx_tools.toolbox.fetch_url import fetch_url
-    from mlx_tools.toolbox.web.fetch import WebOptions
-    from mlx_tools.toolbox.web.search_engines import missing
-    from mlx_tools.toolbox.web_search import web_search
+    from mlx_tools.toolbox.web_tools import WebOptions, fetch_url, missing, web_search
 
     options = given or WebOptions()
     registry.provide(fetch_url(options.fetcher(), options.seconds))

@@ -9,7 +9,7 @@ import pytest
 from mlx_tools.app.config import ConfigErrors, Configuration, load
 from mlx_tools.app.wiring import registry_of
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.web.fetch import WebOptions
+from mlx_tools.toolbox.web_tools import WebOptions
 
 USER = """
 [web]
@@ -45,7 +45,7 @@ def test_the_settings_reach_the_tools(tmp_path: Path) -> None:
     assert registry_of(configuration).all_specs()["fetch_url"]
     options = WebOptions(domains=configuration.settings.web.domains, max_bytes=100_000)
     fetcher = options.fetcher()
-    assert fetcher.gate.domains == ("example.org", "b.net") and fetcher.max_bytes == 100_000
+    assert fetcher.domains == ("example.org", "b.net") and fetcher.max_bytes == 100_000
 
 
 def test_the_environment_writes_lists_with_commas(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import itertools
 import os
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.fetch_url import fetch_url
-from mlx_tools.toolbox.web.body import Body, Unpacker, read_body
+from mlx_tools.toolbox.web_text import Body, read_body
+from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolError, execute
 from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, says, site, text
 
@@ -35,14 +35,9 @@ def cut_at(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(ends)]
 
 
-def bare_deflate(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=-15)
-    return packer.compress(data) + packer.flush()
-
-
 @given(
     st.lists(st.binary(max_size=300), max_size=4),
-    st.sampled_from(["", "identity", "gzip", "x-gzip", "GZip", "deflate", "bare"]),
+    st.sampled_from(["", "identity", "gzip", "x-gzip", "GZip"]),
     st.integers(1, 700),
     st.lists(st.integers(0, 900), max_size=6),
 )
@@ -50,22 +45,12 @@ def test_a_body_is_what_was_packed_up_to_the_limit(
     parts: list[bytes], encoding: str, limit: int, places: list[int]
 ) -> None:
     whole = b"".join(parts)
-    packed = {
-        "deflate": lambda: zlib.compress(whole),
-        "bare": lambda: bare_deflate(whole),
-        **dict.fromkeys(("", "identity"), lambda: whole),
-    }.get(encoding, lambda: b"".join(map(gzip.compress, parts)) or gzip.compress(b""))()
-    body = read(cut_at(packed, places), encoding.replace("bare", "deflate"), limit)
+    packed = whole
+    if "zip" in encoding.lower():
+        packed = b"".join(map(gzip.compress, parts)) or gzip.compress(b"")
+    body = read(cut_at(packed, places), encoding, limit)
     assert whole.startswith(body.data) and len(body.data) <= limit
     assert body.cut == (body.data != whole) or len(packed) > limit
-
-
-@pytest.mark.parametrize("pack", [zlib.compress, bare_deflate])
-def test_both_forms_of_deflate_are_told_apart_byte_by_byte(pack: Callable[[bytes], bytes]) -> None:
-    packed = pack(b"some text")
-    assert read([packed[n : n + 1] for n in range(len(packed))], "deflate").data == b"some text"
-    with pytest.raises(ToolError, match="broke off"):
-        read([packed[:1]], "deflate")
 
 
 @pytest.mark.parametrize("size", [262_143, 262_144, 262_145, 524_288, 1_000_000])
@@ -76,15 +61,17 @@ def test_much_that_is_packed_into_little_comes_out_whole(size: int, limit: int) 
         assert body.data == data[:limit] and body.cut == (len(data) > limit)
 
 
-@given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate"]))
-def test_what_is_not_packed_is_no_crash(data: bytes, encoding: str) -> None:
+@given(st.binary(max_size=200))
+def test_what_is_not_packed_is_no_crash(data: bytes) -> None:
     try:
-        read([data], encoding)
+        read([data], "gzip")
     except ToolError as error:
         assert "broke" in str(error)
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip,br", "compress", "x" * 999])
+@pytest.mark.parametrize(
+    "encoding", ["br", "deflate", "gzip, gzip", "gzip,br", "compress", "x" * 999]
+)
 def test_an_encoding_that_was_not_asked_for_is_refused(encoding: str) -> None:
     with pytest.raises(ToolError, match="not asked for"):
         read([b"x"], encoding)
@@ -118,8 +105,6 @@ def test_a_bomb_is_unpacked_to_the_limit_and_no_further() -> None:
         tracemalloc.stop()
     assert body == Body(bytes(3_000_000), cut=True)
     assert peak < 15_000_000
-    unpacker = Unpacker("gzip")
-    assert len(unpacker.feed(bomb[:65_536], 10)) == 10
 
 
 def test_what_unpacks_to_nothing_is_read_no_further_than_the_limit() -> None:

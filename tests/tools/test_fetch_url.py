@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import Policy, builtin_tools
-from mlx_tools.toolbox.fetch_url import fetch_url
-from mlx_tools.toolbox.web.addresses import Address
-from mlx_tools.toolbox.web.fetch import MAX_REDIRECTS
+from mlx_tools.toolbox.urls import Address
+from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS
+from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolResult, execute
 from tests.tools.web_server import (
     Asked,

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.web.addresses import not_public
-from mlx_tools.toolbox.web.lookup import Gate, system_resolve
-from mlx_tools.toolbox.web.urls import UrlRefused, read_url
+from mlx_tools.toolbox.urls import UrlRefused, not_public, read_url
+from mlx_tools.toolbox.web_fetch import Fetcher, system_resolve
 from mlx_tools.tools import ToolError
 from tests.tools.address_spellings import (
     FORBIDDEN_V4,
@@ -33,7 +32,7 @@ async def as_the_system_reads_it(host: str, port: int) -> Sequence[str]:
 def admitted(url: str) -> list[str]:
     """The addresses that would be asked for a URL; none where it is refused."""
     try:
-        return asyncio.run(Gate(resolve=as_the_system_reads_it).admit(read_url(url)))
+        return asyncio.run(Fetcher(resolve=as_the_system_reads_it).admit(read_url(url)))
     except (UrlRefused, ToolError):
         return []
 
@@ -63,7 +62,7 @@ def test_a_name_that_leads_to_a_forbidden_address_is_not_asked(
         return ["93.184.215.14", str(address)]
 
     with pytest.raises(UrlRefused, match="not out on the internet"):
-        asyncio.run(Gate(resolve=resolve).admit(read_url("https://site.example.org/")))
+        asyncio.run(Fetcher(resolve=resolve).admit(read_url("https://site.example.org/")))
 
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
@@ -110,7 +109,7 @@ def test_a_name_without_an_address_is_an_error(answers: list[str]) -> None:
         return answers
 
     with pytest.raises(ToolError, match=r"no host site\.org"):
-        asyncio.run(Gate(resolve=resolve).admit(read_url("https://site.org/")))
+        asyncio.run(Fetcher(resolve=resolve).admit(read_url("https://site.org/")))
 
 
 def test_at_most_four_addresses_of_a_host_are_tried_and_all_of_them_checked() -> None:
@@ -120,7 +119,7 @@ def test_at_most_four_addresses_of_a_host_are_tried_and_all_of_them_checked() ->
         return many
 
     target = read_url("https://site.org/")
-    assert asyncio.run(Gate(resolve=resolve).admit(target)) == many[:4]
+    assert asyncio.run(Fetcher(resolve=resolve).admit(target)) == many[:4]
     many.append("10.0.0.1")
     with pytest.raises(UrlRefused):
-        asyncio.run(Gate(resolve=resolve).admit(target))
+        asyncio.run(Fetcher(resolve=resolve).admit(target))

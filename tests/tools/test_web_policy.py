@@ -13,8 +13,7 @@ from mlx_tools import Controller, Policy, Registry, builtin_tools
 from mlx_tools.controller.direct import call_tool
 from mlx_tools.policy import PRESETS
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.fetch_url import fetch_url
-from mlx_tools.toolbox.web_search import web_search
+from mlx_tools.toolbox.web_tools import fetch_url, web_search
 from tests.forked import forks
 from tests.tools.web_server import fetching, says, site
 

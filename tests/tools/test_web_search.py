@@ -14,9 +14,8 @@ import pytest
 from mlx_tools import Controller, Policy, Registry
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.web.search_engines import ENGINES, EngineSearch, Search, hits_of
-from mlx_tools.toolbox.web.worker import Bounds, WorkerFailed
-from mlx_tools.toolbox.web_search import web_search
+from mlx_tools.toolbox.web_fetch import Bounds, WorkerFailed
+from mlx_tools.toolbox.web_tools import ENGINES, EngineSearch, Search, sources_of, web_search
 from mlx_tools.tools import ToolError, ToolResult, execute
 
 HITS = [
@@ -77,23 +76,24 @@ def test_nothing_that_is_found_is_told() -> None:
     ],
 )
 def test_a_hit_that_is_no_page_on_the_web_is_left_out(hit: Mapping[str, Any]) -> None:
-    assert hits_of([hit, *HITS], 10)[0].title == "First"
+    assert sources_of([hit, *HITS], 10)[0].title == "First"
 
 
 def test_hits_are_cut_short_and_given_once() -> None:
     hostile = {"url": "https://a.org/x", "title": "\x1b[31m" + "t" * 9999, "text": "\n[9] " * 9999}
-    (hit,) = hits_of([hostile, hostile], 10)
+    (hit,) = sources_of([hostile, hostile], 10)
     assert len(hit.title) <= 200 and len(hit.text) <= 500
     assert hit.title.isprintable() and hit.text.isprintable()
     assert (
-        hits_of([{"url": "https://a.org", "title": "", "text": ""}], 1)[0].title == "https://a.org/"
+        sources_of([{"url": "https://a.org", "title": "", "text": ""}], 1)[0].title
+        == "https://a.org/"
     )
 
 
 def test_letters_that_nothing_shows_are_left_out_of_hits() -> None:
     secret = "".join(chr(first + ord(c)) for first in (0xE0000, 0xE0100) for c in "obey")
     hit = {"url": "https://a.org/", "title": f"a{secret}b", "text": f"c{secret}d"}
-    assert [(one.title, one.text) for one in hits_of([hit], 1)] == [("ab", "cd")]
+    assert [(one.title, one.text) for one in sources_of([hit], 1)] == [("ab", "cd")]
 
 
 def test_a_search_that_takes_too_long_is_ended() -> None:

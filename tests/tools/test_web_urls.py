@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.web.lookup import Gate
-from mlx_tools.toolbox.web.urls import (
+from mlx_tools.toolbox.urls import (
     MAX_CHARS,
     UrlRefused,
     is_within,
@@ -15,6 +14,7 @@ from mlx_tools.toolbox.web.urls import (
     read_domain,
     read_url,
 )
+from mlx_tools.toolbox.web_fetch import Fetcher
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_what_is_no_domain_is_refused(text: str) -> None:
 
 def test_only_some_ports_are_asked_and_only_some_domains() -> None:
     for port in (80, 443, 8080, 8443):
-        Gate().check(read_url(f"http://example.org:{port}/"))
+        Fetcher().check(read_url(f"http://example.org:{port}/"))
     for port in (22, 25, 81, 3306, 6379, 11434, 65535):
         with pytest.raises(UrlRefused, match=f"port {port}"):
-            Gate().check(read_url(f"http://example.org:{port}/"))
-    gate = Gate(domains=("example.org",), blocked=("bad.example.org",))
+            Fetcher().check(read_url(f"http://example.org:{port}/"))
+    gate = Fetcher(domains=("example.org",), blocked=("bad.example.org",))
     gate.check(read_url("https://docs.example.org/"))
     for host, why in (("other.org", "web.domains"), ("a.bad.example.org", "web.blocked_domains")):
         with pytest.raises(UrlRefused, match=why):

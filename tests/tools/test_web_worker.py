@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.toolbox.web.body import Body
-from mlx_tools.toolbox.web.fetch import FetchedPage
-from mlx_tools.toolbox.web.media import Media
-from mlx_tools.toolbox.web.page import told_of
-from mlx_tools.toolbox.web.urls import read_url
-from mlx_tools.toolbox.web.worker import Bounds, WorkerFailed, ask_script
+from mlx_tools.toolbox.urls import read_url
+from mlx_tools.toolbox.web_fetch import Bounds, FetchedPage, WorkerFailed, ask_script, page_text
+from mlx_tools.toolbox.web_text import Body, Media
 from mlx_tools.tools import ToolError
 
 SLOW = "<" * 5_000_000
@@ -132,4 +129,4 @@ def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:
         read_url("https://example.org/"), Media("", "html", ""), Body(SLOW.encode(), False)
     )
     with pytest.raises(ToolError, match="too much time or memory: https://example"):
-        asyncio.run(told_of(page, 0.5))
+        asyncio.run(page_text(page, 0.5))

@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.toolbox.fetch_url import fetch_url
-from mlx_tools.toolbox.web.addresses import Address
-from mlx_tools.toolbox.web.fetch import Fetcher
-from mlx_tools.toolbox.web.lookup import Gate
-from mlx_tools.toolbox.web.request import Wire
+from mlx_tools.toolbox.urls import Address
+from mlx_tools.toolbox.web_fetch import Fetcher
+from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolResult, execute
 
 HTML = "text/html; charset=utf-8"
@@ -177,14 +175,16 @@ def fetching(
     blocked: tuple[str, ...] = (),
 ) -> Fetcher:
     """A fetcher that may ask this server alone."""
-    gate = Gate(
+    return Fetcher(
         domains=domains,
         blocked=blocked,
         ports=frozenset((server.port,)),
         refusal=refusal,
         resolve=names or Names(),
+        idle=idle,
+        context=context,
+        max_bytes=max_bytes,
     )
-    return Fetcher(gate=gate, wire=Wire(idle=idle, context=context), max_bytes=max_bytes)
 
 
 def fetched(fetcher: Fetcher | None, url: str, seconds: float = 20.0) -> ToolResult:

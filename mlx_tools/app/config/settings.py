@@ -143,7 +143,7 @@ _ENGINES = "a list of duckduckgo, brave, mojeek, startpage, yahoo and wikipedia"
 
 
 def _domains(value: Any) -> object:
-    from mlx_tools.toolbox.web.urls import UrlRefused, read_domain
+    from mlx_tools.toolbox.urls import UrlRefused, read_domain
 
     try:
         return [read_domain(text) for text in value]
@@ -152,7 +152,7 @@ def _domains(value: Any) -> object:
 
 
 def _engines(value: Any) -> object:
-    from mlx_tools.toolbox.web.search_engines import ENGINES
+    from mlx_tools.toolbox.web_tools import ENGINES
 
     if not value or not set(value) <= set(ENGINES):
         raise UsageError(f"search engines: {_ENGINES}")

@@ -1,4 +1,5 @@
-"""URLs that may be asked for: read once, strictly, and written anew from what was read.
+"""URLs that may be asked for: read once, strictly, and written again from what was read; and which
+addresses are out on the internet.
 
 What browsers, libraries and servers read in different ways is refused, so that the host that is
 checked is the host that is asked: user names, backslashes, escapes and spaces in the host, control
@@ -7,12 +8,14 @@ and invisible characters, and every spelling of an IPv4 address but four decimal
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import unicodedata
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
+
+Address = IPv4Address | IPv6Address
 
 MAX_CHARS: Final = 4096
 PORTS: Final = {"http": 80, "https": 443}
@@ -62,16 +65,16 @@ class Target:
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
-    def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    def address(self) -> Address | None:
         """The address, where the host is one and no name."""
         try:
-            return ipaddress.ip_address(self.host)
+            return ip_address(self.host)
         except ValueError:
             return None
 
 
 def read_url(text: str) -> Target:
-    """The target of a URL. Raises Refused."""
+    """The target of a URL. Raises UrlRefused."""
     text = text.strip(" \t\r\n")
     if len(text) > MAX_CHARS:
         raise UrlRefused(f"a URL has at most {MAX_CHARS} characters")
@@ -95,7 +98,7 @@ def read_url(text: str) -> Target:
 
 def joined(base: Target, location: str) -> Target:
     """The target that ``location``, which a server named, means as seen from ``base``. Raises
-    Refused."""
+    UrlRefused."""
     if len(location) > MAX_CHARS:
         raise UrlRefused("the server leads on to a URL that is too long")
     try:
@@ -112,7 +115,7 @@ def is_within(host: str, domains: tuple[str, ...]) -> bool:
 
 
 def read_domain(text: str) -> str:
-    """A domain as hosts are compared with it. Raises Refused for what is none."""
+    """A domain as hosts are compared with it. Raises UrlRefused for what is none."""
     host = text.strip().lower().removeprefix("*.")
     if urlsplit("//" + host).netloc != host or ":" in host or "@" in host:
         raise UrlRefused(f"{text[:100]!r} is no domain")
@@ -120,7 +123,7 @@ def read_domain(text: str) -> str:
 
 
 def _split(authority: str) -> tuple[str, int | None]:
-    """Host and port. Raises Refused."""
+    """Host and port. Raises UrlRefused."""
     if "@" in authority:
         raise UrlRefused("a URL with a user name or a password is not asked for")
     if "%" in authority or any(char.isspace() for char in authority):
@@ -145,13 +148,13 @@ def _split(authority: str) -> tuple[str, int | None]:
 
 def _address(text: str) -> str:
     try:
-        return str(ipaddress.IPv6Address(text[1:-1] if text.endswith("]") else ""))
+        return str(IPv6Address(text[1:-1] if text.endswith("]") else ""))
     except ValueError:
         raise UrlRefused("the host in brackets is no IPv6 address") from None
 
 
 def _name(text: str) -> str:
-    """A host's name in ASCII and lower case, or an IPv4 address. Raises Refused."""
+    """A host's name in ASCII and lower case, or an IPv4 address. Raises UrlRefused."""
     host = text if text.isascii() else _in_ascii(text)
     host = host.lower().removesuffix(".")
     labels = host.split(".")
@@ -165,11 +168,11 @@ def _name(text: str) -> str:
 
 
 def _four_numbers(host: str) -> str:
-    """An IPv4 address in its usual spelling. Raises Refused for any other: programs do not agree on
-    what ``0177.1``, ``0x7f000001`` or ``2130706433`` mean."""
+    """An IPv4 address in its usual spelling. Raises UrlRefused for any other: programs do not agree
+    on what ``0177.1``, ``0x7f000001`` or ``2130706433`` mean."""
     if _IPV4.fullmatch(host):
         try:
-            return str(ipaddress.IPv4Address(host))
+            return str(IPv4Address(host))
         except ValueError:
             pass
     raise UrlRefused("an IPv4 address is written as four decimal numbers")
@@ -184,3 +187,62 @@ def _in_ascii(host: str) -> str:
         return idna.encode(host, uts46=True, std3_rules=True).decode("ascii")
     except (idna.IDNAError, UnicodeError):
         raise UrlRefused("the host's name is none that can be written in ASCII") from None
+
+
+# --- addresses ----------------------------------------------------------------------------------
+#
+# Everything but sites on the internet is this machine, its neighbours, or what leads there by
+# another name. IPv4: what the registry of special-purpose addresses (RFC 6890 and its successors)
+# lists, multicast, and the host's own service in one vendor's cloud. IPv6: only 2000::/3 is for
+# sites; in it, ranges that are no site's, or that carry an IPv4 address inside, are left out.
+
+_V4: Final = tuple(
+    (IPv4Network(network), words)
+    for words, networks in {
+        "this machine": "0.0.0.0/8 127.0.0.0/8",
+        "a private network": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+        "a provider's own network": "100.64.0.0/10",
+        "the host of a cloud machine": "168.63.129.16/32",
+        "the local link": "169.254.0.0/16",
+        "reserved": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4",
+        "for documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24",
+        "a 6to4 relay": "192.88.99.0/24",
+        "for measurements": "198.18.0.0/15",
+        "multicast": "224.0.0.0/4",
+    }.items()
+    for network in networks.split()
+)
+
+_V6: Final = tuple(
+    (IPv6Network(network), words)
+    for words, networks in {
+        "this machine": "::/128 ::1/128",
+        "an IPv4 address inside an IPv6 address": "::ffff:0:0/96 ::/96",
+        "an IPv4 address inside an IPv6 address (NAT64)": "64:ff9b::/96 64:ff9b:1::/48",
+        "a private network": "fc00::/7 fec0::/10",
+        "the local link": "fe80::/10",
+        "multicast": "ff00::/8",
+        "an IPv4 address inside an IPv6 address (Teredo)": "2001::/32",
+        "reserved": "2001::/23 2620:4f:8000::/48",
+        "for documentation": "2001:db8::/32 3fff::/20",
+        "an IPv4 address inside an IPv6 address (6to4)": "2002::/16",
+    }.items()
+    for network in networks.split()
+)
+_GIVEN_OUT: Final = IPv6Network("2000::/3")
+_ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
+"""Upper half of an interface's identifier whose lower half is an IPv4 address (RFC 5214)."""
+
+
+def not_public(address: Address) -> str | None:
+    """What an address leads to where that is no site on the internet, None where it is one."""
+    if isinstance(address, IPv4Address):
+        return next((words for network, words in _V4 if address in network), None)
+    if address.scope_id is not None:
+        return "the local link"
+    found = next((words for network, words in _V6 if address in network), None)
+    if found is None and address not in _GIVEN_OUT:
+        return "reserved"
+    if found is None and (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return "an IPv4 address inside an IPv6 address (ISATAP)"
+    return found

@@ -1,14 +1,86 @@
-"""What a body is: its media type as the server declares it, and the text that its bytes are."""
+"""A response's body: read and unpacked within limits, its media type, and the text that it is."""
 
 from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from mlx_tools.process import clean
 from mlx_tools.tools.context import ToolError
+
+ENCODING: Final = "gzip"
+"""What is asked for. A body that comes in another encoding is refused."""
+
+_MAX_MEMBERS: Final = 1000
+"""Parts that one gzip body may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What was read, unpacked. ``cut`` is whether there was more."""
+
+    data: bytes = field(repr=False)
+    cut: bool
+
+
+class _Unpacker:
+    """Unpacks gzip piece by piece, never more at a time than there is room for."""
+
+    def __init__(self) -> None:
+        self._unpack = zlib.decompressobj(31)
+        self._members = 0
+        self.whole = True  # whether what came so far is
+
+    def feed(self, piece: bytes, room: int) -> bytes:
+        """What a piece unpacks to, at most ``room`` bytes. Raises ToolError where it is broken."""
+        out = bytearray()
+        more = began = bool(piece)
+        while more and len(out) < room and (not self._unpack.eof or piece[:1] == b"\x1f"):
+            if self._unpack.eof:  # the next part; what else follows the last one is padding
+                self._unpack = zlib.decompressobj(31)
+                self._members += 1
+                if self._members >= _MAX_MEMBERS:
+                    raise ToolError("the page is packed in too many parts")
+            step = room - len(out)
+            try:
+                data = self._unpack.decompress(piece, step)
+            except zlib.error:
+                raise ToolError("the page cannot be unpacked: its compression is broken") from None
+            out += data
+            piece = self._unpack.unconsumed_tail or self._unpack.unused_data
+            more = bool(piece) or len(data) == step  # what is unpacked may not be out yet
+        self.whole = self._unpack.eof or (self.whole and not began)
+        return bytes(out)
+
+
+async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> Body:
+    """The body that comes in ``pieces``, in the encoding that the server names; no more than
+    ``limit`` bytes are read, and no more come of unpacking. Raises ToolError."""
+    named = [name.strip().lower() for name in encoding.split(",")]
+    packed = [name for name in named if name not in ("", "identity")]
+    if packed not in ([], ["gzip"], ["x-gzip"]):
+        raise ToolError(
+            f"the page is packed as {clean(', '.join(packed), 60)}, which was not asked for"
+        )
+    unpacker = _Unpacker() if packed else None
+    data = bytearray()
+    came = 0
+    async for piece in pieces:
+        came += len(piece)
+        room = limit + 1 - len(data)
+        data += piece[:room] if unpacker is None else unpacker.feed(piece, room)
+        if len(data) > limit or came > limit:
+            return Body(bytes(data[:limit]), cut=True)
+    if unpacker is not None and not unpacker.whole:
+        raise ToolError("the page broke off before its end")
+    return Body(bytes(data), cut=False)
+
+
+# --- media types and charsets -------------------------------------------------------------------
 
 Kind = Literal["html", "text", "unknown"]
 

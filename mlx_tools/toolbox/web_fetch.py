@@ -1,0 +1,370 @@
+"""A page from the web: asked for at checked addresses alone, within limits, redirects followed one
+by one; its HTML read in a process of its own, since it comes from strangers.
+
+A URL's host is looked up once, and what is asked is what was found and checked. No cookies, no
+credentials, no proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mlx_tools.process import clean, isolated, visible
+from mlx_tools.toolbox.urls import (
+    Address,
+    Target,
+    UrlRefused,
+    is_within,
+    joined,
+    not_public,
+)
+from mlx_tools.toolbox.web_text import ENCODING, Body, Media, is_html, media_of, read_body, text_of
+from mlx_tools.tools.context import ToolError
+from mlx_tools.tools.threads import submit
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+ALLOWED_PORTS: Final = frozenset((80, 443, 8080, 8443))
+"""Ports on which sites serve pages. Others are other services, which no page is fetched from."""
+MAX_ADDRESSES: Final = 4
+"""Addresses of one host that are tried."""
+MAX_REDIRECTS: Final = 5
+CONNECT_SECONDS: Final = 5.0
+"""For one address: where a host has several, the next is tried."""
+ACCEPT: Final = (
+    "text/html,application/xhtml+xml,text/markdown,text/plain,application/json,*/*;q=0.5"
+)
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Looks a name up: the addresses of a host, as texts. Raises OSError where there are none."""
+
+
+async def system_resolve(host: str, port: int) -> list[str]:
+    """The addresses that the system knows for a name, its order kept."""
+    look = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    value, error = await submit(look) or (None, None)
+    if error is not None:
+        raise error
+    return [str(entry[4][0]) for entry in value or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPage:
+    """What a server sent: under ``target``, the URL that it stands at after all redirects."""
+
+    target: Target
+    media: Media
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetcher:
+    """Fetches pages.
+
+    ``domains`` are the only ones, with all below them, where there are any; ``blocked`` are left
+    out in any case. ``refusal`` says why an address may not be asked; ``resolve`` looks names up.
+    ``idle`` is how many seconds a server may be silent, ``context`` the TLS context, None for the
+    one that trusts the usual authorities, ``max_bytes`` how much of a body is read, before and
+    after unpacking.
+    """
+
+    domains: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    ports: frozenset[int] = ALLOWED_PORTS
+    refusal: Callable[[Address], str | None] = not_public
+    resolve: Resolve = system_resolve
+    idle: float = 10.0
+    context: ssl.SSLContext | None = None
+    max_bytes: int = 3_000_000
+
+    async def fetch(self, target: Target) -> FetchedPage:
+        """The page at a URL. There is no limit of time here but that of a silent server. Raises
+        UrlRefused for what is never asked, ToolError for what went wrong."""
+        for _ in range(MAX_REDIRECTS + 1):
+            addresses = await self.admit(target)
+            async with self._response(target, addresses) as response:
+                if response.status_code not in _REDIRECTS:
+                    return await self._page(target, response)
+                target = _next(target, response)
+        raise ToolError(f"the page leads on and on: more than {MAX_REDIRECTS} redirects")
+
+    async def admit(self, target: Target) -> list[str]:
+        """The addresses to ask for a target, at least one. Raises UrlRefused where any address of
+        its host is refused, ToolError where there is none."""
+        self.check(target)
+        fixed = target.address
+        found = [fixed] if fixed is not None else await self._look_up(target)
+        for address in found:
+            why = self.refusal(address)
+            if why is not None:
+                raise UrlRefused(
+                    f"{target.host} is not out on the internet ({why}); such addresses are "
+                    "never asked"
+                )
+        return [str(address) for address in found[:MAX_ADDRESSES]]
+
+    def check(self, target: Target) -> None:
+        """What can be said without looking the name up. Raises UrlRefused."""
+        if target.port not in self.ports:
+            listed = ", ".join(map(str, sorted(self.ports)))
+            raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
+        if is_within(target.host, self.blocked):
+            raise UrlRefused(f"{target.host} is blocked by web.blocked_domains")
+        if self.domains and not is_within(target.host, self.domains):
+            raise UrlRefused(f"{target.host} is not among web.domains")
+
+    async def _look_up(self, target: Target) -> list[Address]:
+        try:
+            texts = await self.resolve(target.host, target.port)
+            found = [ip_address(text) for text in dict.fromkeys(texts)]
+        except (OSError, UnicodeError, ValueError):
+            found = []
+        if not found:
+            raise ToolError(f"there is no host {target.host}, or its name cannot be looked up")
+        return found
+
+    @contextlib.asynccontextmanager
+    async def _response(
+        self, target: Target, addresses: list[str]
+    ) -> AsyncIterator[httpx.Response]:
+        """The response of the first of these addresses that can be connected to, its body not yet
+        read. The host's name stands in the request, and is what the certificate is held to; the
+        address alone decides who is asked. Raises ToolError."""
+        import httpx
+
+        async with contextlib.AsyncExitStack() as stack:
+            for address in addresses:
+                transport = httpx.AsyncHTTPTransport(
+                    verify=self.context or _usual_context(), trust_env=False, http2=False
+                )
+                await stack.enter_async_context(transport)
+                try:
+                    response = await transport.handle_async_request(self._request(target, address))
+                    break
+                except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                    if address == addresses[-1]:
+                        told = clean(str(error), 200)
+                        raise ToolError(
+                            f"{target.host} cannot be reached" + (f": {told}" if told else "")
+                        ) from None
+                except httpx.HTTPError as error:
+                    raise _broken(target, error) from None
+            stack.push_async_callback(response.aclose)
+            yield response
+
+    def _request(self, target: Target, address: str) -> httpx.Request:
+        import httpx
+
+        times = {"connect": CONNECT_SECONDS, "read": self.idle, "write": self.idle, "pool": 1.0}
+        return httpx.Request(
+            "GET",
+            httpx.URL(
+                scheme=target.scheme,
+                host=address,
+                port=target.port,
+                raw_path=target.path.encode("ascii"),
+            ),
+            headers=[
+                ("Host", target.authority),
+                ("User-Agent", _agent()),
+                ("Accept", ACCEPT),
+                ("Accept-Encoding", ENCODING),
+                ("Connection", "close"),
+            ],
+            extensions={"timeout": times, "sni_hostname": target.host},
+        )
+
+    async def _page(self, target: Target, response: httpx.Response) -> FetchedPage:
+        import httpx
+
+        status = response.status_code
+        if not 200 <= status < 300:
+            phrase = clean(response.reason_phrase, 60)
+            raise ToolError(f"{target.host} answered {status} {phrase}".rstrip())
+        media = media_of(response.headers.get("content-type", ""))
+        encoding = response.headers.get("content-encoding", "")
+        try:
+            body = await read_body(response.aiter_raw(), encoding, self.max_bytes)
+        except httpx.HTTPError as error:
+            raise _broken(target, error) from None
+        return FetchedPage(target, media, body)
+
+
+def _next(target: Target, response: httpx.Response) -> Target:
+    """Where a redirect leads. Raises UrlRefused."""
+    named = set(response.headers.get_list("location"))
+    if len(named) != 1:
+        raise UrlRefused(f"{target.host} leads on without saying where to, or to several places")
+    found = joined(target, named.pop())
+    if target.scheme == "https" and found.scheme == "http":
+        raise UrlRefused(
+            f"{target.host} leads from https to http ({found.host}), which is not done"
+        )
+    return found
+
+
+def _broken(target: Target, error: Exception) -> ToolError:
+    """What went wrong while a server answered, in words."""
+    import httpx
+
+    if isinstance(error, httpx.TimeoutException):
+        return ToolError(f"{target.host} went silent", code="timeout")
+    return ToolError(f"{target.host} did not answer as a web server does: {clean(str(error), 200)}")
+
+
+@functools.cache
+def _usual_context() -> ssl.SSLContext:
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+@functools.cache
+def _agent() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"mlx-tools/{version('mlx-tools')}"
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "mlx-tools"
+
+
+# --- a page's text ------------------------------------------------------------------------------
+
+MAX_TEXT: Final = 1_000_000
+"""Characters of a page's text."""
+CPU_SECONDS: Final = 10
+MEMORY_MB: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PageText:
+    """A page as a model reads it. ``cut`` is whether it was longer, on the way or as text."""
+
+    url: str
+    title: str
+    text: str
+    cut: bool
+
+
+async def page_text(page: FetchedPage, seconds: float) -> PageText:
+    """The text of a page, made within ``seconds``. Raises ToolError where it is no text, and where
+    its HTML would take too much to read."""
+    url, data = page.target.url, page.body.data
+    text = text_of(page.media, data)
+    if not is_html(page.media, data):
+        cut = page.body.cut or len(text) > MAX_TEXT
+        return PageText(url, "", visible(text[:MAX_TEXT]).strip("\n"), cut)
+    question = {"html": text, "url": url, "most": MAX_TEXT}
+    bounds = Bounds(seconds=seconds, cpu_seconds=CPU_SECONDS, memory_mb=MEMORY_MB)
+    try:
+        found = await ask_script("page_script", "justhtml", question, bounds)
+        title, body = str(found["title"]), str(found["text"])
+    except WorkerFailed as error:
+        why = "it would take too much time or memory" if error.beyond else "its reader failed"
+        raise ToolError(f"the page's HTML cannot be read, {why}: {url}") from None
+    return PageText(url, visible(title), visible(body), page.body.cut or bool(found.get("cut")))
+
+
+# --- scripts that work on what comes from strangers, in a process of their own ------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a process may use: seconds in all, seconds of a processor, megabytes of memory, bytes
+    that it may print."""
+
+    seconds: float
+    cpu_seconds: int
+    memory_mb: int
+    most: int = 8_000_000
+
+
+class WorkerFailed(Exception):
+    """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it
+    broke."""
+
+    def __init__(self, *, beyond: bool) -> None:
+        super().__init__()
+        self.beyond = beyond
+
+
+async def ask_script(
+    script: str, package: str, question: dict[str, Any], bounds: Bounds
+) -> dict[str, Any]:
+    """What a module of ``mlx_tools.process`` answers: an object for an object, both as JSON.
+
+    ``package`` is the foreign one that it needs. The process has none of this one's environment,
+    and is ended at once when nobody waits for it any more. Raises WorkerFailed, and ToolError where
+    no process can be started or the package is missing.
+    """
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise ToolError(f"the package {package} is not installed", code="disabled")
+    limits = {"cpu_seconds": bounds.cpu_seconds, "memory_mb": bounds.memory_mb}
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-X", "utf8", str(Path(isolated.__file__))),
+            *(f"mlx_tools.process.{script}", str(Path(found.origin).parent.parent)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolError(f"no process can be started to read it: {error.strerror}") from None
+    try:
+        async with asyncio.timeout(bounds.seconds):
+            answer = await _answer(
+                child, json.dumps({**question, "limits": limits}).encode(), bounds.most
+            )
+            code = await child.wait()
+    except TimeoutError:
+        raise WorkerFailed(beyond=True) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
+    if code:
+        raise WorkerFailed(beyond=code < 0 or code == isolated.OUT_OF_MEMORY)
+    try:
+        value = json.loads(answer)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise WorkerFailed(beyond=False)
+    return value
+
+
+async def _answer(child: asyncio.subprocess.Process, asked: bytes, most: int) -> bytes:
+    """What the child prints until it ends, once it was handed the question."""
+    assert child.stdin is not None and child.stdout is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        child.stdin.write(asked)
+        await child.stdin.drain()
+        child.stdin.close()
+    answer = bytearray()
+    while piece := await child.stdout.read(65_536):
+        answer += piece
+        if len(answer) > most:
+            raise WorkerFailed(beyond=True)
+    return bytes(answer)

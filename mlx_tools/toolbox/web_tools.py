@@ -1,0 +1,215 @@
+"""``fetch_url``: a page from the web, as text; ``web_search``: pages that a search engine finds."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import Effects
+from mlx_tools.process import clean, visible
+from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_url
+from mlx_tools.toolbox.web_fetch import Bounds, Fetcher, WorkerFailed, ask_script, page_text
+from mlx_tools.tools.context import current_context
+from mlx_tools.tools.tool import Tool, ToolError
+from mlx_tools.tools.tool_words import words_of
+from mlx_tools.transcript.sources import Source, Sources
+
+EFFECTS: Final[Effects] = frozenset(("read", "network"))
+DEFAULT_RESULTS: Final = 5
+
+_MARGIN: Final = 0.9
+"""The share of a call's time that fetching may take, so that its own words come through."""
+
+ENGINES: Final = ("duckduckgo", "brave", "mojeek", "startpage", "yahoo", "wikipedia")
+"""Those that can be asked, by the names that the package ``ddgs`` has for them."""
+
+DEFAULT_ENGINES: Final = ("duckduckgo", "brave", "mojeek")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions:
+    """``seconds`` is what one page or search may take; ``max_bytes`` how much of a page is read,
+    before and after unpacking. Pages are fetched from ``domains`` alone, with all below them, where
+    there are any, and never from ``blocked_domains``. ``engines`` are asked by searches, in turn.
+    """
+
+    seconds: float = 20.0
+    max_bytes: int = 3_000_000
+    domains: tuple[str, ...] = ()
+    blocked_domains: tuple[str, ...] = ()
+    engines: tuple[str, ...] = DEFAULT_ENGINES
+
+    def fetcher(self) -> Fetcher:
+        """What fetches pages under these options. Raises UsageError for what is no domain."""
+        return Fetcher(
+            domains=_domains("web.domains", self.domains),
+            blocked=_domains("web.blocked_domains", self.blocked_domains),
+            max_bytes=self.max_bytes,
+        )
+
+
+def _domains(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(map(read_domain, texts))
+    except UrlRefused as error:
+        raise UsageError(f"{key}: {error}", hint="write one such as example.org") from None
+
+
+def _time_for(name: str, seconds: float) -> float:
+    """The seconds that the present call has, at most ``seconds``. Raises ToolError where it may not
+    use the network: policy denies such calls before they are made, and this holds where nobody
+    asked it."""
+    context = current_context()
+    if any(part.local_only for part in context.policy.parts):
+        raise ToolError(f"{name} uses the network, which local-only forbids", code="not_allowed")
+    return seconds if context.timeout is None else min(seconds, context.timeout * _MARGIN)
+
+
+def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
+    """The tool. ``seconds`` is what a page may take in all, redirects and reading its HTML
+    included, where the call itself has not less."""
+    words = words_of("fetch_url")
+    fetching = fetcher or Fetcher()
+
+    async def run(arguments: Mapping[str, Any]) -> Sources:
+        limit = _time_for("fetch_url", seconds)
+        try:
+            target = read_url(arguments["url"])
+            async with asyncio.timeout(limit):
+                told = await page_text(await fetching.fetch(target), limit)
+        except UrlRefused as error:
+            raise ToolError(str(error), code="not_allowed") from None
+        except TimeoutError:
+            raise ToolError(f"the page took more than {limit:g} s", code="timeout") from None
+        note = words.notices["cut"] if told.cut else "" if told.text else words.notices["empty"]
+        return Sources((Source(told.title, told.url, told.text),), note)
+
+    return Tool(words.spec(EFFECTS), run)
+
+
+def web_search(
+    search: Search | None = None,
+    engines: Sequence[str] = DEFAULT_ENGINES,
+    seconds: float = 20.0,
+) -> Tool:
+    """The tool. ``search`` asks for a query in place of ``engines``, which are asked one after the
+    other by way of the package ``ddgs``; ``seconds`` is what all of it may take. Raises UsageError
+    for an engine that does not exist."""
+    unknown = [engine for engine in engines if engine not in ENGINES]
+    if unknown or not engines:
+        raise UsageError(
+            f"web.search_engines: {unknown[0] if unknown else 'nothing'!r} is no search engine",
+            hint=f"some of {', '.join(ENGINES)}",
+        )
+    words = words_of("web_search")
+    ask = search or EngineSearch(tuple(engines))
+
+    async def run(arguments: Mapping[str, Any]) -> Sources:
+        limit = _time_for("web_search", seconds)
+        most = int(arguments.get("max_results", DEFAULT_RESULTS))
+        query = " ".join(str(arguments["query"]).split())
+        if not query:
+            raise ToolError("there is nothing to look for", code="invalid_arguments")
+        try:
+            async with asyncio.timeout(limit):
+                found = sources_of(await ask(query, most, limit), most)
+        except TimeoutError:
+            raise ToolError(f"the search took more than {limit:g} s", code="timeout") from None
+        return Sources(found, "" if found else words.notices["none"])
+
+    return Tool(words.spec(EFFECTS), run)
+
+
+# --- search engines -----------------------------------------------------------------------------
+
+MAX_TITLE: Final = 200
+MAX_SNIPPET: Final = 500
+
+_CPU_SECONDS: Final = 10
+_MEMORY_MB: Final = 4000
+"""Reserved rather than used: the library starts threads."""
+_ENGINE_SECONDS: Final = 8.0
+_SLOW: Final = "too slow"
+_FAULTS: Final = {
+    "DNSError": "not online, or the name cannot be looked up",
+    "ConnectError": "it cannot be reached",
+    "ConnectionError": "it cannot be reached",
+    "imeout": _SLOW,
+    "timed out": _SLOW,
+}
+"""What stands in the errors of ``ddgs`` and of the client below it, and what it comes to."""
+
+
+Search = Callable[[str, int, float], Awaitable[Iterable[Mapping[str, Any]]]]
+"""Asks for a query: at most so many hits, within so many seconds. Each hit has ``url``, ``title``
+and ``text``. Raises ToolError."""
+
+
+def missing() -> str | None:
+    """Why there can be no search here, None where there can be."""
+    try:
+        found = importlib.util.find_spec("ddgs") is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        return "the package ddgs is not installed (pip install 'mlx-tools[web]')"
+    return None
+
+
+AskScript = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSearch:
+    """Asks these engines in turn by way of the package ``ddgs``, each in a process of its own. The
+    next one hears of a query only where those before it found nothing or failed."""
+
+    engines: tuple[str, ...]
+    ask: AskScript = ask_script
+
+    async def __call__(self, query: str, most: int, seconds: float) -> list[Mapping[str, Any]]:
+        share = min(seconds / max(1, len(self.engines)), _ENGINE_SECONDS)
+        told: dict[str, list[str]] = {}  # engines by what was wrong with them
+        for engine in self.engines:
+            question = {"query": query, "engine": engine, "most": most, "seconds": share}
+            bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, most=1_000_000)
+            try:
+                found = await self.ask("search_script", "ddgs", question, bounds)
+            except WorkerFailed as error:
+                told.setdefault(_SLOW if error.beyond else "failed", []).append(engine)
+                continue
+            hits = found.get("hits")
+            if isinstance(hits, list) and hits:
+                return [hit for hit in hits if isinstance(hit, dict)]
+            if "error" in found:
+                told.setdefault(_fault(str(found["error"])), []).append(engine)
+        if sum(map(len, told.values())) == len(self.engines):
+            faults = "; ".join(f"{', '.join(engines)}: {why}" for why, engines in told.items())
+            raise ToolError(f"no search engine answered: {faults}")
+        return []
+
+
+def _fault(said: str) -> str:
+    """What the library said of a failure, in plain words where it is one of those that it knows."""
+    known = (plain for sign, plain in _FAULTS.items() if sign in said)
+    return next(known, clean(said, 80))
+
+
+def sources_of(found: Iterable[Mapping[str, Any]], most: int) -> tuple[Source, ...]:
+    """What a search gave, made fit to be shown: pages on the web alone, each once, cut short."""
+    sources: dict[str, Source] = {}
+    for one in found:
+        try:
+            url = read_url(str(one.get("url") or "")).url
+        except UrlRefused:
+            continue
+        title, text = (visible(str(one.get(key) or "")) for key in ("title", "text"))
+        source = Source(clean(title, MAX_TITLE) or url, url, clean(text, MAX_SNIPPET))
+        sources.setdefault(url, source)
+        if len(sources) == most:
+            break
+    return tuple(sources.values())
