@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox import builtin_tools as builtin_tools
     from mlx_tools.tools import Registry as Registry
     from mlx_tools.tools import Tool as Tool
-    from mlx_tools.tools.tool import tool as tool
+    from mlx_tools.tools import tool as tool
     from mlx_tools.transcript.outcome import Answered as Answered
     from mlx_tools.transcript.outcome import Outcome as Outcome
     from mlx_tools.transcript.outcome import Paused as Paused

@@ -25,12 +25,10 @@ from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import BUILTIN, Policy, denial
-from mlx_tools.tools import Registry
+from mlx_tools.tools import NO_SUCH, Registry
 from mlx_tools.tools.folder import PLUGIN
-from mlx_tools.tools.folder.collection import Shelf
+from mlx_tools.tools.folder.collection import Shelf, write_template
 from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
-from mlx_tools.tools.folder.template import write_template
-from mlx_tools.tools.registry import NO_SUCH
 
 ALLOW: Final = "to allow it in a run: --tools {name}"
 _SHOWN_FILES: Final = 20

@@ -36,10 +36,8 @@ from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, Usa
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
 from mlx_tools.store.session_store import SessionFiles
-from mlx_tools.tools import Progress, Registry
+from mlx_tools.tools import DEFAULT_LIMIT, NO_SUCH, FoundTools, Progress, Registry, find_tools
 from mlx_tools.tools.exports import FORMATS, export
-from mlx_tools.tools.registry import NO_SUCH
-from mlx_tools.tools.tool_search import DEFAULT_LIMIT, FoundTools, find_tools
 from mlx_tools.transcript.outcome import PREVIEW_CHARS
 from mlx_tools.transcript.records import Header
 

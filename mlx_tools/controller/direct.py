@@ -26,9 +26,7 @@ from mlx_tools.policy import (
 )
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.store.artifacts import UndoStore
-from mlx_tools.tools.executor import OnProgress, ToolResult, execute
-from mlx_tools.tools.registry import Registry
-from mlx_tools.tools.tool import Preview, preview_of
+from mlx_tools.tools import OnProgress, Preview, Registry, ToolResult, execute, preview_of
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     CallRecord,

@@ -14,9 +14,7 @@ from mlx_tools.policy import permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.roots import RootName
-from mlx_tools.tools import Registry, ToolResult
-from mlx_tools.tools.executor import MAX_ERROR_CHARS
-from mlx_tools.tools.read_artifact import why_off
+from mlx_tools.tools import MAX_ERROR_CHARS, Registry, ToolResult, why_off
 from mlx_tools.transcript.records import CallRecord
 from mlx_tools.transcript.sources import Laid, Sources, lay_out
 

@@ -11,7 +11,7 @@ from mlx_tools.backends import STRATEGIES, STYLES, FoundVerdict, StrategyChoice,
 from mlx_tools.errors import require_texts, wrong_argument
 from mlx_tools.messages import Compaction, LongObservations
 from mlx_tools.prompt import CATALOG_BUDGET, ChatFormat
-from mlx_tools.tools.reads import SCOPES, CacheScope
+from mlx_tools.tools import SCOPES, CacheScope
 from mlx_tools.transcript.records import Header
 
 _LONG: Final[tuple[str, ...]] = get_args(LongObservations)

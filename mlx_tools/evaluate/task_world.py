@@ -89,7 +89,7 @@ class World:
         from mlx_tools.toolbox.notes_create import notes_create
         from mlx_tools.toolbox.notes_search import notes_search
         from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
-        from mlx_tools.tools.read_artifact import read_artifact
+        from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
         notes = Notes(self._notes, lambda: self._now)

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.errors import require_instance, require_items
 from mlx_tools.policy import check_presets
 from mlx_tools.store.roots import Root, RootName, supported
-from mlx_tools.tools import Registry
-from mlx_tools.tools.read_artifact import read_artifact
-from mlx_tools.tools.tool_search import tool_search
+from mlx_tools.tools import Registry, read_artifact, tool_search
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule_task import Jobs

@@ -7,8 +7,7 @@ from typing import Any
 
 from mlx_tools.toolbox.arithmetic import evaluate
 from mlx_tools.toolbox.numbers import CalculationError, write
-from mlx_tools.tools.tool import Tool, ToolError
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Tool, ToolError, words_of
 
 
 def calculator() -> Tool:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
-from mlx_tools.tools.tool import Tool, ToolError
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Tool, ToolError, words_of
 
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII | re.IGNORECASE)

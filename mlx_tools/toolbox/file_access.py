@@ -12,9 +12,7 @@ from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.store.roots import Absent, Refused, Root, Unfit
 from mlx_tools.toolbox.file_changes import Changes
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, one_line, up_to
-from mlx_tools.tools.declaration import EffectsBy
-from mlx_tools.tools.tool import Preview, Tool, ToolError
-from mlx_tools.tools.tool_words import Words, words_of
+from mlx_tools.tools import EffectsBy, Preview, Tool, ToolError, Words, words_of
 
 MAX_ENTRIES: Final = 1_000
 MAX_SCANNED: Final = 100_000

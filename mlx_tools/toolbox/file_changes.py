@@ -27,8 +27,7 @@ from mlx_tools.store.changes import (
 from mlx_tools.store.roots import Absent, Refused, Root, Unfit
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded, one_line, up_to
 from mlx_tools.toolbox.unified import unified_diff
-from mlx_tools.tools.context import current_context
-from mlx_tools.tools.tool import Preview, ToolError
+from mlx_tools.tools import Preview, ToolError, current_context
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/", re.ASCII)
 _DIRECTIONS: Final = frozenset(

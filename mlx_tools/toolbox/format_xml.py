@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from mlx_tools.tools.tool import Tool, ToolError
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Tool, ToolError, words_of
 
 MAX_DEPTH: Final = 200
 MAX_CHARS: Final = 2_000_000

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mlx_tools import paths
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.messages import Effects
-from mlx_tools.tools.context import current_context
-from mlx_tools.tools.tool import Tool, ToolError
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Tool, ToolError, current_context, words_of
 from mlx_tools.transcript.sources import Source, Sources
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit, folded
 from mlx_tools.toolbox.file_changes import told_of_change
 from mlx_tools.toolbox.note_text import ENDING, Note, has_a_title, head_of, note_of, note_stem
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line, up_to
-from mlx_tools.tools.tool import ToolError
+from mlx_tools.tools import ToolError
 
 ENDINGS: Final = (ENDING, ".markdown")
 """What a file's name ends in that is taken for a note."""

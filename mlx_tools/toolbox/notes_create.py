@@ -9,9 +9,7 @@ from mlx_tools.messages import Effects
 from mlx_tools.toolbox.notes import Notes, body_of
 from mlx_tools.toolbox.text_files import encoded
 from mlx_tools.toolbox.unified import unified_diff
-from mlx_tools.tools.context import current_context
-from mlx_tools.tools.tool import Preview, Tool
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Preview, Tool, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("write",))
 _NEW: Final = "new note "

@@ -18,9 +18,7 @@ from mlx_tools.toolbox.note_text import Note
 from mlx_tools.toolbox.note_words import Asked, plain, plain_in_place
 from mlx_tools.toolbox.notes import FoundNotes, Notes
 from mlx_tools.toolbox.text_files import one_line
-from mlx_tools.tools.context import current_context
-from mlx_tools.tools.tool import Tool
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Tool, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read",))
 

@@ -17,9 +17,7 @@ from mlx_tools.toolbox.command.program_rules import rules
 from mlx_tools.toolbox.command.run import MAX_OUTPUT_BYTES, Ran, run
 from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox, sandbox
 from mlx_tools.toolbox.command.sandbox_view import SandboxView
-from mlx_tools.tools.context import ToolContext, current_context
-from mlx_tools.tools.tool import Preview, Tool, ToolError
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))
 """Of every call: no rule is believed so far that a program could be called harmless. The network

@@ -20,9 +20,7 @@ from mlx_tools.toolbox.schedule import Job, JobStore, When, local_zone, parse_wh
 from mlx_tools.toolbox.schedule.job_store import utc_now
 from mlx_tools.toolbox.schedule.when import counts_from_now, plain
 from mlx_tools.toolbox.text_files import one_line
-from mlx_tools.tools.context import current_context
-from mlx_tools.tools.tool import Preview, Tool, ToolError
-from mlx_tools.tools.tool_words import words_of
+from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("write",))
 SHOWN_TIMES: Final = 3

@@ -7,7 +7,7 @@ import os
 import unicodedata
 from typing import Final
 
-from mlx_tools.tools.tool import ToolError
+from mlx_tools.tools import ToolError
 
 MAX_BYTES: Final = 1_000_000
 """What is read of a file, and what may be written: what was written can be read back whole."""

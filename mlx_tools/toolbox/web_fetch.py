@@ -32,8 +32,7 @@ from mlx_tools.toolbox.urls import (
     not_public,
 )
 from mlx_tools.toolbox.web_text import ENCODING, Body, Media, is_html, media_of, read_body, text_of
-from mlx_tools.tools.context import ToolError
-from mlx_tools.tools.threads import submit
+from mlx_tools.tools import ToolError, submit
 
 if TYPE_CHECKING:
     import ssl

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from mlx_tools.process import clean
-from mlx_tools.tools.context import ToolError
+from mlx_tools.tools import ToolError
 
 ENCODING: Final = "gzip"
 """What is asked for. A body that comes in another encoding is refused."""

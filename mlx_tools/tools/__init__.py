@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from mlx_tools.tools.context import Progress, ToolContext
-from mlx_tools.tools.declaration import EffectsBy
-from mlx_tools.tools.executor import ToolResult, execute
+from mlx_tools.tools.context import (
+    OnProgress,
+    Progress,
+    ToolContext,
+    ToolError,
+    current_context,
+)
+from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute
 from mlx_tools.tools.folder.folder_tool import load_tool
-from mlx_tools.tools.reads import Reads
-from mlx_tools.tools.registry import Registry
+from mlx_tools.tools.host_tools import (
+    DEFAULT_LIMIT,
+    FoundTools,
+    Words,
+    find_tools,
+    read_artifact,
+    tool_search,
+    why_off,
+    words_of,
+)
+from mlx_tools.tools.reads import SCOPES, CacheScope, Reads
+from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.tool import Callee, Preview, Tool, ToolError, preview_of, tool
+from mlx_tools.tools.threads import submit
+from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool
 
 __all__ = [
+    "DEFAULT_LIMIT",
+    "MAX_ERROR_CHARS",
+    "NO_SUCH",
+    "SCOPES",
+    "CacheScope",
     "Callee",
     "EffectsBy",
+    "FoundTools",
     "InvalidArguments",
+    "Offer",
+    "OnProgress",
     "Preview",
     "Progress",
     "Reads",
@@ -23,8 +47,16 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolResult",
+    "Words",
+    "current_context",
     "execute",
+    "find_tools",
     "load_tool",
     "preview_of",
+    "read_artifact",
+    "submit",
     "tool",
+    "tool_search",
+    "why_off",
+    "words_of",
 ]

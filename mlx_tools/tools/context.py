@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent import futures
-from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from math import isnan
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
@@ -17,6 +20,9 @@ from mlx_tools.store.artifacts import UndoStore
 
 MAX_PROGRESS_CHARS: Final = 200
 
+_NO_MODEL: Final = "there is no model to ask here"
+_GIVEN_UP: Final = "nobody waits for this call any more"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -24,6 +30,9 @@ class Progress:
 
     message: str = ""
     fraction: float | None = None
+
+
+OnProgress = Callable[[Progress], None]
 
 
 class ToolError(Exception):
@@ -49,6 +58,7 @@ Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 """Asks the model on behalf of a call: a question, and the tools that may be called."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class ToolContext:
     """Handed to a tool whose function has a parameter annotated with this class.
 
@@ -58,65 +68,32 @@ class ToolContext:
     nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
     no preview: a tool that finds another state must change nothing. ``artifacts`` are those of the
     session that made the call, None outside of one; ``undo`` is where the built-in tools keep what
-    they replace, None for nowhere. ``session`` is its id, empty where there is
-    none. ``shown_chars`` is how many characters of the
-    output the model will see, None for all.
+    they replace, None for nowhere. ``session`` is its id, empty where there is none.
+    ``shown_chars`` is how many characters of the output the model will see, None for all.
+    ``report`` takes what the tool reports, ``asks`` asks the model, in ``loop``.
+
+    ``cancelled`` is whether nobody waits for the result any more. A tool that runs long looks now
+    and then: a function in a thread cannot be stopped from outside.
     """
 
-    __slots__ = (
-        "_ask",
-        "_asking",
-        "_cancelled",
-        "_loop",
-        "_report",
-        "_waited",
-        "_waiting",
-        "artifacts",
-        "expected",
-        "policy",
-        "session",
-        "shown_chars",
-        "timeout",
-        "undo",
-    )
-
-    def __init__(
-        self,
-        report: Callable[[Progress], None] | None = None,
-        timeout: float | None = None,
-        policy: Policy | None = None,
-        expected: str | None = None,
-        artifacts: Artifacts | None = None,
-        shown_chars: int | None = None,
-        ask: Ask | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
-        session: str = "",
-        undo: UndoStore | None = None,
-    ) -> None:
-        self.timeout = timeout
-        self.undo = undo
-        self.expected = expected
-        self.artifacts = artifacts
-        self.shown_chars = shown_chars
-        self.policy = policy or Policy()
-        self.session = session
-        self._report = report
-        self._ask = ask
-        self._loop = loop
-        self._cancelled = False
-        self._asking: futures.Future[str] | None = None
-        self._waited = 0.0
-        self._waiting: float | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more. A tool that runs long looks now and then:
-        a function in a thread cannot be stopped from outside."""
-        return self._cancelled
+    timeout: float | None = None
+    policy: Policy = field(default_factory=Policy)
+    expected: str | None = None
+    artifacts: Artifacts | None = None
+    undo: UndoStore | None = None
+    session: str = ""
+    shown_chars: int | None = None
+    report: OnProgress | None = None
+    asks: Ask | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    cancelled: bool = field(default=False, init=False)
+    _asking: futures.Future[str] | None = field(default=None, init=False)
+    _waited: float = field(default=0.0, init=False)
+    _waiting: float | None = field(default=None, init=False)
 
     def cancel(self) -> None:
         """Says that nobody waits any more; what the call asks the model is given up too."""
-        self._cancelled = True
+        self.cancelled = True
         if self._asking is not None:
             self._asking.cancel()
 
@@ -127,24 +104,23 @@ class ToolContext:
         that is ever allowed. The run takes its completions out of the caller's budget. Raises
         `ToolError` where there is no model to ask, no budget left, or no answer.
         """
-        if self._ask is None:
-            raise ToolError("there is no model to ask here")
-        if self._cancelled:
-            raise ToolError("nobody waits for this call any more")
-        return await self._ask(self, question, tools)
+        if self.asks is None:
+            raise ToolError(_NO_MODEL)
+        if self.cancelled:
+            raise ToolError(_GIVEN_UP)
+        return await self.asks(self, question, tools)
 
     def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
         """`ask`, for a tool that is not asynchronous."""
-        if self._ask is None or self._loop is None:
-            raise ToolError("there is no model to ask here")
-        asking: Coroutine[Any, Any, str] = self.ask(question, tools)
-        self._asking = asyncio.run_coroutine_threadsafe(asking, self._loop)
-        if self._cancelled:  # meanwhile
+        if self.asks is None or self.loop is None:
+            raise ToolError(_NO_MODEL)
+        self._asking = asyncio.run_coroutine_threadsafe(self.ask(question, tools), self.loop)
+        if self.cancelled:  # meanwhile
             self._asking.cancel()
         try:
             return self._asking.result()
         except futures.CancelledError:
-            raise ToolError("nobody waits for this call any more") from None
+            raise ToolError(_GIVEN_UP) from None
         finally:
             self._asking = None
 
@@ -155,7 +131,7 @@ class ToolContext:
         try:
             yield
         finally:
-            self._waited += asyncio.get_running_loop().time() - self._waiting
+            self._waited = self.waited
             self._waiting = None
 
     @property
@@ -172,26 +148,101 @@ class ToolContext:
         number (NaN) is left out. Of reports that come too fast for a reader only some are passed
         on, the last always.
         """
-        if self._report is None or self._cancelled:
+        if self.report is None or self.cancelled:
             return
         share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
         known = share is not None and not isnan(share)  # what JSON does not have says nothing
-        self._report(Progress(str(message)[:MAX_PROGRESS_CHARS], share if known else None))
+        self.report(Progress(str(message)[:MAX_PROGRESS_CHARS], share if known else None))
 
 
-_current: ContextVar[ToolContext | None] = ContextVar("mlx_tools_context", default=None)
+CONTEXT: ContextVar[ToolContext | None] = ContextVar("mlx_tools_context", default=None)
+"""The context of the call that runs here."""
 
 
 def current_context() -> ToolContext:
     """The context of the call that runs here; one that reports to nobody where there is none."""
-    return _current.get() or ToolContext()
+    return CONTEXT.get() or ToolContext()
 
 
-def set_context(context: ToolContext) -> Token[ToolContext | None]:
-    """Makes ``context`` the one that `current_context` gives to what is started from here."""
-    return _current.set(context)
+# --- reports on their way to a listener -----------------------------------------------------------
+
+BURST: Final = 20
+"""So many reports are passed on however fast they come."""
+
+EVERY: Final = 0.05
+"""Seconds between two of those that come after them."""
 
 
-def reset_context(token: Token[ToolContext | None]) -> None:
-    """Takes `set_context` back."""
-    _current.reset(token)
+class Reports:
+    """The reports of one call, taken from any thread, on their way to ``listener``, which is called
+    in the event loop; as fast as people read.
+
+    A tool may report as often as it likes. What it says in the beginning is passed on whole, then a
+    report twenty times a second, and the last one in any case: what stands in an event or on a
+    screen does not grow with how busy a tool is. To be made in the loop. ``clock`` gives seconds.
+    """
+
+    def __init__(self, listener: OnProgress, clock: Callable[[], float] = monotonic) -> None:
+        self._listener, self._clock = listener, clock
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._due: deque[Progress] = deque()
+        self._held: Progress | None = None
+        self._room, self._at = float(BURST), clock()
+        self._over = False
+
+    def take(self, progress: Progress) -> None:
+        """Takes a report, from any thread."""
+        with self._lock:
+            if self._over:
+                return
+            now = self._clock()
+            self._room = min(float(BURST), self._room + (now - self._at) / EVERY)
+            self._at = now
+            call: Callable[[], object] | None = None
+            if self._room >= 1:
+                self._room -= 1
+                self._due.append(progress)
+                self._held, call = None, self._pass_on
+            else:
+                if self._held is None:
+                    call = self._wait
+                self._held = progress
+        if call is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                self._loop.call_soon_threadsafe(call)
+
+    def end(self, *, cancelled: bool = False) -> None:
+        """Passes on what is held back, but where the call was ``cancelled``; later reports go
+        nowhere."""
+        with self._lock:
+            self._over = True
+            if cancelled:
+                self._due.clear()
+                self._held = None
+        if self._due or self._held is not None:
+            self._pass_on_held()
+
+    def _wait(self) -> None:
+        self._loop.call_later(EVERY, self._pass_on_held)
+
+    def _pass_on_held(self) -> None:
+        with self._lock:
+            if self._held is not None:
+                self._room -= 1
+                self._due.append(self._held)
+                self._held = None
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._due:
+            with self._lock:
+                progress = self._due.popleft()
+            try:
+                self._listener(progress)
+            except Exception as error:  # a listener's fault costs no call its result
+                said: dict[str, Any] = {
+                    "message": "a listener to progress failed",
+                    "exception": error,
+                }
+                self._loop.call_exception_handler(said)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,23 +19,22 @@ from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
 from mlx_tools.store.artifacts import UndoStore
 from mlx_tools.tools.context import (
+    CONTEXT,
     Artifacts,
     Ask,
+    OnProgress,
+    Reports,
     ToolContext,
-    reset_context,
-    set_context,
+    ToolError,
 )
-from mlx_tools.tools.reports import OnProgress as OnProgress
-from mlx_tools.tools.reports import Reports
 from mlx_tools.tools.result_text import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
-from mlx_tools.tools.tool import Callee, Tool, ToolError
+from mlx_tools.tools.tool import Callee
 from mlx_tools.transcript.sources import Sources, lay_out
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500
-_SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
 _MOST_WORDS: Final = 100_000
 """Characters of an error's words that are looked at."""
@@ -104,41 +102,37 @@ async def execute(
     seconds = timeout if spec.timeout is None else min(timeout, spec.timeout)
     started = perf_counter()
     tries = 2 if spec.retry == "read_only" and not spec.mutates(arguments) else 1
+    reports = Reports(on_progress) if on_progress is not None else None
     outcome: Outcome | None = None
-    with Reports(on_progress) as reports:
+    try:
         for _ in range(tries):
-            given = {key: _copied(item) for key, item in arguments.items()}  # a tool may change it
             context = ToolContext(
-                reports.take if on_progress is not None else None,
-                max(seconds - (perf_counter() - started), 0.0),
-                policy,
-                expected,
-                artifacts,
-                shown_chars,
-                ask,
-                asyncio.get_running_loop(),
-                session,
-                undo,
+                timeout=max(seconds - (perf_counter() - started), 0.0),
+                policy=policy or Policy(),
+                expected=expected,
+                artifacts=artifacts,
+                undo=undo,
+                session=session,
+                shown_chars=shown_chars,
+                report=reports.take if reports is not None else None,
+                asks=ask,
+                loop=asyncio.get_running_loop(),
             )
-            outcome = await _attempt(tool, given, context)
+            outcome = await _attempt(tool, deepcopy(dict(arguments)), context)
             if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
                 break
+    except BaseException:
+        if reports is not None:
+            reports.end(cancelled=True)
+        raise
+    if reports is not None:
+        reports.end()
     duration_ms = round((perf_counter() - started) * 1000)
     if outcome is None:
-        return _failed("timeout", _too_late(tool, seconds), duration_ms)
+        late = f"no result within {seconds:g} s"
+        runs_on = "; it may still be running" if getattr(tool, "blocking", None) else ""
+        return _failed("timeout", late + runs_on, duration_ms)
     return _result(outcome, duration_ms, max_output_chars, clean)
-
-
-def _copied(value: Any) -> Any:
-    """A copy that shares nothing with ``value`` that could be changed."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return value
-    if kind is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    if kind is list:
-        return [_copied(item) for item in value]
-    return deepcopy(value)
 
 
 async def _attempt(
@@ -146,20 +140,20 @@ async def _attempt(
 ) -> Outcome | None:
     """One call. Returns its outcome, the value as text or sources, or None where time is over."""
     loop = asyncio.get_running_loop()
-    leave: Callable[[], None] | None = None
-    token = set_context(context)
+    running: Coroutine[Any, Any, None] | None = None
+    token = CONTEXT.set(context)
     try:
-        if isinstance(tool, Tool) and not tool.is_async:
-            work = tool.blocking(arguments)
-            outcome = submit(lambda: to_result(work()))
+        blocking = getattr(tool, "blocking", None)
+        if blocking is not None:
+            outcome = submit(lambda: to_result(blocking(arguments)))
         else:
             outcome = loop.create_future()
             running = _guarded(tool, arguments, outcome)
-            leave = functools.partial(_leave, loop.create_task(_shell(running)), running)
+            task = loop.create_task(_shell(running))
     except TooManyThreads as error:
         return None, error
     finally:
-        reset_context(token)
+        CONTEXT.reset(token)
     end = loop.time() + (context.timeout or 0.0)
     timer = loop.call_at(end, lambda: expire())
 
@@ -179,8 +173,8 @@ async def _attempt(
     finally:
         timer.cancel()
         context.cancel()
-        if ended is None and leave is not None:
-            leave()
+        if ended is None and running is not None:
+            _leave(task, running)
     return ended
 
 
@@ -237,11 +231,6 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, final)
 
 
-def _too_late(tool: Callee, seconds: float) -> str:
-    runs_on = isinstance(tool, Tool) and not tool.is_async
-    return f"no result within {seconds:g} s" + ("; it may still be running" if runs_on else "")
-
-
 def _result(
     outcome: Outcome, duration_ms: int, max_output_chars: int, clean: Callable[[str], str]
 ) -> ToolResult:
@@ -249,7 +238,9 @@ def _result(
     if error is not None:
         return _failed(*_words(error, clean), duration_ms)
     sources = value if isinstance(value, Sources) else None
-    text = value if sources is None else _told(sources)
+    text = value
+    if sources is not None:
+        text = "\n".join(part for part in (lay_out(sources).text, sources.note) if part)
     if len(text) > max_output_chars:
         message = (
             f"the call was made, but its output of {len(text)} characters is too large "
@@ -257,11 +248,6 @@ def _result(
         )
         return _failed("payload_too_large", message, duration_ms, len(text))
     return ToolResult(text, None, duration_ms, len(text), sources=sources)
-
-
-def _told(sources: Sources) -> str:
-    """The sources as text, as they are outside of a run."""
-    return "\n".join(part for part in (lay_out(sources).text, sources.note) if part)
 
 
 def _failed(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:

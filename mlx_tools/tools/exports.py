@@ -103,7 +103,7 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
 
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
-    """A grammar of the same line for llama.cpp; see `mlx_tools.tools.grammar`."""
+    """A grammar of the same line for llama.cpp."""
     from mlx_tools.protocol.grammar import turn_grammar
 
     return turn_grammar({spec.name: spec for spec in _sorted(specs)}, dialect="gbnf").text

@@ -1,70 +1,30 @@
-"""The tools that exist: those that were given, those of installed packages and of a folder."""
+"""The tools that exist: those that were given, those of installed packages and of a folder.
+
+Packages offer tools by entry points of the group ``mlx_tools.tools``. An entry point names a tool,
+a list of tools, or a function without parameters that returns either.
+"""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlx_tools.errors import ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
-from mlx_tools.policy import PLUGIN, Policy, asks, denial, matches, permitted
+from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches, permitted
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema.resolve import check_parameters
-from mlx_tools.tools.declaration import check_declared
-from mlx_tools.tools.entry_points import Offer, installed, is_tool, of_plugin, offered
 from mlx_tools.tools.folder import PLUGIN as FOLDER
-from mlx_tools.tools.tool import Callee
+from mlx_tools.tools.tool import Callee, Tool, check_declared, of_plugin
 
 if TYPE_CHECKING:
     from mlx_tools.tools.folder.collection import Shelf
 
-
-def described(spec: ToolSpec) -> dict[str, Any]:
-    """All that a tool declares."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": spec.parameters,
-        "effects": sorted(spec.possible_effects),
-        "plugin": spec.plugin,
-        "timeout": spec.timeout,
-        "retry": spec.retry,
-        "needs_approval": spec.needs_approval,
-        "private": spec.private,
-        "cache": spec.cache,
-    }
-
-
-def row(spec: ToolSpec, off: str | None, policy: Policy) -> dict[str, Any]:
-    """A tool in a list. ``off`` is why it is disabled, None where it is not."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "effects": sorted(spec.possible_effects),
-        "plugin": spec.plugin,
-        "enabled": off is None,
-        "disabled_reason": off,
-        "permitted": off is None and permitted(policy, spec),
-        "needs_approval": asks(policy, spec),
-    }
-
-
-def row_of_offer(key: str, why: str) -> dict[str, Any]:
-    """What stands in the list for an offer, ``plugin:PACKAGE/NAME``, that came to no tool."""
-    plugin, _, name = key.removeprefix(PLUGIN).partition("/")
-    return {
-        "name": name,
-        "description": "",
-        "effects": [],
-        "plugin": plugin,
-        "enabled": False,
-        "disabled_reason": why,
-        "permitted": False,
-        "needs_approval": False,
-    }
-
+GROUP: Final = "mlx_tools.tools"
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
@@ -94,11 +54,13 @@ class Registry:
     ) -> None:
         """Adds a tool that comes with the package, disabled where ``off`` says why; ``unusable``
         says so too, each time somebody asks."""
-        self._put(tool, unusable=unusable)
+        self._tools[tool.spec.name] = tool
+        if unusable is not None:
+            self._unusable[tool.spec.name] = unusable
         if off is not None:
             self._disabled[tool.spec.name] = off
 
-    def with_entry_points(self, find: Callable[[], Iterable[Offer]] = installed) -> Self:
+    def with_entry_points(self, find: Callable[[], Iterable[Offer]] | None = None) -> Self:
         """Adds the tools of installed packages: entry points of the group ``mlx_tools.tools``.
 
         They are looked for and loaded when the registry is first asked for anything but a tool it
@@ -106,7 +68,7 @@ class Registry:
         is disabled with the reason, under ``plugin:PACKAGE/NAME``; nothing is raised. A package
         that is switched off as a whole is not imported.
         """
-        self._pending = find
+        self._pending = find or installed
         return self
 
     def with_folder(self, shelf: Shelf, refused: str | None = None) -> Self:
@@ -135,34 +97,38 @@ class Registry:
     def add(self, tool: Callee) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
         is taken."""
-        if not is_tool(tool):
+        spec = getattr(tool, "spec", None)
+        if not isinstance(spec, ToolSpec) or not callable(getattr(tool, "call", None)):
             raise ToolDefinitionError(f"{tool!r} is no tool", hint="decorate a function with @tool")
-        spec = tool.spec
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
         if other := next((name for name in names_of(spec.name) if name in self._tools), None):
             raise ToolDefinitionError(f"there is a tool {other}, of which this is another name")
+        check_declared(spec)
         try:
-            check_declared(spec)
+            spec.description.encode()
             check_parameters(spec.parameters)
+        except UnicodeEncodeError:
+            what = "the description holds half of a surrogate pair"
+            raise ToolDefinitionError(f"{spec.name}: {what}") from None
         except ToolDefinitionError as error:
             raise ToolDefinitionError(f"{spec.name}: {error.message}", hint=error.hint) from None
-        self._put(tool)
+        self._tools[spec.name] = tool
 
     def add_search(self) -> None:
         """Adds ``tool_search``, which looks through these tools, unless that name is taken."""
-        from mlx_tools.tools.tool_search import tool_search
+        from mlx_tools.tools.host_tools import tool_search
 
         if SEARCH not in self.all_specs():
-            self._put(tool_search(self))
+            self.provide(tool_search(self))
 
     def add_reader(self) -> None:
         """Adds ``read_artifact``, which reads on in outputs that were cut, unless that name is
         taken."""
-        from mlx_tools.tools.read_artifact import read_artifact
+        from mlx_tools.tools.host_tools import read_artifact
 
         if READER not in self.all_specs():
-            self._put(read_artifact())
+            self.provide(read_artifact())
 
     def disable(self, pattern: str, reason: str) -> None:
         """Switches off the tools that a name, a glob or ``plugin:NAME`` means."""
@@ -172,7 +138,7 @@ class Registry:
         """The enabled tool of this name, or of which it is another one. Raises UsageError where
         there is none."""
         if name not in self._tools:
-            self._load()
+            self.all_specs()
         tool = self._tools.get(tool_named(name, self._tools))
         if tool is None:
             reason = self._refused_offer(name)
@@ -192,7 +158,8 @@ class Registry:
 
     def all_specs(self) -> dict[str, ToolSpec]:
         """The specs of all tools, disabled ones too."""
-        self._load()
+        if self._pending is not None:
+            self._load(self._pending)
         return {name: tool.spec for name, tool in self._tools.items()}
 
     def named(self, name: str) -> str:
@@ -232,7 +199,18 @@ class Registry:
         spec = self.all_specs().get(self.named(name))
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
-        return described(spec)
+        return {
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": spec.parameters,
+            "effects": sorted(spec.possible_effects),
+            "plugin": spec.plugin,
+            "timeout": spec.timeout,
+            "retry": spec.retry,
+            "needs_approval": spec.needs_approval,
+            "private": spec.private,
+            "cache": spec.cache,
+        }
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
         """What ``mlx-tools tools list --json`` prints, an object a tool.
@@ -240,15 +218,14 @@ class Registry:
         ``permitted`` says whether the policy may allow a call at all, ``needs_approval`` whether
         every call is asked about. Disabled tools, and offers that could not be added, come along.
         """
-        own = [row(spec, self._reason(spec), policy) for spec in self.all_specs().values()]
-        refused = {key: why for key, why in self._disabled.items() if key not in self._tools}
-        return own + [row_of_offer(key, why) for key, why in refused.items()]
-
-    def _put(self, tool: Callee, *, unusable: Callable[[], str | None] | None = None) -> None:
-        """Takes in a tool; ``unusable`` says when asked why it cannot be used then."""
-        self._tools[tool.spec.name] = tool
-        if unusable is not None:
-            self._unusable[tool.spec.name] = unusable
+        rows = [_row(spec, self._reason(spec), policy) for spec in self.all_specs().values()]
+        for key, why in self._disabled.items():
+            if key not in self._tools:  # an offer, plugin:PACKAGE/NAME, that came to no tool
+                plugin, _, name = key.removeprefix(PLUGIN).partition("/")
+                nothing = {"description": "", "effects": [], "permitted": False}
+                off = {"enabled": False, "disabled_reason": why, "needs_approval": False}
+                rows.append({"name": name, "plugin": plugin, **nothing, **off})
+        return rows
 
     def _reason(self, spec: ToolSpec) -> str | None:
         """Why a tool is disabled, None where it is not."""
@@ -257,30 +234,134 @@ class Registry:
         late = self._unusable.get(spec.name) if reason is None else None
         return reason if late is None else late()
 
-    def _offers(self, find: Callable[[], Iterable[Offer]]) -> list[Offer]:
+    def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
+        """Loads what installed packages offer, once."""
+        self._pending = None
         try:
-            return list(find())
+            offers = list(find())
         except Exception as error:  # the metadata of installed packages can be in any state
             reason = f"installed packages cannot be looked through: {error}"
             self._disabled["plugin:any/entry_points"] = reason[:300]
-            return []
-
-    def _load(self) -> None:
-        """Loads what installed packages offer, once."""
-        find, self._pending = self._pending, None
-        for offer in self._offers(find) if find is not None else ():
+            return
+        for offer in offers:
             off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
             if off is not None:
                 self._disabled[offer.key] = self._switched_off[off]
                 continue
             try:
-                tools = offered(offer)
+                tools = offer.tools()
             except ToolDefinitionError as error:
                 self._disabled[offer.key] = str(error)
                 continue
             for tool in tools:
                 try:
-                    self.add(of_plugin(tool, offer.plugin))
+                    self.add(_of_package(tool, offer.plugin))
                 except ToolDefinitionError as error:
                     name = getattr(tool, "__name__", offer.name)
                     self._disabled[f"plugin:{offer.plugin}/{name}"] = str(error)
+
+
+def _row(spec: ToolSpec, off: str | None, policy: Policy) -> dict[str, Any]:
+    """A tool in a list. ``off`` is why it is disabled, None where it is not."""
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "effects": sorted(spec.possible_effects),
+        "plugin": spec.plugin,
+        "enabled": off is None,
+        "disabled_reason": off,
+        "permitted": off is None and permitted(policy, spec),
+        "needs_approval": asks(policy, spec),
+    }
+
+
+# --- what installed packages offer ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One entry point: the package's name, the entry point's own, and what imports it."""
+
+    plugin: str
+    name: str
+    load: Callable[[], Any]
+
+    @property
+    def key(self) -> str:
+        """What stands for the offer in listings where it came to no tool."""
+        return f"plugin:{self.plugin}/{self.name}"
+
+    def is_meant_by(self, pattern: str) -> bool:
+        """Whether a pattern means everything that this package offers."""
+        if "/" in pattern or not PLUGIN_NAME.fullmatch(self.plugin):
+            return False
+        return pattern.startswith(PLUGIN) and matches(pattern, ToolSpec("any", plugin=self.plugin))
+
+    def tools(self) -> list[Any]:
+        """Imports it and returns what it says are tools. Raises ToolDefinitionError, with the
+        reason, whatever goes wrong in it."""
+        if not PLUGIN_NAME.fullmatch(self.plugin) or self.plugin in (BUILTIN, FOLDER):
+            raise ToolDefinitionError(f"{self.plugin!r} cannot name a plugin")
+        try:
+            found = self.load()
+            if callable(found) and not _is_tool(found):
+                if _wants_arguments(found):
+                    raise _no_tool(f"the function {getattr(found, '__name__', self.name)}")
+                found = found()
+            if _is_tool(found):
+                return [found]
+            if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
+                raise _no_tool(type(found).__name__)
+            return list(found)
+        except (KeyboardInterrupt, ToolDefinitionError):
+            raise
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            text = f"{type(error).__name__}: {error}"
+            raise ToolDefinitionError(f"it could not be loaded: {text[:300]}") from None
+
+
+def installed() -> list[Offer]:
+    """What is installed here, in order of package and name; nothing is imported yet."""
+    from importlib.metadata import entry_points
+
+    offers = {}
+    for point in entry_points(group=GROUP):
+        package = point.dist.name if point.dist is not None else None
+        offers[str(package or point.module), point.name, point.value] = point.load
+    return [Offer(plugin, name, offers[plugin, name, at]) for plugin, name, at in sorted(offers)]
+
+
+def _wants_arguments(function: Callable[..., Any]) -> bool:
+    """Whether it is more likely meant as a tool than as what returns tools."""
+    if inspect.iscoroutinefunction(function):
+        return True
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # it has no signature that could be read
+        return False
+    return False
+
+
+def _is_tool(value: Any) -> bool:
+    """Whether the value has what a tool has; its spec is not made for that."""
+    if not callable(getattr(value, "call", None)) or isinstance(value, type):
+        return False
+    return hasattr(type(value), "spec") or isinstance(getattr(value, "spec", None), ToolSpec)
+
+
+def _of_package(tool: Any, plugin: str) -> Tool:
+    """The tool, said to come from ``plugin``. Raises ToolDefinitionError for what is no tool."""
+    try:
+        if _is_tool(tool):
+            return of_plugin(tool, plugin)
+    except ToolDefinitionError:
+        raise
+    except Exception as error:  # somebody else's code
+        raise ToolDefinitionError(f"{type(error).__name__}: {error}"[:300]) from None
+    raise _no_tool(type(tool).__name__)
+
+
+def _no_tool(what: str) -> ToolDefinitionError:
+    return ToolDefinitionError(f"it offers {what}, which is no tool", hint="is @tool missing?")

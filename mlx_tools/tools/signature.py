@@ -6,23 +6,22 @@ can be wrong with a signature itself is found at once, without it.
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
-import copy
+import functools
 import inspect
 import json
+import operator
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.resolve import pointer, walk
-from mlx_tools.tools.annotations import annotations_of, first_line, typed_dict
 from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.docstring import docstring_of
-
-Convert = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Arguments as JSON values in, keyword arguments of the annotated types out."""
 
 _FIRST: Final = ("type", "description", "properties", "required")
 """What a reader looks for first in a schema."""
@@ -33,11 +32,7 @@ _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.VAR_KEYWORD: "takes any names",
 }
 
-
 METHOD: Final = "make a tool of the method of an object, as in tool(thing.method)"
-
-_COPIED: Final = (list, dict, set, bytearray)
-"""Defaults that a call may change: each call gets one of its own, as the schema tells it."""
 
 
 class InvalidArguments(Exception):
@@ -51,38 +46,47 @@ def parameters_of(function: Callable[..., Any], name: str) -> dict[str, inspect.
         parameters = dict(inspect.signature(function).parameters)
     except (TypeError, ValueError) as error:
         raise ToolDefinitionError(f"{name}: its signature cannot be read: {error}") from None
-    for parameter in parameters.values():
+    for key, parameter in parameters.items():
         if parameter.kind in _REFUSED:
             raise ToolDefinitionError(
                 f"{name}: the parameter {parameter} {_REFUSED[parameter.kind]}",
                 hint="a tool's arguments come by name, each one declared",
             )
         if parameter.annotation is inspect.Parameter.empty:
+            annotate = f"annotate it, as in {key}: str; typing.Any takes any JSON value"
             raise ToolDefinitionError(
-                f"{name}: the parameter {parameter.name} has no annotation",
-                hint=METHOD if parameter.name in ("self", "cls") else _annotate(parameter.name),
+                f"{name}: the parameter {key} has no annotation",
+                hint=METHOD if key in ("self", "cls") else annotate,
             )
     return parameters
-
-
-def _annotate(name: str) -> str:
-    return f"annotate it, as in {name}: str; typing.Any takes any JSON value"
 
 
 class Arguments:
     """The schema of a function's arguments, and what turns JSON into them.
 
-    ``schema`` is compact: no titles, nothing in ``$defs`` that is used once. ``context`` is the
-    name of the parameter that takes the `ToolContext`, or None. ``names`` are the local names
-    around the function, for annotations that are written as text. Raises ToolDefinitionError where
-    a type has no JSON Schema.
+    ``schema`` is compact: no titles, nothing in ``$defs`` that is used once; where it was given it
+    is used as it is, and arguments are passed on as they came. ``context`` is the name of the
+    parameter that takes the `ToolContext`, or None. ``names`` are the local names around the
+    function, for annotations that are written as text. Raises ToolDefinitionError where a type has
+    no JSON Schema.
     """
 
     def __init__(
-        self, function: Callable[..., Any], name: str, names: Mapping[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        name: str,
+        names: Mapping[str, Any] | None = None,
+        given: Any = None,
     ) -> None:
+        self.schema: Any = given  # held to what it must be where the tool is registered
+        self.context: str | None = None
+        self._model: Any = None
+        self._keys: tuple[str, ...] = ()
+        if given is not None:
+            self._find_context(function, names)
+            return
         parameters = parameters_of(function, name)
-        hints = annotations_of(function, parameters, name, names)
+        hints = _annotations_of(function, parameters, name, names)
         contexts = [key for key in parameters if _is_context(hints[key])]
         if len(contexts) > 1:
             raise ToolDefinitionError(
@@ -90,71 +94,47 @@ class Arguments:
                 hint="a call has one: leave the other out",
             )
         self.context = contexts[0] if contexts else None
-        fields: dict[str, Any] = {}
-        self._defaults: dict[str, Callable[[], Any]] = {}
-        shown: dict[str, Any] = {}
-        for key, parameter in parameters.items():
-            if key == self.context:
-                continue
-            hint = fields[key] = _field(hints[key], parameter.default)
-            if default := _default(hint, parameter.default):
-                self._defaults[key] = default
-            if parameter.default is not parameter.empty and not _is_field(parameter.default):
-                shown[key] = parameter.default
-        self._adapter, schema = _built(fields, frozenset(self._defaults), name, names)
-        self.schema = _described(schema, docstring_of(function).parameters, shown)
+        fields = {
+            key: (hints[key], parameter.default)
+            for key, parameter in parameters.items()
+            if key != self.context
+        }
+        self._keys = tuple(fields)
+        self._model, schema = _built(fields, name, names)
+        for key, text in docstring_of(function).parameters.items():
+            if key in schema["properties"]:
+                schema["properties"][key].setdefault("description", text)
+        self.schema = compact(schema)
+
+    def _find_context(self, function: Any, names: Mapping[str, Any] | None) -> None:
+        """Nothing else of the annotations counts; what cannot be resolved is passed over."""
+        with contextlib.suppress(TypeError, ValueError):
+            for key, parameter in inspect.signature(function).parameters.items():
+                with contextlib.suppress(ToolDefinitionError):
+                    if _is_context(_annotations_of(function, {key: parameter}, key, names)[key]):
+                        self.context = key
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
+        if self._model is None:
+            return dict(arguments)
         from pydantic import ValidationError
 
         try:
-            values = self._adapter.validate_python(dict(arguments))
+            made = self._model.model_validate(dict(arguments))
         except ValidationError as error:
             raise InvalidArguments(_faults(error)) from None
-        for key, default in self._defaults.items():
-            if key not in values:
-                values[key] = default()
-        return typing.cast("dict[str, Any]", values)
-
-
-class AsGiven:
-    """The arguments of a function whose schema was given: passed on as they came.
-
-    ``context`` is the name of the parameter that is annotated with `ToolContext`, or None. Nothing
-    else of the annotations counts; what cannot be resolved is passed over.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        schema: Mapping[str, Any] | None,
-        names: Mapping[str, Any],
-    ) -> None:
-        self.schema: Any = schema  # held to what it must be where the tool is registered
-        self.context: str | None = None
-        try:
-            parameters = inspect.signature(function).parameters
-        except (TypeError, ValueError):
-            return
-        for key, parameter in parameters.items():
-            with contextlib.suppress(ToolDefinitionError):
-                hints = annotations_of(function, {key: parameter}, key, names)
-                if _is_context(hints[key]):
-                    self.context = key
-
-    def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for a call."""
-        return dict(arguments)
+        return {key: getattr(made, _field(at)) for at, key in enumerate(self._keys)}
 
 
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without titles and null defaults, and with definitions used once put in place."""
+    """A schema without titles and without defaults that are null or that JSON cannot show, and with
+    definitions used once put in place."""
     for _, node in walk(schema):
         if isinstance(node, dict):
             node.pop("title", None)
             node.pop("discriminator", None)
-            if node.get("default", ...) is None:
+            if "default" in node and not _is_shown(node["default"]):
                 del node["default"]
     definitions = schema.get("$defs", {})
     for key in list(definitions):
@@ -170,10 +150,8 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
         schema.pop("$defs", None)
     for _, node in walk(schema):
         if isinstance(node, dict):
-            first = {key: node[key] for key in _FIRST if key in node}
-            rest = {key: node[key] for key in node if key not in first}
-            node.clear()
-            node.update({**first, **rest})
+            ordered = {key: node.pop(key) for key in (*_FIRST, *node) if key in node}
+            node.update(ordered)
     return schema
 
 
@@ -181,61 +159,36 @@ def _refers(node: Any, key: str) -> bool:
     return isinstance(node, dict) and node.get("$ref") == "#" + pointer(("$defs", key))
 
 
+def _is_shown(default: Any) -> bool:
+    try:
+        return default is not None and bool(json.dumps(default, allow_nan=False))
+    except (TypeError, ValueError):
+        return False
+
+
 def _is_context(hint: Any) -> bool:
     return hint is ToolContext or ToolContext in typing.get_args(hint)
 
 
-def _is_field(value: Any) -> bool:
-    """Whether a default is pydantic's ``Field(...)``, found without importing pydantic."""
-    module = sys.modules.get("pydantic.fields")
-    return module is not None and isinstance(value, module.FieldInfo)
+# --- pydantic's part ------------------------------------------------------------------------------
 
 
-def _field(hint: Any, default: Any) -> Any:
-    """The type of a parameter, with what ``= Field(...)`` says of it."""
-    return typing.Annotated[hint, default] if _is_field(default) else hint
-
-
-def _default(hint: Any, default: Any) -> Callable[[], Any] | None:
-    """What gives the value of a parameter that a call leaves out; None where it is required."""
-    if default is inspect.Parameter.empty or _is_field(default):
-        infos = [item for item in getattr(hint, "__metadata__", ()) if _is_field(item)]
-        info = next((item for item in reversed(infos) if not item.is_required()), None)
-        if info is None:
-            return None
-        return lambda: info.get_default(call_default_factory=True)
-    if type(default) in _COPIED:
-        return lambda: copy.deepcopy(default)
-    return lambda: default
-
-
-def _show_default(schema: Any, default: Any) -> None:
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    if not isinstance(schema, dict) or "default" in schema:
-        return
-    try:
-        value = to_jsonable_python(default)
-        json.dumps(value, allow_nan=False)
-    except (PydanticSerializationError, ValueError):
-        return  # a default that JSON cannot show holds all the same
-    schema["default"] = value
+def _field(at: int) -> str:
+    """The name of the model's field for a parameter, which may have a name that models reserve."""
+    return f"p{at}"
 
 
 def _built(
-    fields: Mapping[str, Any],
-    optional: frozenset[str],
-    name: str,
-    names: Mapping[str, Any] | None,
+    fields: Mapping[str, tuple[Any, Any]], name: str, names: Mapping[str, Any] | None
 ) -> tuple[Any, dict[str, Any]]:
-    """What turns JSON into values of these types, and the JSON Schema of it."""
+    """What turns JSON into values of these types, each with its default, and its schema."""
     try:
-        return _build(fields, optional, names)
+        return _build(fields, names)
     except Exception as error:  # a type may be somebody else's code
         fault = error
     for key, hint in fields.items():  # once more, one by one, to name the parameter at fault
         try:
-            _build({key: hint}, optional, names)
+            _build({key: hint}, names)
         except Exception as error:
             message = f"{name}: the parameter {key} has no JSON Schema: {_said(error)}"
             raise ToolDefinitionError(message) from None
@@ -243,10 +196,9 @@ def _built(
 
 
 def _build(
-    fields: Mapping[str, Any], optional: frozenset[str], names: Mapping[str, Any] | None
+    fields: Mapping[str, tuple[Any, Any]], names: Mapping[str, Any] | None
 ) -> tuple[Any, dict[str, Any]]:
-    import typing_extensions
-    from pydantic import ConfigDict, TypeAdapter
+    from pydantic import ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
 
     class Compact(GenerateJsonSchema):
@@ -259,28 +211,17 @@ def _build(
         def emit_warning(self, kind: Any, detail: str) -> None:
             """Says nothing: what cannot be shown of a default is left out."""
 
-    items = {
-        key: typing_extensions.NotRequired[hint] if key in optional else hint
-        for key, hint in fields.items()
-    }
-    record = typed_dict("Arguments", items)
-    record.__pydantic_config__ = ConfigDict(extra="forbid", defer_build=True)
-    adapter = TypeAdapter(record)
-    adapter.rebuild(force=True, _types_namespace=dict(names or {}))
-    return adapter, adapter.json_schema(schema_generator=Compact)
-
-
-def _described(
-    schema: dict[str, Any], described: Mapping[str, str], shown: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The schema with defaults and descriptions, made compact."""
-    properties = schema.setdefault("properties", {})
-    for key, default in shown.items():
-        _show_default(properties.get(key), default)
-    for key, text in described.items():
-        if key in properties:
-            properties[key].setdefault("description", text)
-    return compact(schema)
+    annotated: Any = typing.Annotated
+    made: dict[str, Any] = {}
+    for at, (key, (hint, default)) in enumerate(fields.items()):
+        said = typing.get_args(hint) if typing.get_origin(hint) is annotated else (hint,)
+        # what the parameter says itself comes later, and so holds
+        named = annotated[(said[0], Field(alias=key), *said[1:])]
+        made[_field(at)] = named if default is inspect.Parameter.empty else (named, default)
+    config = ConfigDict(extra="forbid", defer_build=True)
+    model = create_model("Arguments", __config__=config, **made)
+    model.model_rebuild(force=True, _types_namespace=dict(names or {}))
+    return model, model.model_json_schema(schema_generator=Compact)
 
 
 def _said(error: Exception) -> str:
@@ -289,7 +230,14 @@ def _said(error: Exception) -> str:
     from pydantic_core import SchemaError
 
     own = isinstance(error, PydanticUserError | SchemaError | NameError | TypeError)
-    return first_line(error) if own else f"{type(error).__name__}: {first_line(error)}"
+    return _first_line(error) if own else f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, in a line: the first, or where pydantic-core tells what it was building,
+    the last."""
+    lines = str(error).strip().split("\n")
+    return lines[-1 if lines[0].startswith("Error building") else 0].strip()[:200]
 
 
 def _faults(error: Any) -> str:
@@ -299,3 +247,88 @@ def _faults(error: Any) -> str:
         path = ".".join(str(step) for step in fault["loc"])
         parts.append(f"{path}: {fault['msg']}" if path else fault["msg"])
     return "; ".join(parts)
+
+
+# --- annotations as types -------------------------------------------------------------------------
+
+
+def _annotations_of(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    name: str,
+    names: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The parameters' annotations as types that pydantic takes, text resolved in the names that the
+    function sees, of which ``names`` are the local ones. What it returns is nobody's business here:
+    its annotation may name what is there for type checkers alone."""
+    written = {key: parameter.annotation for key, parameter in parameters.items()}
+    holder = types.SimpleNamespace(__annotations__=written)
+    local = dict(names or {})
+    portable = _Portable(local)
+    try:
+        hints = typing.get_type_hints(holder, _names_around(function), local, include_extras=True)
+        return {key: portable(hint) for key, hint in hints.items()}
+    except Exception as error:  # whatever an annotation's text does when it is evaluated
+        raise ToolDefinitionError(
+            f"{name}: an annotation cannot be resolved: {_first_line(error)}",
+            hint="define or import what it names before the tool",
+        ) from None
+
+
+def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
+    """The global names that a function's own text sees."""
+    target: Any = inspect.unwrap(function)
+    while hasattr(target, "func") and not inspect.isroutine(target):
+        target = inspect.unwrap(target.func)  # functools.partial
+    if not inspect.isroutine(target) and not isinstance(target, type):
+        target = inspect.unwrap(type(target).__call__)
+    found = getattr(target, "__globals__", None)
+    return dict(vars(sys.modules[target.__module__]) if found is None else found)
+
+
+class _Portable:
+    """Makes of a hint one with every ``typing.TypedDict`` as one of ``typing_extensions``: before
+    Python 3.12 pydantic takes no other. One for all hints of a function, whose local names are
+    ``names``."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+        self._made: dict[Any, Any] = {}
+
+    def __call__(self, hint: Any) -> Any:
+        if sys.version_info >= (3, 12):
+            return hint
+        if isinstance(hint, type) and typing.is_typeddict(hint):
+            return self._made[hint] if hint in self._made else self._dictionary(hint)
+        parts, origin = typing.get_args(hint), typing.get_origin(hint)
+        if not parts or origin in (typing.Literal, collections.abc.Callable):
+            return hint
+        if origin is typing.Annotated:
+            return typing.Annotated[(self(parts[0]), *parts[1:])]
+        changed = tuple(map(self, parts))
+        if all(new is old for new, old in zip(changed, parts, strict=True)):
+            return hint
+        if origin in (typing.Union, types.UnionType):
+            return functools.reduce(operator.or_, changed)
+        return origin[changed]
+
+    def _dictionary(self, hint: Any) -> Any:
+        """Made before its items are: one of them may be of the same type."""
+        import typing_extensions
+
+        make: Any = typing_extensions.TypedDict
+        made = self._made[hint] = make(hint.__name__, {})
+        made.__doc__, made.__module__ = hint.__doc__, hint.__module__
+        if hasattr(hint, "__pydantic_config__"):
+            made.__pydantic_config__ = hint.__pydantic_config__
+        needed = set()
+        hints = typing.get_type_hints(hint, localns=self._names, include_extras=True)
+        for key, value in hints.items():
+            said = typing.get_origin(value)  # the type itself knows nothing of what is said in text
+            by_itself = said in (typing.Required, typing.NotRequired)
+            if said is typing.Required if by_itself else key in hint.__required_keys__:
+                needed.add(key)
+            made.__annotations__[key] = self(typing.get_args(value)[0] if by_itself else value)
+        made.__required_keys__ = frozenset(needed)
+        made.__optional_keys__ = frozenset(made.__annotations__) - needed
+        return made

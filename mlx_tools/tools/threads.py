@@ -46,13 +46,8 @@ class _Worker(threading.Thread):
 
     def __init__(self, number: int) -> None:
         super().__init__(name=f"mlx-tools-{number}", daemon=True)
-        self._job: _Job
-        self._read, self._write = os.pipe()
-
-    def give(self, job: _Job) -> None:
-        """Has it do a job."""
-        self._job = job
-        os.write(self._write, b"j")
+        self.job: _Job
+        self._read, self.wake = os.pipe()
 
     def run(self) -> None:
         while self._serve():
@@ -63,12 +58,12 @@ class _Worker(threading.Thread):
     def close(self) -> None:
         """Closes the pipe."""
         os.close(self._read)
-        os.close(self._write)
+        os.close(self.wake)
 
     def _serve(self) -> bool:
         """Waits for a job and does it. Returns whether the thread stays for another."""
         os.read(self._read, 1)
-        job = self._job
+        job = self.job
         outcome: Outcome
         try:
             outcome = (job.context.run(job.work), None)
@@ -113,7 +108,8 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
         if len(_alive) >= MAX_THREADS:
             raise TooManyThreads(f"{MAX_THREADS} calls are still running") from None
         worker = _started()
-    worker.give(_Job(loop, future, contextvars.copy_context(), work))
+    worker.job = _Job(loop, future, contextvars.copy_context(), work)
+    os.write(worker.wake, b"j")
     return future
 
 

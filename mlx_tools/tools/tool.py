@@ -5,27 +5,33 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, cast, overload
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import TOOL_NAME, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
 from mlx_tools.policy import Policy
-from mlx_tools.tools.context import ToolContext, current_context, reset_context, set_context
-from mlx_tools.tools.context import ToolError as ToolError
-from mlx_tools.tools.declaration import EffectsLike, effects_of, retry_of, timeout_of
+from mlx_tools.tools.context import CONTEXT, ToolContext, ToolError, current_context
 from mlx_tools.tools.docstring import docstring_of
-from mlx_tools.tools.signature import METHOD, Arguments, AsGiven, parameters_of
+from mlx_tools.tools.signature import METHOD, Arguments, parameters_of
 
 Run = Callable[[Mapping[str, Any]], Any]
 """What runs when a tool is called: it gets the arguments, and may return an awaitable."""
 
+EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
+
+_MAX_SECONDS: Final = 86_400.0
 _MAX_WRAPPERS: Final = 100
 
 
 class Callee(Protocol):
-    """Anything that can be registered as a tool, whether or not it is a `Tool`."""
+    """Anything that can be registered as a tool, whether or not it is a `Tool`.
+
+    What else it can it says by members that it has, or has not: ``blocking``, its call as a
+    function of the arguments for a thread, which is then used in place of ``call``; ``preview``,
+    what a call with some arguments would change (`Preview`, None where it cannot tell).
+    """
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -50,13 +56,15 @@ def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None
     call could only fail. ``policy`` is the one that the call would run under. Blocks: call it in a
     thread."""
     look = getattr(tool, "preview", None)
-    token = set_context(ToolContext(policy=policy))
+    if look is None:
+        return Preview("", "")
+    token = CONTEXT.set(ToolContext(policy=policy or Policy()))
     try:
-        return (look(arguments) if look is not None else None) or Preview("", "")
+        return look(arguments) or Preview("", "")
     except ToolError as error:
         return Preview(f"This call can only fail: {error}", f"fails: {error}")
     finally:
-        reset_context(token)
+        CONTEXT.reset(token)
 
 
 class Tool:
@@ -79,23 +87,23 @@ class Tool:
         function: Callable[..., Any] | None = None,
         preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
     ) -> None:
-        self._spec = spec
+        self._make_spec = spec
         self._run = run
-        self._preview = preview
         self._function = function
         self.is_async = is_async(function if function is not None else run)
+        self.blocking = None if self.is_async else run
+        self.preview = preview
         if function is not None:
             functools.update_wrapper(cast("Any", self), function, updated=())
         if isinstance(spec, ToolSpec):
             self.__name__ = spec.name
 
-    @property
+    @functools.cached_property
     def spec(self) -> ToolSpec:
         """What a model, a validator and a policy may know. Raises ToolDefinitionError where the
         function's types have no JSON Schema."""
-        if not isinstance(self._spec, ToolSpec):
-            self._spec = self._spec()
-        return self._spec
+        made = self._make_spec
+        return made if isinstance(made, ToolSpec) else made()
 
     async def call(self, arguments: Mapping[str, Any]) -> Any:
         """Runs the tool with arguments that were validated against its schema.
@@ -107,24 +115,10 @@ class Tool:
             return await self._run(arguments)
         from mlx_tools.tools.threads import submit
 
-        value, error = await submit(self.blocking(arguments)) or (None, None)
+        value, error = await submit(functools.partial(self._run, arguments)) or (None, None)
         if error is not None:
             raise error
         return value
-
-    def blocking(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-        """For a tool that is not asynchronous: the call, to be made in a thread."""
-        return functools.partial(self._run, arguments)
-
-    def preview(self, arguments: Mapping[str, Any]) -> Preview | None:
-        """What a call with these arguments would change, None where the tool cannot tell. Raises
-        `ToolError` where such a call could only fail."""
-        return self._preview(arguments) if self._preview is not None else None
-
-    def of_plugin(self, plugin: str) -> Tool:
-        """The same tool, said to come from ``plugin``."""
-        spec = replace(self.spec, plugin=plugin)
-        return Tool(spec, self._run, function=self._function, preview=self._preview)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the plain function that the tool was made of."""
@@ -134,6 +128,83 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<Tool {self.__name__}>"
+
+
+def of_plugin(tool: Callee, plugin: str) -> Tool:
+    """The same tool, said to come from ``plugin``."""
+    run: Run = getattr(tool, "blocking", None) or tool.call
+    preview = getattr(tool, "preview", None)
+    return Tool(replace(tool.spec, plugin=plugin), run, preview=preview)
+
+
+# --- what a tool declares of its calls ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsBy:
+    """Effects that depend on the value of one argument.
+
+    ``table`` has the effects for each value; for a value that is not in it, and for a call without
+    the argument, all effects are taken. Raises ToolDefinitionError for what is no effect.
+    """
+
+    argument: str
+    table: Mapping[str, Effects]
+
+    def __post_init__(self) -> None:
+        table = {value: effects_of(some, self.argument) for value, some in self.table.items()}
+        object.__setattr__(self, "table", table)
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Effects:
+        value = arguments.get(self.argument)
+        return self.table.get(value, ALL_EFFECTS) if isinstance(value, str) else ALL_EFFECTS
+
+    @property
+    def possible(self) -> Effects:
+        """What a call that fits the schema may do at most."""
+        return frozenset().union(*self.table.values())
+
+
+def effects_of(
+    effects: EffectsLike | None, name: str
+) -> Effects | Callable[[Mapping[str, Any]], Effects]:
+    """The effects that were declared for a tool, or an argument, of this name; all where there are
+    none."""
+    if effects is None:
+        return ALL_EFFECTS
+    if callable(effects):
+        return cast("Callable[[Mapping[str, Any]], Effects]", effects)
+    some = f"some of {', '.join(sorted(ALL_EFFECTS))}"
+    if not isinstance(effects, Iterable):
+        raise ToolDefinitionError(
+            f"{name}: effects: {effects!r} is no set of effects",
+            hint=f"{some}, or a function of the arguments",
+        )
+    listed = (effects,) if isinstance(effects, str) else tuple(effects)
+    if unknown := [item for item in listed if item not in tuple(ALL_EFFECTS)]:
+        raise ToolDefinitionError(f"{name}: {unknown[0]!r} is not an effect", hint=some)
+    return cast("Effects", frozenset(listed))
+
+
+def check_declared(spec: ToolSpec) -> None:
+    """Whether the spec declares what can be declared, whoever made it. Raises
+    ToolDefinitionError."""
+    name, timeout, retry = spec.name, spec.timeout, spec.retry
+    if spec.effects is not ALL_EFFECTS:
+        effects_of(spec.effects, name)
+    if timeout is not None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+            raise ToolDefinitionError(f"{name}: timeout: {timeout!r} is not a number of seconds")
+        if not 0 < timeout <= _MAX_SECONDS:
+            allowed = f"not between 0 and {_MAX_SECONDS:.0f}"
+            raise ToolDefinitionError(f"{name}: timeout: {timeout!r} s is {allowed}")
+    if retry not in ("never", "read_only"):
+        raise ToolDefinitionError(
+            f"{name}: retry: {retry!r} is not allowed", hint="never or read_only"
+        )
+
+
+# --- a function as a tool -------------------------------------------------------------------------
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -204,43 +275,37 @@ def tool(
     names = {} if caller.f_locals is caller.f_globals else dict(caller.f_locals)
 
     def make(target: Callable[..., Any]) -> Tool:
-        return _make(
-            target,
-            name=name,
-            description=description,
-            parameters=parameters,
-            names=dict(names),
-            effects=effects_of(effects, name or str(getattr(target, "__name__", "tool"))),
-            timeout=timeout_of(timeout),
-            retry=retry_of(retry),
+        named = _checked_name(target, name)
+        if not isinstance(description, str | None):
+            raise ToolDefinitionError(f"{named}: description: {description!r:.80} is no text")
+        declared = ToolSpec(
+            named,
+            docstring_of(target).text if description is None else description,
+            effects=effects_of(effects, named),
+            timeout=timeout,
+            retry=retry,
             needs_approval=bool(needs_approval),
             private=bool(private),
             cache=bool(cache),
         )
+        check_declared(declared)
+        if timeout is not None:
+            declared = replace(declared, timeout=float(timeout))
+        return _made(target, declared, dict(names), parameters)
 
     return make if function is None else make(function)
 
 
-def _make(
-    function: Callable[..., Any],
-    *,
-    name: str | None,
-    description: str | None,
-    parameters: Mapping[str, Any] | None,
-    names: dict[str, Any],
-    **rest: Any,
+def _made(
+    function: Callable[..., Any], declared: ToolSpec, names: dict[str, Any], schema: Any
 ) -> Tool:
-    named = _checked_name(function, name)
-    if not isinstance(description, str | None):
-        raise ToolDefinitionError(f"{named}: description: {description!r:.80} is no text")
-    if parameters is None:
-        parameters_of(function, named)
-    text = docstring_of(function).text if description is None else description
+    """The tool of a function that declares all but its parameters, or has a schema of its own."""
+    if schema is None:
+        parameters_of(function, declared.name)
 
     @functools.cache
-    def arguments() -> Arguments | AsGiven:
-        whole = parameters is None
-        made = Arguments(function, named, names) if whole else AsGiven(function, parameters, names)
+    def arguments() -> Arguments:
+        made = Arguments(function, declared.name, names, schema)
         names.clear()  # what they name need not live on
         return made
 
@@ -251,8 +316,9 @@ def _make(
             values[made.context] = current_context()
         return function(**values)
 
-    made = Tool(lambda: ToolSpec(named, text, arguments().schema, **rest), run, function=function)
-    made.__name__ = named
+    spec = lambda: replace(declared, parameters=arguments().schema)  # noqa: E731
+    made = Tool(spec, run, function=function)
+    made.__name__ = declared.name
     return made
 
 

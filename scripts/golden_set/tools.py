@@ -9,8 +9,7 @@ import anyio
 
 from mlx_tools import Tool, ToolSpec
 from mlx_tools.messages import ALL_EFFECTS, Effects
-from mlx_tools.tools import Preview, ToolContext, ToolError
-from mlx_tools.tools.context import current_context
+from mlx_tools.tools import Preview, ToolContext, ToolError, current_context
 
 READ: Final[Effects] = frozenset(("read",))
 WRITE: Final[Effects] = frozenset(("write",))

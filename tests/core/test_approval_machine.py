@@ -37,8 +37,7 @@ from mlx_tools import (
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Preview, ToolError
-from mlx_tools.tools.context import current_context
+from mlx_tools.tools import Preview, ToolError, current_context
 from mlx_tools.transcript.records import EditRecord, PauseRecord, Record
 
 TEXTS = st.sampled_from(["a", "b", "c"])

@@ -23,8 +23,7 @@ from mlx_tools import (
 )
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Registry, ToolContext
-from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools import Offer, Registry, ToolContext
 from mlx_tools.tools.folder.collection import Shelf
 from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange

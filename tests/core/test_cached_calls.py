@@ -264,18 +264,25 @@ def test_what_was_read_while_something_changed_is_not_kept() -> None:
 
 def test_what_is_kept_has_bounds() -> None:
     reads = Reads("session")
-    spec = ToolSpec("look", effects=READ)
-    for number in range(1000):
-        text = "x" * 100_000
-        reads.keep(spec, {"n": number}, ToolResult(text, None, 1, len(text)))
-    kept = [n for n in range(1000) if reads.find(spec, {"n": n}) is not None]
-    assert kept == list(range(950, 1000))
-    for number in range(1000):
-        reads.keep(spec, {"n": number}, ToolResult("x", None, 1, 1))
-    assert sum(reads.find(spec, {"n": n}) is not None for n in range(1000)) == 200
-    huge = "x" * 2_000_000
-    reads.keep(spec, {"huge": 1}, ToolResult(huge, None, 1, len(huge)))
-    assert reads.find(spec, {"huge": 1}) is None
+    look = Tool(ToolSpec("look", effects=READ), lambda arguments: "")
+
+    def made(number: int, size: int) -> bool:
+        """Whether a call that comes to so many characters has to be made."""
+        calls: list[Any] = []
+
+        async def made_once(tool: Any, arguments: Any, **more: Any) -> ToolResult:
+            calls.append(arguments)
+            return ToolResult("x" * size, None, 1, size)
+
+        asyncio.run(reads.call(made_once, look, {"n": number}))
+        return bool(calls)
+
+    assert all(made(number, 100_000) for number in range(60))
+    assert not any(made(number, 100_000) for number in range(10, 60))
+    assert made(9, 100_000)
+    assert all(made(number, 1) for number in range(100, 400))
+    assert not any(made(number, 1) for number in range(200, 400)) and made(199, 1)
+    assert made(1000, 2_000_000) and made(1000, 2_000_000)
 
 
 VALUES = st.one_of(st.integers(0, 3), st.sampled_from(["0", "a", "", True, False, 1.0, None]))

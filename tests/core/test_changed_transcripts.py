@@ -17,7 +17,7 @@ from mlx_tools.controller.approver import ApprovalRequest, Approvals
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Limits
-from mlx_tools.tools.context import ToolContext
+from mlx_tools.tools import ToolContext
 
 Value = Any
 Place = tuple[Any, ...]

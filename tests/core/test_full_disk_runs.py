@@ -22,8 +22,7 @@ from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.store.session_store import AccessFile, SessionFiles, Used
 from mlx_tools.store.transcript import TranscriptFile, load
-from mlx_tools.tools import Tool
-from mlx_tools.tools.context import ToolContext
+from mlx_tools.tools import Tool, ToolContext
 from mlx_tools.transcript.outcome import Answered, Outcome
 from mlx_tools.transcript.records import StoppedRecord, UserRecord
 from tests.core.full_disk import file_size_limit

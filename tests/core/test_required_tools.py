@@ -10,8 +10,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, RunSettings, UsageError, tool
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Registry
-from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools import Offer, Registry
 
 
 @tool(effects={"read"})

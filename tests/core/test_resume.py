@@ -28,8 +28,7 @@ from mlx_tools import (
 from mlx_tools.errors import TranscriptError
 from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Preview, ToolContext, ToolError
-from mlx_tools.tools.context import current_context
+from mlx_tools.tools import Preview, ToolContext, ToolError, current_context
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     EditRecord,

@@ -24,9 +24,7 @@ from mlx_tools.toolbox.note_text import has_a_title, note_of, note_stem
 from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of
 from mlx_tools.toolbox.notes_create import notes_create
 from mlx_tools.toolbox.notes_search import ranked
-from mlx_tools.tools import Registry
-from mlx_tools.tools.executor import execute
-from mlx_tools.tools.tool import ToolError
+from mlx_tools.tools import Registry, ToolError, execute
 from tests.notes.at_noon import NOON, notes_in
 
 SUITES = os.environ.get("MLX_TOOLS_SUITES", "")

@@ -9,7 +9,7 @@ from mlx_tools.toolbox.note_text import Note
 from mlx_tools.toolbox.note_words import MAX_TERMS
 from mlx_tools.toolbox.notes import FoundNotes, Notes
 from mlx_tools.toolbox.notes_search import notes_search, ranked
-from mlx_tools.tools.context import ToolContext, reset_context, set_context
+from mlx_tools.tools.context import CONTEXT, ToolContext
 
 NOTES = [Note(f"{number}.md", f"Note {number}", "bread and flour") for number in range(50)]
 
@@ -50,9 +50,9 @@ class Cancelled(Notes):
 def test_the_tool_looks_through_no_note_once_it_was_given_up(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("bread")
     context = ToolContext()
-    token = set_context(context)
+    token = CONTEXT.set(context)
     try:
-        found = notes_search(Cancelled(tmp_path, context)).blocking({"query": "bread"})()
+        found = notes_search(Cancelled(tmp_path, context)).blocking({"query": "bread"})
     finally:
-        reset_context(token)
+        CONTEXT.reset(token)
     assert "a.md" not in str(found)

@@ -16,7 +16,7 @@ from mlx_tools.toolbox.note_text import note_of
 from mlx_tools.toolbox.notes import Notes
 from mlx_tools.toolbox.notes_create import notes_create
 from mlx_tools.toolbox.notes_search import SNIPPET_CHARS, notes_search, ranked, snippet
-from mlx_tools.tools.executor import execute
+from mlx_tools.tools import execute
 from tests.notes.at_noon import NOON
 
 

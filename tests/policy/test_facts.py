@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.policy import Facts, facts_of
-from mlx_tools.tools.declaration import EffectsBy
+from mlx_tools.tools import EffectsBy
 
 
 @dataclass

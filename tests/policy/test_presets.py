@@ -22,9 +22,7 @@ from mlx_tools.policy import (
 )
 from mlx_tools.policy.presets import READ_ONLY
 from mlx_tools.toolbox import builtin
-from mlx_tools.tools import Registry, Tool
-from mlx_tools.tools.entry_points import Offer
-from mlx_tools.tools.tool import Callee
+from mlx_tools.tools import Callee, Offer, Registry, Tool
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
@@ -198,10 +196,10 @@ def _nothing(arguments: Mapping[str, Any]) -> str:
 class Drifted(Registry):
     """A registry in which the tool ``clock`` has come to write."""
 
-    def _put(self, tool: Callee, **more: Any) -> None:
+    def provide(self, tool: Callee, *more: Any, **others: Any) -> None:
         if tool.spec.name == "clock":
             tool = Tool(replace(tool.spec, effects=READ | WRITE), _nothing)
-        super()._put(tool, **more)
+        super().provide(tool, *more, **others)
 
 
 def test_no_registry_is_made_where_a_preset_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:

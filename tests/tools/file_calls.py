@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.tools import Registry, ToolResult, execute
-from mlx_tools.tools.tool import Preview, Tool
+from mlx_tools.tools import Preview, Registry, Tool, ToolResult, execute
 
 SECRET = "nobody may read this"
 

@@ -10,9 +10,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.command.sandbox import NoSandbox, sandbox
-from mlx_tools.tools import execute
-from mlx_tools.tools.executor import ToolResult
-from mlx_tools.tools.tool import Callee
+from mlx_tools.tools import Callee, ToolResult, execute
 
 
 def reason() -> str | None:

@@ -18,9 +18,8 @@ from mlx_tools.policy import Policy
 from mlx_tools.store.changes import MAX_NEW_FOLDERS, name_new, place_of
 from mlx_tools.store.roots import Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_BYTES
-from mlx_tools.tools import Registry
-from mlx_tools.tools.context import ToolContext, reset_context, set_context
-from mlx_tools.tools.tool import ToolError
+from mlx_tools.tools import Registry, ToolError
+from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.tools.file_calls import SECRET, done, names, refusal, run, tree
 
 CHANGES = (("write", "new"), ("delete", None), ("create", "new"))
@@ -374,7 +373,7 @@ def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: P
     before = tree(folder)
     context = ToolContext()
     context.cancel()
-    token = set_context(context)
+    token = CONTEXT.set(context)
     try:
         for name, arguments in (
             ("file_access", {"operation": "write", "path": "a.txt", "content": "x"}),
@@ -383,9 +382,9 @@ def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: P
         ):
             tool = files.get(name)
             with pytest.raises(ToolError, match="nothing was changed"):
-                tool.blocking(arguments)()  # type: ignore[attr-defined]
+                tool.blocking(arguments)  # type: ignore[attr-defined]
     finally:
-        reset_context(token)
+        CONTEXT.reset(token)
     assert {k: v[-1] for k, v in tree(folder).items()} == {k: v[-1] for k, v in before.items()}
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.unified import MAX_CHARS, MAX_LINES, unified_diff
-from mlx_tools.tools import Registry
-from mlx_tools.tools.tool import Preview, ToolError
+from mlx_tools.tools import Preview, Registry, ToolError
 from tests.tools.file_calls import done, preview, refusal, tree
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded
-from mlx_tools.tools import Registry
-from mlx_tools.tools.tool import Tool, ToolError
+from mlx_tools.tools import Registry, Tool, ToolError
 from tests.tools.file_calls import names, quick_folder
 
 SUITES = os.environ.get("MLX_TOOLS_SUITES")
@@ -32,7 +31,7 @@ def called(files: Registry, operation: str, path: str, content: str | None = Non
     tool = files.get("create_file" if operation == "create" else "file_access")
     assert isinstance(tool, Tool)
     arguments = {"operation": operation, "path": path, "content": content}
-    return str(tool.blocking(arguments)())
+    return str(tool.blocking(arguments))
 
 
 ENDS = ("\r\n", "\n", "\r", "\u2028", "\x85", "a", "\ufeff", "\0")

@@ -12,7 +12,7 @@ import pytest
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
-from mlx_tools.tools.folder import contents
+from mlx_tools.tools.folder import definition as contents
 from mlx_tools.tools.folder.definition import folders_in, read_folder
 from tests.tools.tool_folders import make_folder
 

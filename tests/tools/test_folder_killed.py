@@ -15,9 +15,8 @@ import pytest
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import Shelf
+from mlx_tools.tools.folder.collection import Shelf, alone
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder
-from mlx_tools.tools.folder.recovery import alone
 from tests.tools.tool_folders import make_folder
 
 KILLED = 99

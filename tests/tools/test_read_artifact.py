@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.tools import ToolResult, execute
-from mlx_tools.tools.read_artifact import read_artifact
+from mlx_tools.tools import ToolResult, execute, read_artifact
 
 TOOL = read_artifact()
 NEXT = re.compile(r"\n\[characters (\d+) to (\d+) of (\d+); the next page begins at offset (\d+)\]")

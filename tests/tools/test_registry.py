@@ -18,8 +18,8 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.tools import Registry, Tool, tool
-from mlx_tools.tools.entry_points import Offer
+from mlx_tools.tools import Offer, Registry, Tool, tool
+from mlx_tools.tools.tool import of_plugin
 
 
 @tool(effects={"read"})
@@ -147,7 +147,7 @@ def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
     off = {"clock": "not wanted", "fore*": "by a glob", "plugin:w": "the whole plugin"}
     registry = builtin_tools(switched_off=off)
     registry.add(forecast)
-    registry.add(rename.of_plugin("w"))
+    registry.add(of_plugin(rename, "w"))
     assert usable(registry) == [name for name in USABLE if name != "clock"]
     assert {name: registry.disabled[name] for name in ("clock", "forecast", "rename")} == {
         "clock": "not wanted",
@@ -200,6 +200,8 @@ class Sly:
     @property
     def spec(self) -> ToolSpec:
         raise RuntimeError("sly")
+
+    async def call(self, arguments: Mapping[str, Any]) -> None: ...
 
 
 def undecorated(place: str) -> str:

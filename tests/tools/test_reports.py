@@ -7,12 +7,11 @@ import json
 import threading
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.tools import Progress, ToolContext, execute, tool
-from mlx_tools.tools.reports import BURST, EVERY, Reports
+from mlx_tools.tools.context import BURST, EVERY, Reports
 
 
 class Clock:
@@ -29,11 +28,12 @@ def told(*steps: float, count: int = 1) -> list[str]:
 
     async def main() -> None:
         clock = Clock()
-        with Reports(lambda progress: seen.append(progress.message), clock) as reports:
-            for number, step in enumerate(steps):
-                clock.now += step
-                for part in range(count):
-                    reports.take(Progress(f"{number}.{part}"))
+        reports = Reports(lambda progress: seen.append(progress.message), clock)
+        for number, step in enumerate(steps):
+            clock.now += step
+            for part in range(count):
+                reports.take(Progress(f"{number}.{part}"))
+        reports.end()
 
     asyncio.run(main())
     return seen
@@ -79,18 +79,19 @@ def test_reports_of_many_threads_at_once_lose_no_last_word() -> None:
     seen: list[str] = []
 
     async def main() -> None:
-        with Reports(lambda progress: seen.append(progress.message)) as reports:
+        reports = Reports(lambda progress: seen.append(progress.message))
 
-            def flood(name: int) -> None:
-                for number in range(2000):
-                    reports.take(Progress(f"{name}.{number}"))
+        def flood(name: int) -> None:
+            for number in range(2000):
+                reports.take(Progress(f"{name}.{number}"))
 
-            threads = [threading.Thread(target=flood, args=(name,)) for name in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                await asyncio.to_thread(thread.join)
-            reports.take(Progress("end"))
+        threads = [threading.Thread(target=flood, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+        reports.take(Progress("end"))
+        reports.end()
 
     asyncio.run(main())
     assert seen[-1] == "end"
@@ -133,10 +134,10 @@ def test_nothing_is_told_of_a_call_that_was_cancelled() -> None:
     seen: list[Progress] = []
 
     async def main() -> None:
-        with pytest.raises(asyncio.CancelledError), Reports(seen.append, Clock()) as reports:
-            for _ in range(2 * BURST):
-                reports.take(Progress("x"))
-            raise asyncio.CancelledError
+        reports = Reports(seen.append, Clock())
+        for _ in range(2 * BURST):
+            reports.take(Progress("x"))
+        reports.end(cancelled=True)
         reports.take(Progress("later"))
         await asyncio.sleep(2 * EVERY)
 

@@ -18,8 +18,7 @@ from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox
 from mlx_tools.toolbox.run_command import run_command
-from mlx_tools.tools import execute
-from mlx_tools.tools.tool import Callee, Tool
+from mlx_tools.tools import Callee, Tool, execute
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 

@@ -18,8 +18,7 @@ from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
-from mlx_tools.tools import preview_of
-from mlx_tools.tools.executor import ToolResult, execute
+from mlx_tools.tools import ToolResult, execute, preview_of
 
 START = datetime(2026, 3, 4, 23, 30, tzinfo=UTC)
 POLICY = Policy(allow=["schedule_task", "clock"], deny=["notes_*"])

@@ -14,8 +14,7 @@ from mlx_tools.controller.direct import call_tool
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import Finder, signature
-from mlx_tools.tools import Registry, Tool, execute
-from mlx_tools.tools.tool_search import find_tools
+from mlx_tools.tools import Registry, Tool, execute, find_tools
 
 READ: Effects = frozenset({"read"})
 ALL = Policy(allow=["*"])

@@ -17,13 +17,16 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Registry, execute, load_tool
-from mlx_tools.tools.entry_points import Offer
-from mlx_tools.tools.folder.collection import Shelf, exposed_by
+from mlx_tools.tools import Offer, Registry, execute, find_tools, load_tool
+from mlx_tools.tools.folder.collection import (
+    FolderRecord,
+    Shelf,
+    change_record,
+    exposed_by,
+    read_record,
+    write_template,
+)
 from mlx_tools.tools.folder.definition import read_folder
-from mlx_tools.tools.folder.template import write_template
-from mlx_tools.tools.folder.trust import FolderRecord, change_record, read_record
-from mlx_tools.tools.tool_search import find_tools
 from tests.tools.tool_folders import ECHO, make_folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.tools.tool import Tool, ToolError
+from mlx_tools.tools import Tool, ToolError
 from tests.tools.file_calls import SECRET, quick_folder, tree
 from tests.tools.hostile_paths import hostile_paths, hostile_tree
 
@@ -48,7 +48,7 @@ def test_no_path_touches_anything_outside_its_root(place: Path, operation: str, 
     refused = 0
     for path in hostile_paths(root):
         arguments = {"operation": operation, "path": path, "content": "written"}
-        for call in (tool.preview, lambda given: tool.blocking(given)()):
+        for call in (tool.preview, lambda given: tool.blocking(given)):
             try:
                 told = call(arguments)
             except ToolError as error:

@@ -1,8 +1,8 @@
 """Tools that are folders of files, each run in a process of its own.
 
-`files`, `declared` and `code` are what stands in a folder, `definition` is all of it. `process`
-runs it (`child` is the other side), `tool` makes a tool of both, `shelf` keeps the user's tools
-folder, with what the user said of it in `record`, `template` writes a new one.
+`definition` is what stands in a folder, `folder_tool` makes a tool of it and runs it
+(`child_process` is the other side), `collection` is the user's tools folder, with what the user
+said of it.
 """
 
 from __future__ import annotations

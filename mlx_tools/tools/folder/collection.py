@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError
-from mlx_tools.messages import TOOL_NAME
-from mlx_tools.paths import data_dir, private_dir
+from mlx_tools.messages import ALIASES, TOOL_NAME
+from mlx_tools.paths import data_dir, private_dir, read_data
 from mlx_tools.process import clean
 from mlx_tools.store.roots import RootName, private_part
-from mlx_tools.tools.folder.contents import write_files
-from mlx_tools.tools.folder.definition import ToolFolder, read_folder
-from mlx_tools.tools.folder.recovery import alone, any_left, drop, hidden, put_right
-from mlx_tools.tools.folder.trust import FolderRecord, change_record, read_record
+from mlx_tools.tools.folder.definition import (
+    ToolFolder,
+    digest_of,
+    read_files,
+    read_folder,
+    write_files,
+)
 
 MAX_TOOLS: Final = 1000
 
@@ -280,3 +291,242 @@ def _may_be_tool(entry: os.DirEntry[str]) -> bool:
 def _data(folder: ToolFolder) -> dict[str, bytes]:
     """What is in its files. Not every file system keeps whether they may be executed."""
     return {name: file.data for name, file in folder.contents.items()}
+
+
+# --- what a change leaves there when it is killed, and how that is put right ----------------------
+#
+# A tool is replaced by two renames, and between them it has no folder of its name. Who changes the
+# folder has it to themselves meanwhile; what is left there when nobody has it was left by somebody
+# who was killed.
+
+Kind = Literal["draft", "old", "gone"]
+"""What is not yet a tool, what is no longer one while another takes its place, what is removed."""
+
+_LEFT: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
+_LOOK: Final = 0.02
+
+
+def hidden(folder: Path, name: str, kind: Kind) -> Path:
+    """A path beside a tool's folder that nothing has, and that is passed over as a tool."""
+    return folder / f".{name}.{kind}.{secrets.token_hex(8)}"
+
+
+def any_left(names: Iterable[str]) -> bool:
+    """Whether one of these names in the folder was given by `hidden`."""
+    return any(_LEFT.fullmatch(name) for name in names)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, seconds: float, *, looks: bool = False) -> Iterator[bool]:
+    """Inside, nobody else is in here for the same folder; False where the file system cannot tell.
+
+    With ``looks`` others may be who only look too. Raises OSError for a folder that cannot be
+    opened, and BlockingIOError where somebody else is in here for so many seconds.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        kind = fcntl.LOCK_SH if looks else fcntl.LOCK_EX
+        yield _locked(descriptor, kind, time.monotonic() + seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, kind: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                why = "another program is changing the tools folder"
+                raise BlockingIOError(errno.EAGAIN, why) from None
+            time.sleep(_LOOK)
+        except OSError:
+            return False
+        else:
+            return True
+
+
+def put_right(folder: Path, trusted: Mapping[str, str]) -> None:
+    """Has each tool that a change left hidden be whole again, and drops what is left of others.
+    ``trusted`` has the digest of what is trusted, by path. To be called where one is `alone`. What
+    the system refuses is left as it is."""
+    for path in sorted(folder.iterdir()):
+        left = _LEFT.fullmatch(path.name)
+        if left is None:
+            continue
+        with contextlib.suppress(OSError):
+            if left["kind"] == "old":
+                _put_back(path, folder / left["name"], trusted)
+            else:
+                drop(path)
+
+
+def _put_back(old: Path, path: Path, trusted: Mapping[str, str]) -> None:
+    """What was to be replaced: again in its place where nothing, or nothing that is trusted, has
+    taken it."""
+    if not os.path.lexists(path):
+        old.rename(path)
+        return
+    digest = trusted.get(str(path))
+    if _digest(path) == digest:
+        drop(old)
+    elif _digest(old) == digest:  # the other was not trusted yet
+        gone = hidden(path.parent, path.name, "gone")
+        path.rename(gone)
+        old.rename(path)
+        drop(gone)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return digest_of(read_files(path))
+    except ToolDefinitionError:
+        return ""
+
+
+def drop(path: Path) -> None:
+    """Deletes what has this path, if anything has. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# --- what the user said of tools ------------------------------------------------------------------
+#
+# Kept in one file, apart from the tools' folders: whoever may write there cannot vouch for it.
+
+MAX_RECORD_BYTES: Final = 4_000_000
+_VERSION: Final = 1
+_HINT: Final = "look at it; without it no tool's folder is trusted, and no tool is switched off"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRecord:
+    """``trusted`` has the digest of each folder that was added, by its path; ``switched`` whether a
+    tool is on or off, by its name, where the user said so."""
+
+    trusted: Mapping[str, str] = field(default_factory=dict)
+    switched: Mapping[str, bool] = field(default_factory=dict)
+
+    def trusting(self, folder: Path, digest: str | None) -> FolderRecord:
+        """The same with this folder trusted as it is, or with None no longer."""
+        others = {path: was for path, was in self.trusted.items() if path != str(folder)}
+        return replace(self, trusted=others | ({str(folder): digest} if digest else {}))
+
+    def switching(self, name: str, on: bool | None) -> FolderRecord:
+        """The same with this tool on or off, or with None as it is by itself."""
+        others = {other: was for other, was in self.switched.items() if other != name}
+        return replace(self, switched=others | ({name: on} if on is not None else {}))
+
+
+def read_record(path: Path) -> FolderRecord:
+    """What stands in the file; nothing where there is none. Raises ConfigError where it cannot be
+    read as one: what was switched off must not come back."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return FolderRecord()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)
+        raise ConfigError(f"{path} is no regular file", hint=_HINT)
+    with os.fdopen(descriptor, "rb") as file:
+        if info.st_uid != os.geteuid() or info.st_mode & 0o022:
+            raise ConfigError(f"{path} cannot be trusted: others may write to it", hint=_HINT)
+        try:
+            return _parsed_record(json.loads(file.read(MAX_RECORD_BYTES)))
+        except (OSError, ValueError, TypeError, RecursionError, KeyError, AttributeError):
+            raise ConfigError(f"{path} is damaged", hint=_HINT) from None
+
+
+def change_record(path: Path, change: Callable[[FolderRecord], FolderRecord]) -> None:
+    """Changes what stands in the file, whole or not at all; two at once come one after the other.
+
+    Raises ConfigError where it cannot be read or written.
+    """
+    private_dir(path.parent)
+    try:
+        with _alone_with(path.with_name(f".{path.name}.lock")):
+            said = change(read_record(path))
+            value = {
+                "version": _VERSION,
+                "trusted": dict(sorted(said.trusted.items())),
+                "switched": dict(sorted(said.switched.items())),
+            }
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                with os.fdopen(os.open(draft, flags, 0o600), "wb") as out:
+                    out.write(json.dumps(value, indent=1).encode() + b"\n")
+                    out.flush()
+                    os.fsync(out.fileno())
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _alone_with(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _parsed_record(value: Any) -> FolderRecord:
+    if value["version"] != _VERSION or set(value) != {"version", "trusted", "switched"}:
+        raise ValueError
+    trusted, switched = value["trusted"], value["switched"]
+    if not all(isinstance(digest, str) for digest in trusted.values()):
+        raise ValueError
+    if not all(isinstance(on, bool) for on in switched.values()):
+        raise ValueError
+    return FolderRecord(dict(trusted), dict(switched))
+
+
+# --- a new tool to begin with, from the files in prompts/new-tool/ --------------------------------
+
+_TEMPLATE: Final = {
+    "config.json": "config.json",
+    "tool_definition.json": "tool_definition.json",
+    "execute.py": "execute.txt",
+    "test_{name}.py": "test.txt",
+}
+"""The files of a tool, each with the one it is made of."""
+
+
+def write_template(folder: Path, name: str) -> Path:
+    """Makes the folder ``name`` in ``folder``: a tool of that name that works, and a test of it.
+
+    Returns its path. Raises UsageError where the name cannot be a tool's, or is taken.
+    """
+    if not TOOL_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r:.80} cannot name a tool", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
+        )
+    check_folder_name(name)
+    if name in ALIASES:
+        raise UsageError(f"{name} is another name of {ALIASES[name]}", hint="give yours another")
+    made = folder.absolute() / name
+    try:
+        made.mkdir()
+    except FileExistsError:
+        raise UsageError(f"{made} is there already", hint="name another, or remove it") from None
+    except OSError as error:
+        raise UsageError(f"{made} cannot be made: {error.strerror}") from None
+    try:
+        for file, source in _TEMPLATE.items():
+            text = read_data(f"prompts/new-tool/{source}").replace("{{name}}", name)
+            file = file.format(name=re.sub(r"\W", "_", name))
+            (made / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)  # half a tool would only be in the way
+        raise UsageError(f"{made} cannot be made: {error.strerror}") from None
+    return made

@@ -1,26 +1,37 @@
-"""A tool that is a folder: what its files say of it, held to what may be said.
+"""A tool that is a folder: its files read whole, and what they say held to what may be said.
 
 config.json            what the tool may do and needs; every key is optional
 tool_definition.json   name, description and parameters, as OpenAI writes a function
 execute.py             a function ``execute(arguments: dict) -> dict``
+
+Every key is known or refused: one that is passed over might have been meant to keep a tool from
+something. Passed over is what only tells something about the tool, such as who wrote it.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-from collections.abc import Container, Mapping
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.tools.declaration import check_declared
+from mlx_tools.schema.resolve import check_parameters
 from mlx_tools.tools.folder import PLUGIN
-from mlx_tools.tools.folder.code import check_code, missing_packages
-from mlx_tools.tools.folder.contents import File, digest_of, read_files
-from mlx_tools.tools.folder.declared import CONFIG, DEFINITION, configuration, definition
+from mlx_tools.tools.tool import check_declared
 
+CONFIG: Final = "config.json"
+DEFINITION: Final = "tool_definition.json"
 EXECUTE: Final = "execute.py"
 
 DEFAULT_OUTPUT: Final = 1_000_000
@@ -65,9 +76,9 @@ def read_folder(path: Path) -> ToolFolder:
         _check_complete(path, {child.name for child in path.iterdir()})
     contents = read_files(path)
     _check_complete(path, contents)
-    name, description, parameters = definition(contents[DEFINITION].data, path / DEFINITION)
-    config = configuration(contents.get(CONFIG, File(b"{}", False)).data, path / CONFIG, name)
-    tree = check_code(contents[EXECUTE].data, path / EXECUTE)
+    name, description, parameters = _definition(contents[DEFINITION].data, path / DEFINITION)
+    config = _configuration(contents.get(CONFIG, File(b"{}", False)).data, path / CONFIG, name)
+    tree = _check_code(contents[EXECUTE].data, path / EXECUTE)
     own = {key: config[key] for key in _SPEC_KEYS if key in config}
     if "effects" in own:
         own["effects"] = frozenset(own["effects"])
@@ -82,7 +93,7 @@ def read_folder(path: Path) -> ToolFolder:
         enabled=config.get("enabled", True),
         environment=tuple(config.get("environment", ())),
         max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT),
-        missing=missing_packages(tree, contents),
+        missing=_missing_packages(tree, contents),
         contents=contents,
         digest=digest_of(contents),
     )
@@ -108,3 +119,351 @@ def folders_in(path: Path) -> list[Path]:
     except OSError:
         return [path]
     return below or [path]
+
+
+# --- the files: read whole, within bounds, and what identifies them -------------------------------
+
+MAX_FILES: Final = 1000
+MAX_BYTES: Final = 20_000_000
+MAX_DEPTH: Final = 20
+
+_CACHES: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
+LEFT_OUT: Final = frozenset((*_CACHES, ".git", ".DS_Store"))
+"""What other programs leave in a folder; no part of the tool: not copied, and not in its digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file's bytes, and whether it may be executed."""
+
+    data: bytes
+    executable: bool
+
+
+def read_files(path: Path) -> dict[str, File]:
+    """All files below a folder, by their names in it. Raises ToolDefinitionError where they cannot
+    be read, are too many or too large, or are anything but files and folders."""
+    found: dict[str, File] = {}
+    left = MAX_BYTES
+    try:
+        for name, at in _walk(path, "", MAX_DEPTH):
+            found[name] = file = _read(at, left)
+            left -= len(file.data)
+            if len(found) > MAX_FILES:
+                raise ToolDefinitionError(f"{path} holds more than {MAX_FILES} files")
+    except OSError as error:
+        where = error.filename or path
+        raise ToolDefinitionError(f"{where} cannot be read: {error.strerror}") from None
+    return found
+
+
+def digest_of(contents: Mapping[str, File]) -> str:
+    """SHA-256 of the files: their names, what is in them, and whether they may be executed."""
+    whole = hashlib.sha256()
+    for name in sorted(contents):
+        file = contents[name]
+        inner = hashlib.sha256(file.data).hexdigest()
+        whole.update(f"{name!a} {int(file.executable)} {inner}\n".encode())
+    return whole.hexdigest()
+
+
+def write_files(contents: Mapping[str, File], to: Path) -> None:
+    """Makes the folder ``to`` of these files, for this user alone. Raises OSError."""
+    to.mkdir(mode=0o700)
+    for name, file in contents.items():
+        at = to / name
+        at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(at, flags, 0o700 if file.executable else 0o600), "wb") as out:
+            out.write(file.data)
+
+
+def _walk(folder: Path, above: str, depth: int) -> Iterator[tuple[str, Path]]:
+    if depth == 0:
+        raise ToolDefinitionError(f"{folder} is more than {MAX_DEPTH} folders deep")
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name in LEFT_OUT:
+            continue
+        at = Path(entry.path)
+        if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+            kind = "a symbolic link" if entry.is_symlink() else "no regular file"
+            raise ToolDefinitionError(
+                f"{at} is {kind}", hint="a tool's folder holds files and folders alone"
+            )
+        name = above + entry.name
+        if entry.is_dir():
+            yield from _walk(at, f"{name}/", depth - 1)
+        else:
+            yield name, at
+
+
+def _read(path: Path, left: int) -> File:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        data = file.read(left + 1) if stat.S_ISREG(mode) else b""
+    if not stat.S_ISREG(mode):
+        raise ToolDefinitionError(f"{path} is no regular file")
+    if len(data) > left:
+        raise ToolDefinitionError(f"a tool's folder holds at most {MAX_BYTES} bytes: {path}")
+    return File(data, bool(mode & stat.S_IXUSR))
+
+
+# --- config.json and tool_definition.json ---------------------------------------------------------
+
+_LOADERS: Final = ("LD_", "DYLD_", "PYTHON")
+"""Variables that begin so decide what a program loads."""
+
+TELLING: Final = frozenset(
+    {
+        *("author", "authors", "category", "comment", "comments", "created", "description"),
+        *("display_name", "examples", "homepage", "icon", "keywords", "label", "license"),
+        *("maintainer", "notes", "output_schema", "repository", "returns", "summary", "tags"),
+        *("title", "updated", "url", "version"),
+    }
+)
+"""Keys that tell a person something and change nothing; so do those that begin with ``_``, ``$`` or
+``x-``."""
+
+
+_EFFECTS: Final = ("read", "write", "execute", "network")
+_YES_OR_NO: Final = (lambda value: isinstance(value, bool), "true or false")
+_TIME: Final = (
+    lambda value: _is_number(value) and 0 < value <= 86_400,
+    "seconds, more than 0 and at most 86400",
+)
+_KEYS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "name": (lambda value: isinstance(value, str), f"the name in {DEFINITION}"),
+    "enabled": _YES_OR_NO,
+    "effects": (
+        lambda value: isinstance(value, list) and all(one in _EFFECTS for one in value),
+        f"a list of some of {', '.join(_EFFECTS)}",
+    ),
+    "timeout": _TIME,
+    "timeout_seconds": _TIME,
+    "timeout_ms": (
+        lambda value: _is_number(value) and 0 < value <= 86_400_000,
+        "milliseconds, more than 0 and at most 86400000",
+    ),
+    "needs_approval": _YES_OR_NO,
+    "requires_approval": _YES_OR_NO,
+    "retry": (lambda value: value in ("never", "read_only"), "never or read_only"),
+    "private": _YES_OR_NO,
+    "cache": _YES_OR_NO,
+    "environment": (
+        lambda value: isinstance(value, list) and len(value) <= 100 and all(map(_variable, value)),
+        "a list of variables' names, none that begins with LD_, DYLD_ or PYTHON",
+    ),
+    "max_output_bytes": (
+        lambda value: type(value) is int and 1 <= value <= 10_000_000,
+        "a whole number from 1 to 10000000",
+    ),
+}
+"""The keys of a configuration: whether a value is one, and in words what is."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _variable(value: Any) -> bool:
+    named = isinstance(value, str) and value.isascii() and value.isidentifier()
+    return named and not value.upper().startswith(_LOADERS)
+
+
+_SAME: Final = {
+    "requires_approval": "needs_approval",
+    "timeout_seconds": "timeout",
+    "timeout_ms": "timeout",
+}
+"""Other names of a key, as such files have them elsewhere."""
+
+_AROUND: Final = ("type", "function")
+_SCHEMAS: Final = ("input_schema", "inputSchema")
+"""What Anthropic and MCP call the schema of the arguments."""
+_FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
+
+
+def _configuration(data: bytes, path: Path, name: str) -> dict[str, Any]:
+    """The keys of ``config.json`` under their own names. ``name`` is the tool's. Raises
+    ToolDefinitionError, naming the key and what is allowed."""
+    given = _json(data, path)
+    _check_keys(given, tuple(_KEYS), path, "")
+    config: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in _KEYS:
+            continue
+        fits, allowed = _KEYS[key]
+        if not fits(value):
+            text = json.dumps(value, ensure_ascii=False)
+            text = text if len(text) <= 60 else f"{text[:59]}…"
+            raise ToolDefinitionError(f"{path}: {key}: {text} is not allowed", hint=allowed)
+        own = _SAME.get(key, key)
+        if own in config:
+            raise ToolDefinitionError(f"{path}: {key}: it says {own} once more")
+        config[own] = value / 1000 if key == "timeout_ms" else value
+    if config.get("name", name) != name:
+        raise ToolDefinitionError(
+            f"{path}: name: {config['name']!r:.80} is not the name in {DEFINITION}, {name}"
+        )
+    return config
+
+
+def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any]]:
+    """Name, description and parameters of ``tool_definition.json``: a function as OpenAI writes it,
+    with or without ``{"type": "function", "function": …}`` around it. Raises
+    ToolDefinitionError."""
+    value, place = _function(_json(data, path), path)
+    name, description = value.get("name"), value.get("description")
+    if not isinstance(name, str) or not name.strip():
+        raise ToolDefinitionError(f"{path}: {place}name: expected a text")
+    if not isinstance(description, str | None):
+        raise ToolDefinitionError(f"{path}: {place}description: expected a text")
+    given = value.get("parameters")
+    if not isinstance(given, dict | None):
+        raise ToolDefinitionError(f"{path}: {place}parameters: expected a JSON Schema")
+    parameters = {"type": "object", **({"properties": {}} if given is None else given)}
+    try:
+        ToolSpec(name)
+        check_parameters(parameters)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"{path}: {error.message}", hint=error.hint) from None
+    return name, description or "", parameters
+
+
+def _function(value: dict[str, Any], path: Path) -> tuple[dict[str, Any], str]:
+    """The function in a definition, and where in the file it stands."""
+    wrapped = "function" in value
+    inner = value.get("function", value)
+    if value.get("type", "function") != "function" or not isinstance(inner, dict):
+        raise ToolDefinitionError(
+            f"{path}: expected a function definition",
+            hint='{"type": "function", "function": {"name": …, "description": …, …}}',
+        )
+    if wrapped:
+        _check_keys(value, _AROUND, path, "")
+    place = "function." if wrapped else ""
+    _check_keys(inner, _FUNCTION, path, place)
+    return inner, place
+
+
+def _json(data: bytes, path: Path) -> dict[str, Any]:
+    from mlx_tools.protocol import strict
+
+    try:
+        text = data.decode("utf-8-sig")
+        value = strict.loads(text)
+    except UnicodeDecodeError:
+        raise ToolDefinitionError(f"{path} is not UTF-8 text") from None
+    except strict.Unreadable as error:
+        raise ToolDefinitionError(f"{path} is not JSON: {_fault(text, error)}") from None
+    if not isinstance(value, dict):
+        raise ToolDefinitionError(f"{path}: expected an object")
+    return value
+
+
+def _fault(text: str, error: Exception) -> str:
+    """What is wrong with a text, by line and column where that is known: a person mends it."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as found:
+        return f"{found.msg} (line {found.lineno}, column {found.colno})"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
+
+
+def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, place: str) -> None:
+    unknown = sorted(key for key in value if key not in known and not _only_tells(key))
+    if unknown:
+        from difflib import get_close_matches
+
+        close = get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        if known is _AROUND and unknown[0] in _FUNCTION:
+            hint = "it belongs within function"
+        elif unknown[0] in _SCHEMAS:
+            hint = "it is called parameters here"
+        elif unknown[0] in _KEYS:
+            hint = f"it belongs in {CONFIG}"
+        raise ToolDefinitionError(f"{path}: {place}{unknown[0][:80]}: unknown key", hint=hint)
+
+
+def _only_tells(key: str) -> bool:
+    return key in TELLING or key.startswith(("_", "$", "x-"))
+
+
+# --- execute.py, as it looks to somebody who does not run it --------------------------------------
+
+
+def _check_code(data: bytes, path: Path) -> ast.Module:
+    """The file's syntax tree. Raises ToolDefinitionError where it is not Python, or makes nothing
+    called ``execute``."""
+    try:
+        tree = ast.parse(data, str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        said = said or "it nests too deep"  # of which a MemoryError says nothing
+        raise ToolDefinitionError(f"{path}{line}: not Python: {said}") from None
+    if not any(_makes_execute(node) for node in ast.walk(tree)):
+        raise ToolDefinitionError(
+            f"{path} has no function execute", hint="def execute(arguments: dict) -> dict:"
+        )
+    return tree
+
+
+def _missing_packages(tree: ast.Module, files: Iterable[str]) -> tuple[str, ...]:
+    """The packages that the file cannot do without and that are not installed, in order of names.
+
+    Only imports that are made in any case count: not those within a function, an ``if`` or a
+    ``try``. ``files`` are the names of the folder's files, which can be imported too. A file that
+    changes where Python looks for packages is believed to find them.
+    """
+    if any(_moves_path(node) for node in ast.walk(tree)):
+        return ()
+    own = {name.partition("/")[0].partition(".")[0] for name in files}
+    return tuple(sorted({name for name in _imported(tree) if name not in own and _absent(name)}))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _absent(package: str) -> bool:
+    """Whether there is no such package; nothing is imported."""
+    if package in sys.modules or package in sys.stdlib_module_names:
+        return False
+    try:
+        return importlib.util.find_spec(package) is None
+    except (ImportError, ValueError, AttributeError):  # of what finds modules here
+        return False
+
+
+def _moves_path(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(ast.Name("sys"), "path" | "meta_path"):
+            return True
+        case ast.ImportFrom("sys"):
+            return any(alias.name in ("path", "meta_path", "*") for alias in node.names)
+        case ast.alias():
+            return node.name in ("site", "addsitedir")
+    return False
+
+
+def _makes_execute(node: ast.AST) -> bool:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node.name == "execute"
+        case ast.Name():
+            return node.id == "execute" and isinstance(node.ctx, ast.Store)
+        case ast.alias():
+            return (node.asname or node.name) in ("execute", "*")
+    return False

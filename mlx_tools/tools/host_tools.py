@@ -1,18 +1,61 @@
-"""``tool_search``: looks through the tools for what a model needs and its catalog does not show."""
+"""The tools that a run itself offers, ``tool_search`` and ``read_artifact``; and the words of all
+that come with the package: what ``prompts/tools/<name>.json`` says of one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import Policy, permitted
-from mlx_tools.prompt import SEARCH, Finder, build_catalog, told_when_needed
+from mlx_tools.messages import Effects, ToolSpec
+from mlx_tools.paths import read_data
+from mlx_tools.policy import BUILTIN, Policy, permitted
+from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, told_when_needed
 from mlx_tools.prompt.catalog import one_line
-from mlx_tools.tools.context import current_context
+from mlx_tools.tools.context import ToolError, current_context
 from mlx_tools.tools.tool import Tool
-from mlx_tools.tools.tool_words import words_of
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Name, description and schema as the model sees them, and the notices in a tool's output."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    notices: Mapping[str, str]
+
+    def spec(
+        self,
+        effects: Effects | Callable[[Mapping[str, Any]], Effects],
+        *,
+        needs_approval: bool = False,
+        private: bool = False,
+        cache: bool = True,
+    ) -> ToolSpec:
+        """The tool's spec; what it does is code and stands with the code."""
+        return ToolSpec(
+            self.name,
+            self.description,
+            self.parameters,
+            effects,
+            needs_approval=needs_approval,
+            plugin=BUILTIN,
+            private=private,
+            cache=cache,
+        )
+
+
+@functools.cache
+def words_of(name: str) -> Words:
+    """The words in a file of ``prompts/tools/``, named without its ending."""
+    read = json.loads(read_data(f"prompts/tools/{name}.json"))
+    return Words(read["name"], read["description"], read["parameters"], read.get("notices", {}))
+
+
+# --- tool_search: what a model needs and its catalog does not show --------------------------------
 
 DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 20
@@ -105,3 +148,48 @@ def _told(found: FoundTools, notices: Mapping[str, str]) -> str:
         reasons = "; ".join(dict.fromkeys(given))
         lines.append(notices["disabled"].format(count=len(found.disabled), reasons=reasons))
     return "\n".join(lines)
+
+
+# --- read_artifact: an output of this session that was cut for the model, page by page ------------
+
+DEFAULT_LENGTH: Final = 3000
+
+
+def read_artifact() -> Tool:
+    """The tool. It reads the artifacts of the session that calls it, and of no other.
+
+    An id that is wrong, guessed, of another session or expired gives one and the same error. A page
+    is never longer than what the model will see of it: its end says where the next one begins.
+    """
+    words = words_of(READER)
+
+    def run(arguments: Mapping[str, Any]) -> str:
+        context = current_context()
+        kept = context.artifacts
+        text = kept.get(str(arguments["id"])) if kept is not None else None
+        if text is None:
+            raise ToolError(words.notices["missing"])
+        start = int(arguments.get("offset", 0))
+        if start and start >= len(text):
+            raise ToolError(words.notices["beyond"].format(start=start, total=len(text)))
+        length = int(arguments.get("length", DEFAULT_LENGTH))
+        return page(text, start, length, context.shown_chars, words.notices)
+
+    return Tool(words.spec(frozenset(("read",))), run)
+
+
+def page(text: str, start: int, length: int, room: int | None, notices: Mapping[str, str]) -> str:
+    """``length`` characters from ``start`` on, fewer where page and notice would be more than
+    ``room`` characters; at least one."""
+    if room is not None:
+        numbers = dict.fromkeys(("start", "end", "total"), len(text))
+        longest = max(len(notices[key].format(**numbers)) for key in ("more", "end"))
+        length = max(1, min(length, room - longest))
+    end = min(start + length, len(text))
+    notice = notices["more" if end < len(text) else "end"]
+    return text[start:end] + notice.format(start=start, end=end, total=len(text))
+
+
+def why_off() -> str:
+    """Why the tool is switched off in a session that keeps no artifacts."""
+    return words_of(READER).notices["off"]
