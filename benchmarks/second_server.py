@@ -56,8 +56,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.backends.models.download import fetch
 from mlx_tools.backends.models.embedded import SMOLLM2
-from mlx_tools.backends.server_process import free_port
-from mlx_tools.backends.whole import ask_whole
+from mlx_tools.backends.server import free_port
 from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, sample
 from mlx_tools.evaluate.results_file import Results
@@ -143,7 +142,7 @@ async def served(name: str, options: argparse.Namespace) -> AsyncIterator[Runnin
             url = f"http://127.0.0.1:{port}"
             wait_for(url, process)
             backend = CompletionsBackend(url, str(file))
-            await ask_whole(backend, CompletionRequest(prompt="1", max_tokens=1, timeout=120))
+            await backend.ask_whole(CompletionRequest(prompt="1", max_tokens=1, timeout=120))
             what = f"llama_cpp.server, {file.name} {' '.join(SERVERS[name])}".strip()
             yield Running(name, backend, chat_format, what)
         finally:

@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.backends import DEFAULT_MODEL, Verdict
+from mlx_tools.backends import DEFAULT_MODEL
+from mlx_tools.backends.verdicts import parse_verdict
 from mlx_tools.paths import cache_dir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,9 +68,10 @@ def main() -> None:
     if value is None:
         checks = [one for one in found["checks"] if one["status"] in ("warn", "fail")]
         sys.exit("\n".join(f"{one['name']}: {one['detail']}" for one in checks))
-    verdict = Verdict.from_json({**value, "command": COMMAND})
+    text = json.dumps({"command": COMMAND, **value}, indent=1) + "\n"
+    verdict = parse_verdict(text.encode(), DEFAULT_MODEL)
     TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(json.dumps(verdict.to_json(), indent=1) + "\n", encoding="utf-8")
+    TARGET.write_text(text, encoding="utf-8")
     for cell in verdict.measured:
         right, valid, asked = cell["correct"], cell["valid"], cell["questions"]
         print(f"{cell['style']:14} {cell['strategy']:8} right {right}, valid {valid} of {asked}")

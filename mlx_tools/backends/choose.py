@@ -1,35 +1,70 @@
-"""Which backend a run uses, and which model's files stand behind it."""
+"""Which backend a run uses, and which model, of whose files, stands behind it."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final, Literal
 
-from mlx_tools.backends.completions import CompletionsBackend
-from mlx_tools.backends.edge import START_HINT
-from mlx_tools.backends.health import Health, refuses_as_completions_server
+from mlx_tools.backends.capabilities import hides_its_model
+from mlx_tools.backends.completions import CompletionsBackend, Health, some
+from mlx_tools.backends.interface import CompletionRequest
 from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.models.embedded import DEFAULT_MODEL, EMBEDDED
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
-from mlx_tools.backends.models.listing import find_model, model_path
-from mlx_tools.backends.models.memory import memory_bytes, suggest_model
-from mlx_tools.backends.native_tokens import Native, native_markers, opener_ids
-from mlx_tools.backends.served import Names, find_served
+from mlx_tools.backends.models.hub import REPOSITORY
+from mlx_tools.backends.models.listing import (
+    find_model,
+    known_model,
+    last_part,
+    memory_bytes,
+    model_identity,
+    model_path,
+    suggest_model,
+)
+from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.errors import BackendUnreachable, UsageError
+from mlx_tools.backends.transport import START_HINT
+from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
+from mlx_tools.process import clean
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
 
 USUAL: Final = "http://127.0.0.1:8080"
 """Where mlx-lm's server listens unless it is told otherwise."""
 
-_CALLS: Final[tuple[Native, ...]] = ("calls",)
-
 QUICK: Final = 2.0
 """Seconds that a server nobody named has to answer."""
+
+ALIKE: Final = 0.25
+"""By how much a model's likelihoods may differ from machine to machine, as natural logarithms."""
+
+CALL_MARKERS: Final = frozenset(
+    (
+        *("<tool_call>", "<|tool_call>", "<|tool_call_start|>", "<|tool_calls_section_begin|>"),
+        *("<|tool_call_begin|>", "<start_function_call>", "<minimax:tool_call>"),
+        *("<longcat_tool_call>", "[TOOL_CALLS]", "<|python_tag|>"),
+    )
+)
+"""Tokens with which models open a native call, as mlx-lm's server knows them. It cuts what stands
+between such markers out of a completion's text; where a model's ids for them are known they can be
+forbidden, so that the model writes in the protocol's own words."""
+
+
+def native_markers(style: Style) -> frozenset[str]:
+    """Which of its own markers a model shall not write in this style: `choose_backend`."""
+    own = style in ("xml", "native")  # they are what a call is written with
+    return frozenset() if own else CALL_MARKERS
+
+
+def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
+    """The ids of those markers that the model has as one token."""
+    return tuple(number for text, number in files.added_tokens.items() if text in markers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +106,6 @@ async def choose_backend(
     url: str | None = None,
     model: str | None = None,
     api_key: str | None = None,
-    forbid: Collection[Native] = _CALLS,
     usual: str = USUAL,
     note: Callable[[str], None] | None = None,
     environ: Mapping[str, str] = os.environ,
@@ -80,10 +114,9 @@ async def choose_backend(
 
     ``auto`` takes the address ``url``; without one, a server that answers at ``usual``; without
     that, a server of our own with ``model`` or the embedded one. ``server`` and ``local`` take one
-    of these two, in a server of our own and in this process. ``forbid`` says which of a model's
-    native markers it shall not write, where their ids are known and the server is mlx-lm's (not
-    ``calls`` for the ``xml`` style, which uses them). ``note`` is told what a server of our own has
-    to say later. Nothing is started yet.
+    of these two, in a server of our own and in this process. A model's own markers of calls are
+    forbidden, where their ids are known and the server is mlx-lm's: see `Chosen.free_markers`.
+    ``note`` is told what a server of our own has to say later. Nothing is started yet.
 
     Raises:
         UsageError: the options contradict each other, or name what is not there; a model that the
@@ -91,34 +124,31 @@ async def choose_backend(
         BackendUnreachable: the named server does not answer.
         ModelMissing: the model is not on this machine (its ``name`` can be pulled).
     """
-    if kind == "native":
-        raise UsageError(
-            "the backend native is not in this version",
-            hint="use auto, completions, server or local",
-        )
     if kind not in ("auto", "completions", "server", "local"):
+        what = "is not in this version" if kind == "native" else "is unknown"
         raise UsageError(
-            f"{kind!r} is no backend", hint="use auto, completions, server, local or native"
+            f"the backend {kind} {what}", hint="use auto, completions, server or local"
         )
     if kind in ("server", "local") and url is not None:
-        uses = (
+        what = (
             "starts a server of its own" if kind == "server" else "runs the model in this process"
         )
-        raise UsageError(f"the backend {kind} {uses}", hint="leave the address out")
+        raise UsageError(f"the backend {kind} {what}", hint="leave the address out")
     if url is not None or kind == "completions":
         backend = CompletionsBackend(url or usual, model, api_key=api_key)
-        return await look_at(backend, forbid=forbid, environ=environ)
+        return await look_at(backend, environ=environ)
     if kind == "auto" and model not in EMBEDDED:
-        found = await _at_usual(usual, model, api_key, environ)
-        if found is not None:
-            return await _served(*found, "found", forbid, environ)
-    return _own(kind, model, usual, forbid, note, environ)
+        backend = CompletionsBackend(usual, model, api_key=api_key)
+        health = await _health_of_usual(backend, environ)
+        if health is not None:
+            return await _served(backend, health, "found", CALL_MARKERS, environ)
+    return _own(kind, model, usual, note, environ)
 
 
 async def look_at(
     backend: CompletionsBackend,
     *,
-    forbid: Collection[Native] = _CALLS,
+    forbid: Collection[str] = CALL_MARKERS,
     environ: Mapping[str, str] = os.environ,
 ) -> Chosen:
     """What stands behind a backend that somebody made; sets its model name where one must be sent.
@@ -137,7 +167,6 @@ def _own(
     kind: Kind,
     model: str | None,
     usual: str,
-    forbid: Collection[Native],
     note: Callable[[str], None] | None,
     environ: Mapping[str, str],
 ) -> Chosen:
@@ -149,66 +178,205 @@ def _own(
         local = LocalBackend(folder, note=note)
         line = f"loading {name} into this process"
         return Chosen(backend=local, how="loaded", note=line, model=name, files=files)
-    ids = opener_ids(files.added_tokens, forbid)
+    ids = marker_ids(files, CALL_MARKERS)
     backend = ServerBackend(folder, forbidden_tokens=ids, note=note, environ=environ)
     if kind == "server" or model is not None:
         line = f"starting a server of our own with {name}"
         return Chosen(backend=backend, how="started", note=line, model=name, files=files)
-    line = f"no server was named and none answers at {usual}: using the embedded model {name}"
     return Chosen(
         backend=backend,
         how="embedded",
-        note=line,
+        note=f"no server was named and none answers at {usual}: using the embedded model {name}",
         suggestion=suggest_model(memory_bytes()).line,
         model=name,
         files=files,
     )
 
 
-async def _at_usual(
-    usual: str, model: str | None, api_key: str | None, environ: Mapping[str, str]
-) -> tuple[CompletionsBackend, Health] | None:
-    """The server at the usual address, if one answers there and serves completions.
+async def _health_of_usual(
+    backend: CompletionsBackend, environ: Mapping[str, str]
+) -> Health | None:
+    """The health of the server at the usual address, if one answers there and serves completions.
 
     A model that was named and stands on this machine is served by it only if it lists that model:
     another server is not made to load it.
     """
-    backend = CompletionsBackend(usual, model, api_key=api_key)
     health = await backend.health(QUICK)
     if health.status not in ("ok", "loading", "unknown"):
         return None
     listed = await backend.models(QUICK)
-    if not listed:
-        if not health.status_field:
-            return None  # some web server: it neither lists models nor has a model server's health
-        client = await backend.client()
-        if not await refuses_as_completions_server(client, backend.address, {}, QUICK):
-            return None
+    # some web server: it neither lists models nor has a model server's health
+    if not listed and not (health.status_field and await _completes(backend)):
+        return None
+    model = backend.model
     if model is not None and find_model(model, environ) is not None:
-        own = Names(listed, environ, loopback=backend.address.loopback)
-        if own.meant_by(model) is None:
-            return None
-    return backend, health
+        loopback = backend.address.loopback
+        return None if meant_by(model, listed, environ, loopback=loopback) is None else health
+    return health
+
+
+async def _completes(backend: CompletionsBackend) -> bool:
+    """Whether ``/v1/completions`` is there: a request that every such server refuses is refused.
+
+    It asks for no tokens and holds no prompt, so nothing is ever generated.
+    """
+    try:
+        status, _, said = await backend.get("/v1/completions", QUICK, b'{"max_tokens": 0}')
+        return status in (400, 422) and isinstance(json.loads(said), dict)
+    except Exception:
+        return False
+
+
+# --- the model that a server runs -------------------------------------------------------------
 
 
 async def _served(
     backend: CompletionsBackend,
     health: Health,
     how: Literal["named", "found"],
-    forbid: Collection[Native],
+    forbid: Collection[str],
     environ: Mapping[str, str],
 ) -> Chosen:
-    """What a server that is there serves."""
-    found = await find_served(backend, health, environ)
-    if found.files is not None and health.is_mlx_lm:
-        backend.forbidden_tokens = opener_ids(found.files.added_tokens, forbid)
-    model = f" (model {found.name})" if found.name else ""
-    lines = [f"using the server at {backend.address}{model}"] if how == "found" else []
-    return Chosen(
-        backend=backend,
-        how=how,
-        note="; ".join([*lines, *filter(None, [found.note])]),
-        model=found.name,
-        files=found.files,
-        health=health,
+    """The model behind ``backend``: the one that it names, else the one that its server runs. Sets
+    the name that is sent, which is none where mlx-lm's server would load its model once more.
+
+    Raises:
+        UsageError: the server does not know the model; says which it does.
+    """
+    listed, name, doubt = await backend.models(), backend.model, ""
+    entry: str | None
+    if name is not None:
+        entry = await _settled(backend, name, health, listed, environ)
+    else:
+        entry, doubt = _which(listed, mlx_lm=health.is_mlx_lm)
+        if not listed and health.is_mlx_lm:
+            entry = await _recognised(backend)
+        backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
+    files, broken = _files(entry, environ, loopback=backend.address.loopback)
+    if entry is not None and not (name and _is_path(entry)):
+        name = entry
+    if files is not None and health.is_mlx_lm:
+        backend.forbidden_tokens = marker_ids(files, forbid)
+    said = f" (model {name})" if name else ""
+    using = f"using the server at {backend.address}{said}" if how == "found" else ""
+    note = "; ".join(filter(None, (using, doubt, broken)))
+    return Chosen(backend=backend, how=how, note=note, model=name, files=files, health=health)
+
+
+async def _settled(
+    backend: CompletionsBackend,
+    name: str,
+    health: Health,
+    listed: tuple[str, ...],
+    environ: Mapping[str, str],
+) -> str:
+    """What the server calls the model ``name``; sets what is sent."""
+    loopback = backend.address.loopback
+    entry = meant_by(name, listed, environ, loopback=loopback)
+    if entry is not None:
+        runs = health.is_mlx_lm and _is_path(entry)  # the folder that it was started with
+        backend.model = None if runs else entry
+        return entry
+    if not health.is_mlx_lm:
+        if listed:
+            raise UsageError(
+                f"the server at {backend.address} does not know the model {clean(name, 100)}: "
+                f"it knows {some(listed)}",
+                hint="name one of these with --model, or leave it out",
+            )
+        return name
+    known = None if listed else await _recognised(backend)
+    if known is not None and meant_by(name, (known,), environ, loopback=True):
+        backend.model = None
+        return known
+    # It loads what it does not list, too: a model that has no index, a folder.
+    folder = find_model(name, environ) if loopback else None
+    backend.model = name if folder is None or REPOSITORY.fullmatch(name) else str(folder)
+    return backend.model
+
+
+def meant_by(
+    name: str, listed: tuple[str, ...], environ: Mapping[str, str], *, loopback: bool
+) -> str | None:
+    """What a server lists that is meant by the name that a person gives: the same, that of the same
+    model, or the one whose last part it is."""
+    if name in listed:
+        return name
+    wanted = model_identity(name, find_model(name, environ))
+    for entry in listed:
+        folder = _folder(entry, environ, loopback=loopback)
+        if wanted is not None and model_identity(entry, folder) == wanted:
+            return entry
+    tails = {entry: last_part(entry) for entry in listed}
+    alike = [
+        entry
+        for entry, tail in tails.items()
+        if name in (tail, tail.removesuffix(".gguf"), tail.removesuffix(":latest"))
+    ]
+    return alike[0] if len(alike) == 1 else None
+
+
+async def _recognised(backend: CompletionsBackend) -> str | None:
+    """The embedded model where it is that which the server runs, by how likely it begins an answer.
+
+    It is asked where mlx-lm's server lists nothing, for want of a Hugging Face cache folder.
+    """
+    if not await hides_its_model(backend):
+        return None
+    given, backend.model = backend.model, None
+    try:
+        for model in EMBEDDED.values():
+            request = CompletionRequest(prompt=model.asked, max_tokens=1, top_logprobs=MOST_SCORES)
+            async with aclosing(backend.complete(request)) as chunks:
+                scores = [row async for chunk in chunks for row in chunk.scores]
+            found = {score.text: score.logprob for score in scores[0]} if scores else {}
+            known = model.likelihoods
+            if all(abs(found.get(text, -99.0) - known[text]) < ALIKE for text in known):
+                return model.name
+    except BackendError:
+        pass  # the run's own request will say what is wrong
+    finally:
+        backend.model = given
+    return None
+
+
+def _which(listed: tuple[str, ...], *, mlx_lm: bool) -> tuple[str | None, str]:
+    """Which of the listed models is the one in use, and a line where that is in doubt.
+
+    mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.
+    """
+    if len(listed) < 2:
+        return (listed[0] if listed else None), ""
+    if not mlx_lm:
+        return listed[0], f"the server has {len(listed)} models: name one with --model"
+    if _is_path(listed[-1]):
+        return listed[-1], ""
+    return None, (
+        f"the server lists {len(listed)} models and not which it runs: "
+        "name it with --model, for its chat format"
     )
+
+
+def _files(
+    name: str | None, environ: Mapping[str, str], *, loopback: bool
+) -> tuple[ModelFiles | None, str]:
+    """The named model's files, and a line where they are there and cannot be read."""
+    if name is None:
+        return None, ""
+    folder = _folder(name, environ, loopback=loopback)
+    if folder is None and (known := known_model(name)) is not None:
+        folder = find_model(known, environ)
+    try:
+        return (None if folder is None else read_model_files(folder, name)), ""
+    except ModelError as error:
+        return None, str(error)
+
+
+def _folder(name: str, environ: Mapping[str, str], *, loopback: bool) -> Path | None:
+    """The folder of the model that a server calls ``name``."""
+    # a path on another machine says nothing about this one
+    return find_model(name, environ) if loopback or not _is_path(name) else None
+
+
+def _is_path(name: str) -> bool:
+    return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()

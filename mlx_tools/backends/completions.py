@@ -1,28 +1,44 @@
-"""Any server that offers ``/v1/completions``: text in, text out, streamed or whole."""
+"""Any server that offers ``/v1/completions``: text in, text out, streamed or whole; and what such a
+server says of itself."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mlx_tools.backends.address import Address, parse_address
-from mlx_tools.backends.collect import Collector
-from mlx_tools.backends.deadlines import Deadlines
-from mlx_tools.backends.edge import Dropped, ServerFailed, some
-from mlx_tools.backends.exchange import Begun, Exchange, NothingCame, Retry
-from mlx_tools.backends.health import Health, find_context, find_health, find_models
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.scores import Scored
-from mlx_tools.backends.whole import read_answer
+from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
+from mlx_tools.backends.transport import (
+    DEAD_WORDS,
+    LOG_HINT,
+    Address,
+    Begun,
+    Deadlines,
+    Dropped,
+    Exchange,
+    NothingCame,
+    Retry,
+    ServerFailed,
+    dead,
+    parse_address,
+    translate,
+    words_of,
+)
 from mlx_tools.backends.wire import (
+    Collector,
     GrammarOption,
     check_request,
+    check_size,
     completion_body,
-    find_grammar_option,
+    cut_out,
+    read_event,
+    without_surrogates,
 )
 from mlx_tools.errors import (
+    BackendBroken,
     BackendDead,
     BackendError,
     BackendRefused,
@@ -30,9 +46,14 @@ from mlx_tools.errors import (
     BackendUnreachable,
     UsageError,
 )
+from mlx_tools.messages import Usage
+from mlx_tools.process import clean
 
 if TYPE_CHECKING:
     import httpx
+
+MAX_ANSWER: Final = 4 << 20
+"""Bytes of an answer that comes whole; mlx-lm's list of models is the whole Hugging Face cache."""
 
 GRACE: Final = 5.0
 """Seconds that usage may come after the finish reason; a server that then falls silent is done."""
@@ -45,6 +66,52 @@ NUDGES: Final = (" 0", "\nx", "a.")
 
 CROWD: Final = 12
 """One more than the entries that mlx-lm's server keeps by default, and one to be sure."""
+
+_CONTEXT_KEYS: Final = ("max_model_len", "context_length")
+"""What a row of the list of models calls the size of its context: vLLM and SGLang, OpenRouter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a server is. ``unknown``: it answers, but does not say (many have no ``/health``).
+
+    ``server`` is its own ``Server`` header; ``status_field`` says that it answered in the form that
+    model servers use (``{"status": …}``), which a web page does not; ``allowed_origin`` is which
+    web pages it lets read its answers, ``*`` for all of them.
+    """
+
+    status: Literal["ok", "loading", "dead", "unreachable", "unknown"]
+    detail: str = ""
+    server: str = ""
+    status_field: bool = False
+    allowed_origin: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether a completion may be asked for: not known to be down."""
+        return self.status in ("ok", "unknown")
+
+    @property
+    def is_mlx_lm(self) -> bool:
+        """Whether it is mlx-lm's server: no other is known to be built on Python's own."""
+        return self.server.startswith("BaseHTTP/")
+
+    def as_error(self, address: str) -> BackendDead | None:
+        """The error for a server whose model thread has died; None for every other state."""
+        return dead(address) if self.status == "dead" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A completion that came whole, and all that the server sent of it."""
+
+    chunk: Chunk
+    choice: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def usage(self) -> Usage:
+        """The counts, None where the server does not say them."""
+        return self.chunk.usage or Usage()
 
 
 class CompletionsBackend:
@@ -84,10 +151,11 @@ class CompletionsBackend:
         self.address: Address = parse_address(url)
         self.model = model
         self.forbidden_tokens = tuple(forbidden_tokens)
-        self.headers = _headers(api_key, headers or {})
-        self._exchange = Exchange(self.address, self.headers, client)
+        self._headers = _headers(api_key, headers or {})
+        self._exchange = Exchange(self.address, self._headers, client)
         self._retry = retry or Retry()
-        self._scored = Scored(self)
+        self._score_form: ScoreForm | None = None
+        self._scores = ScoreReader()
         self._grammar_option: GrammarOption | None = None
 
     def __repr__(self) -> str:
@@ -102,38 +170,147 @@ class CompletionsBackend:
         """
         check_request(request)
         if request.grammar is not None and self._grammar_option is None:
+            from mlx_tools.backends.capabilities import find_grammar_option
+
             self._grammar_option = await find_grammar_option(self)
-        limits = self.limits(request)
+        limits = self._limits(request)
         if request.top_logprobs:
-            yield await self._scored.complete(request, limits)
+            yield await self._scored(request, limits)
             return
-        collector = Collector(str(self.address), request.max_tokens)
-        async with self.begun(request, limits) as begun:
+        async with self._begun(request, limits) as begun:
             if begun.whole:
-                answer = await read_answer(begun, str(self.address), request.max_tokens)
-                yield answer.chunk
+                yield (await self._read_whole(begun, request.max_tokens)).chunk
                 return
+            collector = Collector(str(self.address), request.max_tokens)
             while not collector.done:
                 data = await _next(begun, collector)
-                text = collector.end() if data is None else collector.feed(data)
-                if text:
+                for text in collector.feed(data):
                     yield Chunk(text)
-                collector.check()
                 if data is None:
                     break
             else:
                 await begun.drain()
             yield collector.last()
 
+    async def ask_whole(
+        self, request: CompletionRequest, limits: Deadlines | None = None, **options: Any
+    ) -> Answer:
+        """One completion that is not streamed, with ``options`` added to its body.
+
+        ``limits`` are those of a request that this is a part of. Raises as `complete` does.
+        """
+        limits = limits or self._limits(request)
+        async with self._begun(request, limits, whole=True, **options) as begun:
+            return await self._read_whole(begun, request.max_tokens)
+
+    async def aclose(self) -> None:
+        """Close the connections; an injected client stays its owner's. A later request opens them
+        again."""
+        await self._exchange.aclose()
+
+    # --- what it says of itself ---------------------------------------------------------------
+
+    async def health(self, timeout: float = 5.0) -> Health:
+        """How the server is, by what ``/health`` answers in time; any answer, and none, is one."""
+        try:
+            status, answered, body = await self.get("/health", timeout)
+        except Exception as error:
+            return Health("unreachable", self._why(error))
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            value = None
+        said = value.get("status") if isinstance(value, dict) else None
+        known = isinstance(said, str)
+        detail = f"{status}: {clean(str(said)) if known else words_of(body)}"
+        found: Literal["ok", "loading", "dead", "unknown"] = "unknown"
+        if status == 200 and (known or not body):
+            found = "ok"
+        elif (status == 503 and said == "unavailable") or (status != 200 and DEAD_WORDS in detail):
+            found = "dead"
+        elif status == 503:
+            found = "loading"
+        origin = answered.get("access-control-allow-origin", "")
+        return Health(found, detail, answered.get("server", ""), known, origin)
+
+    async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
+        """The models it lists, in its order; empty where it cannot (or will not) say.
+
+        mlx-lm's cannot where no Hugging Face cache folder exists: it answers 200 and no body.
+        """
+        names = [row.get("id") for row in await self._listed(timeout)]
+        return tuple(name for name in names if isinstance(name, str) and name)
+
+    async def context(self, timeout: float = 2.0) -> int | None:
+        """How many tokens its model takes, by the list of models (vLLM and others) or by ``/props``
+        (llama.cpp's server, a slot's share). None where it cannot (or will not) say, as mlx-lm's.
+        """
+        rows = await self._listed(timeout)
+        own = [row for row in rows if row.get("id") == self.model] or rows[: len(rows) == 1]
+        said = [row.get(key) for row in own for key in _CONTEXT_KEYS]
+        settings = (await self._object("/props", timeout)).get("default_generation_settings")
+        said.append(settings.get("n_ctx") if isinstance(settings, dict) else None)
+        sizes = [n for n in said if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+        return min(sizes, default=None)
+
+    async def get(
+        self, path: str, timeout: float, content: bytes | None = None
+    ) -> tuple[int, httpx.Headers, bytes]:
+        """Status, headers and body of the answer at ``path``, to which ``content`` is posted where
+        there is some. Raises what httpx raises, `TimeoutError` and `ValueError`."""
+        import anyio
+
+        method = "GET" if content is None else "POST"
+        headers = {**self._headers, "Accept": "application/json"}
+        client, body = await self._exchange.client(), bytearray()
+        with anyio.fail_after(timeout):
+            async with client.stream(
+                method,
+                f"{self.address}{path}",
+                headers=headers,
+                content=content,
+                follow_redirects=False,
+            ) as answer:
+                if answer.headers.get("content-encoding", "identity").lower() != "identity":
+                    raise ValueError("the answer is compressed, which was not asked for")
+                async for piece in answer.aiter_bytes():
+                    body += piece
+                    if len(body) > MAX_ANSWER:
+                        raise ValueError("the answer is too long")
+                return answer.status_code, answer.headers, bytes(body)
+
+    async def _listed(self, timeout: float) -> list[dict[str, Any]]:
+        """The rows of ``/v1/models``."""
+        rows = (await self._object("/v1/models", timeout)).get("data")
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+    async def _object(self, path: str, timeout: float) -> dict[str, Any]:
+        """The JSON object at an address, empty where there is none."""
+        try:
+            status, _, body = await self.get(path, timeout)
+            value = json.loads(body) if status == 200 else None
+        except Exception:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def _why(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"{self.address} did not answer in time"
+        if isinstance(error, ValueError):
+            return f"{self.address}: {error}"
+        return translate(error, str(self.address)).message
+
+    # --- one completion -----------------------------------------------------------------------
+
     @asynccontextmanager
-    async def begun(
+    async def _begun(
         self, request: CompletionRequest, limits: Deadlines, *, whole: bool = False, **options: Any
     ) -> AsyncGenerator[Begun, None]:
         """The answer to a request, from its first byte on; ``options`` are added to the body.
 
         ``whole``: it is not to be streamed. What fails within is translated and diagnosed too.
         """
-        body = self.body(request, stream=not whole) | options
+        body = self._body(request, stream=not whole) | options
         begun = await self._first(request, body, limits, silent=whole)
         try:
             with self._exchange.translated():
@@ -161,8 +338,8 @@ class CompletionsBackend:
                 return await self._exchange.begin(body, limits, silent=silent)
             except BackendError as error:
                 health = await self._health_after(error)
-                if health is not None and (dead := health.as_error(str(self.address))):
-                    raise dead from error
+                if health is not None and (died := health.as_error(str(self.address))):
+                    raise died from error
                 # mlx-lm's answers nothing at all, where it was to answer whole
                 stock = silent and health is not None and health.is_mlx_lm
                 if isinstance(error, NothingCame) or (stock and isinstance(error, Dropped)):
@@ -180,34 +357,39 @@ class CompletionsBackend:
             tries += 1
             await self._retry.sleep(delay)
 
-    async def health(self, timeout: float = 5.0) -> Health:
-        """How the server is, by what it answers within ``timeout`` seconds; no answer raises."""
-        return await find_health(await self.client(), self.address, self.headers, timeout)
+    async def _read_whole(self, begun: Begun, max_tokens: int) -> Answer:
+        """All of an answer that came whole, or that is a stream though nobody asked for one."""
+        address, body = str(self.address), bytearray()
+        try:
+            while True:
+                body += await begun.next()
+                if len(body) > MAX_ANSWER:
+                    raise BackendBroken(f"{address} sent more than {MAX_ANSWER} bytes")
+        except StopAsyncIteration:
+            pass
+        if not begun.whole:
+            collector = Collector(address, max_tokens)
+            text = "".join(collector.feed(bytes(body)))
+            text += "" if collector.done else "".join(collector.feed(None))
+            last = collector.last()
+            return Answer(replace(last, text=text + last.text))
+        try:
+            piece = read_event(body.decode("utf-8-sig"), address)
+        except UnicodeDecodeError as error:
+            raise BackendBroken(f"{address} sent what is not UTF-8") from error
+        if piece.choice is None:
+            raise BackendBroken(f"{address} sent what is no completion", hint=LOG_HINT)
+        text = without_surrogates(piece.text)
+        size, tokens = len(text.encode()), piece.usage and piece.usage.completion_tokens
+        check_size(size, max_tokens, address)
+        edited = piece.finish == "tool_calls" or cut_out(tokens or 0, size)
+        # an end without a reason promises nothing: it is cut off
+        return Answer(Chunk(text, piece.finish or "length", piece.usage, edited), piece.choice)
 
-    async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """The models it lists, in its order; empty where it cannot (or will not) say."""
-        return await find_models(await self.client(), self.address, self.headers, timeout)
-
-    async def client(self) -> httpx.AsyncClient:
-        """What the requests are sent with."""
-        return await self._exchange.client()
-
-    async def context(self, timeout: float = 2.0) -> int | None:
-        """How many tokens its model takes; None where it cannot (or will not) say."""
-        client = await self.client()
-        return await find_context(client, self.address, self.headers, timeout, self.model)
-
-    async def aclose(self) -> None:
-        """Close the connections; an injected client stays its owner's. A later request opens them
-        again."""
-        await self._exchange.aclose()
-
-    def limits(self, request: CompletionRequest) -> Deadlines:
-        """The deadlines of ``request``, from now on."""
+    def _limits(self, request: CompletionRequest) -> Deadlines:
         return Deadlines(request, str(self.address), clock=self._retry.clock)
 
-    def body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
-        """What is sent for ``request``."""
+    def _body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
         return completion_body(
             request,
             model=self.model,
@@ -232,9 +414,9 @@ class CompletionsBackend:
             )
             try:
                 with self._exchange.translated():
-                    begun = await self._exchange.begin(self.body(nudge), limits, silent=False)
+                    begun = await self._exchange.begin(self._body(nudge), limits, silent=False)
                     try:
-                        await read_answer(begun, str(self.address), 1)
+                        await self._read_whole(begun, 1)
                     finally:
                         await begun.aclose()
             except BackendTimeout:
@@ -258,13 +440,59 @@ class CompletionsBackend:
     async def _diagnosed(self, error: BackendError) -> BackendError:
         """``error``, or the one that says that the server's model thread has died."""
         health = await self._health_after(error)
-        return (health.as_error(str(self.address)) if health is not None else None) or error
+        return (health and health.as_error(str(self.address))) or error
 
     async def _health_after(self, error: BackendError) -> Health | None:
         """How the server is after a failure; None where that is known already."""
         if isinstance(error, BackendDead | BackendUnreachable):
             return None
         return await self.health(timeout=DIAGNOSIS)
+
+    # --- likelihoods --------------------------------------------------------------------------
+
+    async def _scored(self, request: CompletionRequest, limits: Deadlines) -> Chunk:
+        """The completion as one chunk; without scores where the server gives none, and without text
+        where it is known to give none.
+
+        Which form the server knows is remembered. Only an answer settles that: a request that
+        fails, or is refused however it is put, says nothing of the next.
+        """
+        if self._score_form is ScoreForm.NONE:
+            return Chunk("", "length")
+        if self._score_form is not None:
+            return (await self._scored_as(self._score_form, request, limits))[0]
+        least: Chunk | None = None
+        for form in (ScoreForm.MLX, ScoreForm.COMPLETIONS):
+            try:
+                chunk, told = await self._scored_as(form, request, limits)
+            except ServerFailed:
+                raise
+            except (BackendRefused, UsageError):
+                continue
+            if not told and least is None:
+                # without a token there is nothing to be likely
+                self._score_form = ScoreForm.NONE if chunk.text else None
+                return chunk
+            if chunk.scores and len(chunk.scores[0]) > 1:
+                self._score_form = form
+                return chunk
+            # A server that takes `true` for 1 gives one alternative: the other form gives more.
+            least = least or (chunk if told else None)
+        if least is not None:
+            self._score_form = ScoreForm.MLX if least.scores else None
+            return least
+        # Is it the likelihoods that are refused, or this request?
+        chunk, _ = await self._scored_as(ScoreForm.NONE, request, limits)
+        self._score_form = ScoreForm.NONE
+        return chunk
+
+    async def _scored_as(
+        self, form: ScoreForm, request: CompletionRequest, limits: Deadlines
+    ) -> tuple[Chunk, bool]:
+        """The completion, and whether its server spoke of likelihoods at all."""
+        answer = await self.ask_whole(request, limits, **score_fields(form, request.top_logprobs))
+        chunk = replace(answer.chunk, scores=self._scores.read(answer.choice))
+        return chunk, answer.choice.get("logprobs") is not None
 
 
 async def _next(begun: Begun, collector: Collector) -> bytes | None:
@@ -278,6 +506,12 @@ async def _next(begun: Begun, collector: Collector) -> bytes | None:
         if finished:  # the completion is whole; only its usage is missing
             return None
         raise
+
+
+def some(names: Sequence[str]) -> str:
+    """Names of models for a message, the first eight of them."""
+    shown = ", ".join(clean(name, 100) for name in names[:8])
+    return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _stuck(address: str) -> BackendRefused:

@@ -1,24 +1,30 @@
-"""A model in this process, by mlx-lm: the same seam as to a server, and grammars."""
+"""A model in this process, by mlx-lm: the same seam as to a server, and grammars.
+
+MLX's streams belong to threads, so one thread loads the model and does all that is done with it:
+one completion at a time, in the order in which they are asked.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.server_process import find_openblas
+from mlx_tools.backends.openblas import find_openblas, load_openblas
+from mlx_tools.backends.transport import Deadlines
 from mlx_tools.backends.wire import check_request
-from mlx_tools.errors import BackendTimeout, BackendUnreachable
+from mlx_tools.errors import BackendBroken, BackendTimeout, BackendUnreachable, MlxToolsError
+from mlx_tools.process import clean
 
 if TYPE_CHECKING:
+    import asyncio
+
     from mlx_tools.backends.local_engine import Engine
-    from mlx_tools.backends.local_worker import Work, Worker
 
 NAME: Final = "the model in this process"
 HINT: Final = "ask again; the machine may be short of memory or busy"
@@ -26,12 +32,90 @@ PATIENCE: Final = 10.0
 """Seconds that `LocalBackend.aclose` waits for the thread, which ends after its forward pass."""
 
 
+class NobodyWaits(Exception):
+    """The request was cancelled."""
+
+
+class Work:
+    """One completion, or without a request the loading of the model, and who waits for it.
+
+    What is told: a chunk, which is empty where it is a mere sign of life (the turn has come, the
+    model is there, or a part of the prompt is read), None at the end, or what went wrong.
+    """
+
+    def __init__(self, request: CompletionRequest | None) -> None:
+        import asyncio
+
+        self.request = request
+        self.cancelled = False
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Chunk | MlxToolsError | None] = asyncio.Queue()
+
+    async def next(self) -> Chunk | None:
+        """The next chunk; None at the end. Raises what went wrong."""
+        item = await self._items.get()
+        if isinstance(item, MlxToolsError):
+            raise item
+        return item
+
+    def put(self, item: Chunk | MlxToolsError | None) -> None:
+        """Tell the one who waits; from the worker's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+        except RuntimeError:  # its event loop is closed
+            self.cancelled = True
+
+    def watch(self) -> None:
+        """Between forward passes: a sign of life, or the end where nobody waits."""
+        if self.cancelled:
+            raise NobodyWaits
+        self.put(Chunk())
+
+
+class Worker(threading.Thread):
+    """Does the work that is in its queue, up to None. ``load`` makes the model, in this thread."""
+
+    def __init__(self, load: Callable[[], Engine]) -> None:
+        super().__init__(name="mlx-tools-model", daemon=True)
+        self.engine: Engine | None = None
+        self.queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._load = load
+
+    def run(self) -> None:
+        """The thread's life."""
+        while (work := self.queue.get()) is not None:
+            if not work.cancelled:
+                work.put(self._done(work))
+        self.engine = None
+
+    def _done(self, work: Work) -> MlxToolsError | None:
+        try:
+            self.engine = self.engine or self._load()
+            work.put(Chunk())
+            if work.request is not None:
+                with closing(self.engine.complete(work.request, work.watch)) as chunks:
+                    for chunk in chunks:
+                        work.put(chunk)
+                        if work.cancelled:
+                            break
+        except NobodyWaits:
+            pass
+        except MlxToolsError as error:
+            return error
+        except Exception as error:  # MLX raises RuntimeError for whatever goes wrong in it
+            said = clean(str(error)) or type(error).__name__
+            return BackendBroken(
+                f"{NAME} failed: {said}",
+                hint="where memory is short, use a smaller model or a shorter prompt",
+            )
+        return None
+
+
 class LocalBackend:
     """Completions by the model in the folder ``model``, in a thread of this process.
 
     It is loaded at the first completion, or by `start`, and then kept; so is what it has read, so
-    that a prompt that begins like the one before is read from where they differ. Completions are
-    made one at a time, in the order in which they are asked.
+    that a prompt that begins like the one before is read from where they differ.
 
     ``fast_forward`` off chooses every token by itself, also those that a grammar leaves no choice
     about. ``note`` is told, in one line each, what a person should know. ``openblas`` finds the
@@ -58,7 +142,7 @@ class LocalBackend:
         self._openblas = openblas
         self._gate = threading.Lock()
         self._worker: Worker | None = None
-        self._jobs: set[Work] = set()
+        self._work: set[Work] = set()
         self._told = 0
         self._closed = False
 
@@ -69,12 +153,7 @@ class LocalBackend:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     @property
@@ -94,23 +173,19 @@ class LocalBackend:
         """
         import anyio
 
-        from mlx_tools.backends.local_worker import WorkEnded
-
         if self._worker is not None and self._worker.engine is not None and not self._closed:
             return
-        with anyio.move_on_after(self._load_timeout) as scope, self._submitted(None) as job:
-            while not isinstance(item := await job.next(), WorkEnded):
+        with anyio.move_on_after(self._load_timeout) as scope, self._submitted(None) as work:
+            while await work.next() is not None:
                 pass
-            if item.error is not None:
-                raise item.error
         if scope.cancelled_caught:
             raise BackendTimeout(
                 f"{self.model} was not loaded within {self._load_timeout:g} s",
                 hint="use a smaller model, or a server that keeps it loaded",
             )
-        for line in self.notes[self._told :]:
-            self._told += 1
-            if self._note is not None:
+        lines, self._told = self.notes[self._told :], len(self.notes)
+        if self._note is not None:
+            for line in lines:
                 self._note(line)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
@@ -123,23 +198,18 @@ class LocalBackend:
             MissingDependency: a grammar was given, and llguidance is not installed.
             BackendError: the class says which way it failed; the text so far never counts.
         """
-        from mlx_tools.backends.local_worker import WorkEnded
-
         check_request(request)
         await self.start()
-        limits = Deadlines(request, NAME, HINT)
-        with self._submitted(request) as job:
-            waiting = True
+        limits, waiting = Deadlines(request, NAME, HINT), True
+        with self._submitted(request) as work:
             while True:
                 with limits.step(silent=waiting):
-                    item = await job.next()
+                    chunk = await work.next()
                 waiting = False
-                if isinstance(item, Chunk):
-                    yield item
-                elif isinstance(item, WorkEnded):
-                    if item.error is not None:
-                        raise item.error
+                if chunk is None:
                     return
+                if chunk != Chunk():
+                    yield chunk
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The one model it was made with."""
@@ -151,37 +221,35 @@ class LocalBackend:
 
         self._closed = True
         worker, self._worker = self._worker, None
-        for job in tuple(self._jobs):
-            job.cancelled = True
+        for work in tuple(self._work):
+            work.cancelled = True
         if worker is not None:
-            worker.stop()
+            worker.queue.put(None)
             with anyio.move_on_after(PATIENCE, shield=True):
                 while worker.is_alive():
                     await anyio.sleep(0.01)
 
     @contextmanager
     def _submitted(self, request: CompletionRequest | None) -> Iterator[Work]:
-        """A job that is cancelled at the end, where it has not ended."""
-        from mlx_tools.backends.local_worker import Worker
-
+        """Work in the queue, cancelled at the end, where it has not ended."""
         with self._gate:
             if self._closed:
                 raise BackendUnreachable(f"{NAME} was closed", hint="make a new LocalBackend")
             if self._worker is None:
                 self._worker = Worker(self._loaded)
                 self._worker.start()
-            job = self._worker.submit(request)
-            self._jobs.add(job)
+            work = Work(request)
+            self._work.add(work)
+            self._worker.queue.put(work)
         try:
-            yield job
+            yield work
         finally:
-            job.cancelled = True
-            self._jobs.discard(job)
+            work.cancelled = True
+            self._work.discard(work)
 
     def _loaded(self) -> Engine:
         """The model, loaded in the worker's thread."""
         from mlx_tools.backends.local_engine import Engine
-        from mlx_tools.backends.local_load import load_openblas
 
         line = load_openblas(self._openblas)
         if line and line not in self.notes:

@@ -1,20 +1,23 @@
-"""One model in memory: prompts in, chunks of text out, token by token. Runs in one thread."""
+"""One model in memory: prompts in, chunks of text out, token by token; what it has read, and from
+tokens to text. Runs in one thread."""
 
 from __future__ import annotations
 
+import copy
 import secrets
-from collections.abc import Generator, Iterator
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.local_cache import CachedPrefix, NobodyWaits, Watch
-from mlx_tools.backends.local_grammar import GrammarRun, Grammars
-from mlx_tools.backends.local_load import arrays, load_model
-from mlx_tools.backends.local_text import TokenTexts
+from mlx_tools.backends.local import NobodyWaits
+from mlx_tools.backends.local_grammar import GrammarRun, Grammars, shared
+from mlx_tools.backends.scores import spelled_bytes
 from mlx_tools.backends.wire import check_request
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import MissingDependency, ModelError, UsageError
 from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.process import clean
 
 SMALLEST_TEMPERATURE: Final = 1e-4
 """Below it the likeliest token is taken, as at 0."""
@@ -80,7 +83,6 @@ class Engine:
         self, prompt: list[int], request: CompletionRequest, choose: _Choice, watch: Watch
     ) -> Iterator[Chunk]:
         mx = arrays()
-
         cached = self._reading.turn_to(prompt)
         logits = self._reading.read_prompt(prompt, watch)
         texts = self._texts.stream(prompt)
@@ -165,7 +167,6 @@ class Engine:
         if most < 1:
             return ()
         mx = arrays()
-
         wide = logits.astype(mx.float32)
         logprobs = wide - mx.logsumexp(wide)
         most = min(most, logprobs.shape[0])
@@ -190,14 +191,12 @@ class _Choice:
         self._key: Any = None
         if request.temperature >= SMALLEST_TEMPERATURE:
             mx = arrays()
-
             seed = secrets.randbelow(2**63) if request.seed is None else request.seed
             self._key = mx.random.key(seed)
 
     def token(self, logits: Any) -> Any:
         """The token, not computed yet."""
         mx = arrays()
-
         if known := {token: bias for token, bias in self._bias.items() if token < logits.shape[0]}:
             values = mx.array(list(known.values()), dtype=logits.dtype)
             logits = logits.at[mx.array(list(known))].add(values)
@@ -210,9 +209,233 @@ class _Choice:
 
 def _masked(logits: Any, mask: bytes) -> Any:
     mx = arrays()
-
     allowed = mx.array(memoryview(mask)) != 0
     size = logits.shape[0]
     if len(mask) < size:  # the model has room for tokens that its tokenizer does not use
         allowed = mx.concatenate([allowed, mx.zeros(size - len(mask), dtype=mx.bool_)])
     return mx.where(allowed[:size], logits, mx.array(-float("inf"), dtype=logits.dtype))
+
+
+def arrays() -> Any:
+    """MLX's arrays. What its types promise differs from version to version, so none are taken."""
+    import mlx.core
+
+    return mlx.core
+
+
+def load_model(folder: Path) -> tuple[Any, Any]:
+    """The model in ``folder`` and its tokenizer, as mlx-lm loads them.
+
+    Raises:
+        MissingDependency: mlx-lm is not installed.
+        ModelError: the model cannot be loaded.
+    """
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"{folder} holds no model", hint="mlx-tools models list shows what is here"
+        )
+    try:
+        from mlx_lm import load
+    except ImportError as error:
+        raise MissingDependency(
+            "a model in this process needs mlx-lm", hint="pip install 'mlx-tools[mlx]'"
+        ) from error
+    try:
+        loaded: Any = load(str(folder))
+    except MemoryError:
+        raise ModelError(f"the model in {folder} does not fit into memory") from None
+    except Exception as error:  # whatever a library makes of files that it cannot read
+        raise ModelError(
+            f"the model in {folder} cannot be loaded: {clean(str(error)) or type(error).__name__}"
+        ) from error
+    return loaded[0], loaded[1]
+
+
+# --- what it has read -------------------------------------------------------------------------
+
+STEP: Final = 512
+"""Tokens of a prompt that are read in one forward pass; between two a request can be cancelled."""
+
+SHORT: Final = 64
+"""Tokens that are read in one pass to the end, logits for each of them included."""
+
+_SHORTENABLE: Final = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCache"))
+"""mlx-lm's caches that can be cut back from wherever they stand."""
+
+Watch = Callable[[], None]
+"""Called between forward passes; raises `NobodyWaits` where that is so."""
+
+
+class CachedPrefix:
+    """One model's state after ``tokens``. ``passes`` counts forward passes.
+
+    A cache that cannot be shortened (a sliding window, a state-space model) is copied at the end of
+    each prompt: it can go on from there, and where it stands.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.passes = 0
+        self.tokens: list[int] = []
+        self._model = model
+        self._cache: list[Any] = []
+        self._saved: tuple[list[int], list[Any]] | None = None
+        self.forget()
+
+    @property
+    def can_shorten(self) -> bool:
+        """Whether tokens can be taken back."""
+        return all(layer.is_trimmable() for layer in self._cache)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        from mlx_lm.models.cache import make_prompt_cache
+
+        self.tokens = []
+        self._saved = None
+        self._cache = make_prompt_cache(self._model)
+        self._shortenable = {type(layer).__name__ for layer in self._cache} <= _SHORTENABLE
+
+    def turn_to(self, prompt: Sequence[int]) -> int:
+        """Go back to where ``prompt`` begins to differ, and at least to before its last token.
+
+        Returns how many of the prompt's tokens need not be read again.
+        """
+        common = shared(self.tokens, prompt[:-1])
+        if common < len(self.tokens) and not self.take_back(len(self.tokens) - common):
+            self._restore(prompt)
+        return len(self.tokens)
+
+    def take_back(self, count: int) -> bool:
+        """Unread the last tokens; False, and nothing done, where that is not possible."""
+        if not self.can_shorten:
+            return False
+        if count and any(layer.trim(count) != count for layer in self._cache):
+            self.forget()
+            return False
+        del self.tokens[len(self.tokens) - count :]
+        return True
+
+    def read_prompt(self, prompt: Sequence[int], watch: Watch) -> Any:
+        """Read what is left of a prompt after `turn_to`; gives the logits for what follows it."""
+        left = prompt[len(self.tokens) :]
+        if not self._shortenable and len(left) > 1:
+            self.read(left[:-1], watch)
+            left = left[-1:]
+            self._saved = list(self.tokens), copy.deepcopy(self._cache)
+        return self.read(left, watch)
+
+    def read(self, tokens: Sequence[int], watch: Watch) -> Any:
+        """Read more tokens, one at least; gives the logits for the one that follows."""
+        mx = arrays()
+        start = 0
+        while len(tokens) - start > SHORT:
+            piece = tokens[start : min(start + STEP, len(tokens) - 1)]
+            self.go_on(mx.array(piece))
+            mx.eval([layer.state for layer in self._cache])
+            mx.clear_cache()
+            self.tokens += piece
+            start += len(piece)
+            watch()
+        logits = self.go_on(mx.array(tokens[start:]))
+        mx.eval(logits)
+        self.tokens += tokens[start:]
+        return logits
+
+    def go_on(self, tokens: Any) -> Any:
+        """One forward pass over an array of tokens, not computed yet: the logits after the last.
+
+        To add them to `tokens` is left to the caller.
+        """
+        self.passes += 1
+        return self._model(tokens[None], cache=self._cache)[0, -1, :]
+
+    def _restore(self, prompt: Sequence[int]) -> None:
+        saved = self._saved
+        self.forget()
+        if saved is not None and shared(saved[0], prompt[:-1]) == len(saved[0]):
+            self.tokens, self._cache = list(saved[0]), copy.deepcopy(saved[1])
+            self._saved = saved
+
+
+# --- from tokens to text: nothing stripped, no character before it is whole -------------------
+
+CONTEXT: Final = 8
+"""Tokens before the text that a tokenizer without a table of bytes is given to read it right."""
+
+_Decoder: Final = getincrementaldecoder("utf-8")
+
+
+class TokenTexts:
+    """What the tokens of one tokenizer (as mlx-lm loads it) stand for."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._bytes = _token_bytes(tokenizer.detokenizer)
+
+    def text(self, token: int) -> str:
+        """A token's own text, with U+FFFD for bytes that are no whole character."""
+        if self._bytes is None:
+            return str(self._tokenizer.decode([token]))
+        return self._of(token).decode("utf-8", "replace")
+
+    def data(self, token: int) -> bytes | None:
+        """A token's bytes; None where the tokenizer does not say them."""
+        if self._bytes is not None:
+            return self._of(token)
+        text = self.text(token)
+        return None if "\ufffd" in text else text.encode()
+
+    def stream(self, before: Sequence[int]) -> TextStream:
+        """The text that follows the tokens ``before``."""
+        return TextStream(self, () if self._bytes is not None else before[-CONTEXT:])
+
+    def joined(self, tokens: Sequence[int]) -> str | None:
+        """The text of tokens by a tokenizer that only decodes; None for one with a table."""
+        return None if self._bytes is not None else str(self._tokenizer.decode(tokens))
+
+    def _of(self, token: int) -> bytes:
+        table = self._bytes or ()
+        return table[token] if token < len(table) else b""  # a model may have more than are used
+
+
+def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
+    """The bytes of every token, where mlx-lm has found the tokenizer to be of a kind with a table
+    of them."""
+    kinds = {kind.__name__ for kind in type(detokenizer).__mro__}
+    if "SPMStreamingDetokenizer" in kinds:
+        return [piece.replace("\u2581".encode(), b" ") for piece in detokenizer.tokenmap]
+    if "BPEStreamingDetokenizer" in kinds:
+        return [spelled_bytes(piece or "") for piece in detokenizer.tokenmap]
+    return None
+
+
+class TextStream:
+    """Text as its tokens come. Where the tokenizer only decodes, it is what a token adds to the
+    text of those before it."""
+
+    def __init__(self, texts: TokenTexts, before: Sequence[int]) -> None:
+        self._texts = texts
+        self._decoder = _Decoder("replace")
+        self._tokens = list(before)
+        self._start, self._read = 0, len(self._tokens)
+
+    def add(self, token: int) -> str:
+        """What a token adds; nothing before its last character is whole."""
+        self._tokens.append(token)
+        return self._more(final=False)
+
+    def finish(self) -> str:
+        """What was held back."""
+        return self._more(final=True)
+
+    def _more(self, *, final: bool) -> str:
+        whole = self._texts.joined(self._tokens[self._start :])
+        if whole is None:
+            new, self._tokens = self._tokens, []
+            data = b"".join((self._texts.data(token) or b"") for token in new)
+            return self._decoder.decode(data, final)
+        known = self._texts.joined(self._tokens[self._start : self._read]) or ""
+        if len(whole) <= len(known) or (whole.endswith("\ufffd") and not final):
+            return ""
+        self._start, self._read = self._read, len(self._tokens)
+        return whole[len(known) :]

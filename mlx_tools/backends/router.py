@@ -1,16 +1,16 @@
-"""How a model is spoken to, and where that was learnt: chat format, style, strategy."""
+"""How a model is spoken to, and where that was learnt: chat format, style, strategy, context."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from mlx_tools.backends.interface import Backend
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
-from mlx_tools.backends.models.identity import model_identity
-from mlx_tools.backends.models.listing import find_model
-from mlx_tools.backends.native_tokens import native_markers
+from mlx_tools.backends.models.listing import find_model, model_identity
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
     Decided,
@@ -20,14 +20,43 @@ from mlx_tools.backends.verdicts import (
     decide,
     find_verdict,
 )
-from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
-from mlx_tools.messages import Style
-from mlx_tools.prompt import (
-    NAMED_FORMATS,
-    ChatFormat,
-    format_for_name,
-    format_from_template,
+from mlx_tools.errors import (
+    BackendError,
+    BackendTimeout,
+    ChatFormatError,
+    ModelError,
+    UsageError,
 )
+from mlx_tools.messages import Style
+from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
+
+OURS: Final = ("completions", "server", "local")
+"""What our own backends say of themselves by ``kind``."""
+
+
+@contextmanager
+def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
+    """Bounds what is asked of a server before the first completion: what it is, what it serves.
+
+    ``option`` is what allows more time.
+
+    Raises:
+        BackendTimeout: it was not done in time.
+    """
+    import anyio
+
+    if seconds > 0:
+        with anyio.move_on_after(seconds) as scope:
+            yield
+        if not scope.cancelled_caught:
+            return
+    raise BackendTimeout(
+        f"the server did not say what it serves in the {max(seconds, 0):.3g} s that there were",
+        hint=f"allow more time with {option}, or see the server's log",
+    )
+
+
+# --- chat format ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +80,15 @@ def find_chat_format(
     on this machine, and else its name. Control tokens that the files name are neutralised with any
     format. Raises `ChatFormatError` for a name that is unknown and a template that is of no use.
     """
-    if wanted != "auto":
-        if wanted not in NAMED_FORMATS:
-            raise ChatFormatError(
-                f"{wanted!r} is no chat format", hint=f"use auto, {', '.join(NAMED_FORMATS)}"
-            )
-        return FoundFormat(_guarded(NAMED_FORMATS[wanted], files), "named")
-    if files is not None and files.chat_template is not None:
+    source, doubt = "named", ""
+    if wanted in NAMED_FORMATS:
+        found = NAMED_FORMATS[wanted]
+    elif wanted != "auto":
+        raise ChatFormatError(
+            f"{wanted!r} is no chat format", hint=f"use auto, {', '.join(NAMED_FORMATS)}"
+        )
+    elif files is not None and files.chat_template is not None:
+        source = "the model's own template"
         found = format_from_template(
             files.chat_template,
             name=files.name,
@@ -66,10 +97,25 @@ def find_chat_format(
             special_tokens=(*files.special_tokens, *files.end_tokens),
             adds_bos=files.adds_bos,
         )
-        return FoundFormat(_guarded(found, files), "the model's own template")
-    found = format_for_name(model or "")
-    doubt = _doubt(model) if found is NAMED_FORMATS["plain"] else ""
-    return FoundFormat(_guarded(found, files), f"the model's name ({found.name})", doubt)
+    else:
+        found = format_for_name(model or "")
+        source = f"the model's name ({found.name})"
+        if found is NAMED_FORMATS["plain"]:
+            known = (
+                f"that of {model} is not known" if model else "nothing says which model is served"
+            )
+            doubt = (
+                f"the chat format plain is a guess, since {known}: "
+                "set it with --chat-format, or name the model with --model"
+            )
+    if files is not None:
+        tokens = (*found.control_tokens, *files.special_tokens, *files.end_tokens)
+        found = replace(
+            found,
+            control_tokens=tuple(dict.fromkeys(filter(None, tokens))),
+            bos="" if files.adds_bos else found.bos,
+        )
+    return FoundFormat(found, source, doubt)
 
 
 async def find_served_format(
@@ -80,16 +126,20 @@ async def find_served_format(
     Where nothing names the model, mlx-lm's server is asked in a few short requests which format
     its own chat endpoint writes.
     """
-    from mlx_tools.backends.completions import CompletionsBackend
-    from mlx_tools.backends.template_probe import hides_its_model, probe_chat_format
+    own: Any = backend
+    if (
+        wanted == "auto"
+        and files is None
+        and model is None
+        and getattr(own, "kind", "") == "completions"
+    ):
+        from mlx_tools.backends.capabilities import hides_its_model, probe_chat_format
 
-    found = find_chat_format(wanted, files=files, model=model)
-    nameless = wanted == "auto" and files is None and model is None
-    if nameless and isinstance(backend, CompletionsBackend) and await hides_its_model(backend):
-        probed = await probe_chat_format(backend)
-        if probed is not None:
-            return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
-    return found
+        if await hides_its_model(own):
+            probed = await probe_chat_format(own)
+            if probed is not None:
+                return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
+    return find_chat_format(wanted, files=files, model=model)
 
 
 async def format_of(backend: Backend, style: Style = "jsonl") -> ChatFormat:
@@ -97,48 +147,29 @@ async def format_of(backend: Backend, style: Style = "jsonl") -> ChatFormat:
 
     Raises `BackendUnreachable` where a server does not answer.
     """
+    if getattr(backend, "kind", "") not in OURS:
+        return find_chat_format(model=model_of(backend)).chat_format
     model, files = await _served(backend, style)
     return (await find_served_format(backend, files=files, model=model)).chat_format
 
 
-async def _served(backend: Backend, style: Style = "jsonl") -> tuple[str | None, ModelFiles | None]:
-    """The name and the files of the model behind ``backend``, as far as they can be had."""
-    from mlx_tools.backends.choose import look_at
-    from mlx_tools.backends.completions import CompletionsBackend
-    from mlx_tools.backends.local import LocalBackend
-    from mlx_tools.backends.server import ServerBackend
+# --- the model --------------------------------------------------------------------------------
 
-    if isinstance(backend, ServerBackend | LocalBackend):
+
+async def _served(backend: Any, style: Style = "jsonl") -> tuple[str | None, ModelFiles | None]:
+    """The name and the files of the model behind a backend of ours, as far as they can be had."""
+    from mlx_tools.backends.choose import look_at, native_markers
+
+    if backend.kind != "completions":
         return str(backend.model), read_model_files(backend.model)
-    if isinstance(backend, CompletionsBackend):
-        chosen = await look_at(backend, forbid=native_markers(style))
-        return chosen.model, chosen.files
-    return model_of(backend), None
+    chosen = await look_at(backend, forbid=native_markers(style))
+    return chosen.model, chosen.files
 
 
-async def context_of(backend: Backend, model: str | None = None) -> int | None:
-    """How many tokens the model behind ``backend`` takes: as that says, or else the model's files.
-
-    A backend may say it by ``context``, a number or an async function. ``model`` is the model's
-    name, where it is known. None where nobody says.
-    """
-    from mlx_tools.backends.completions import CompletionsBackend
-
-    said = getattr(backend, "context", None)
-    if callable(said):
-        try:
-            said = await said()
-        except Exception:  # a foreign object's own
-            said = None
-    try:
-        if isinstance(said, int) and not isinstance(said, bool) and said > 0:
-            return said
-        if isinstance(backend, CompletionsBackend) and (model or backend.model) is None:
-            model = (await _served(backend))[0]
-        folder = folder_of(backend, model)
-        return None if folder is None else read_context(folder)
-    except (BackendError, ModelError):
-        return None  # the run's own request will say what is wrong
+def model_of(backend: Backend) -> str | None:
+    """The name of the model behind ``backend``, where the backend says one."""
+    model = getattr(backend, "model", None)
+    return model if isinstance(model, str) else None
 
 
 def folder_of(backend: Backend, model: str | None = None) -> Path | None:
@@ -147,11 +178,38 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
     own = getattr(backend, "model", None)
     if isinstance(own, Path):
         return own
-    name = model or model_of(backend)
+    name = model or own
     remote = not getattr(getattr(backend, "address", None), "loopback", True)
-    if name is None or (remote and Path(name).is_absolute()):
+    if not isinstance(name, str) or (remote and Path(name).is_absolute()):
         return None  # a path on another machine says nothing about this one
     return find_model(name)
+
+
+async def context_of(backend: Backend, model: str | None = None) -> int | None:
+    """How many tokens the model behind ``backend`` takes: as that says, or else the model's files.
+
+    A backend may say it by ``context``, a number or an async function. ``model`` is the model's
+    name, where it is known. None where nobody says.
+    """
+    said = getattr(backend, "context", None)
+    if callable(said):
+        try:
+            said = await said()
+        except Exception:  # a foreign object's own
+            said = None
+    if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+        return said
+    try:
+        if (
+            model is None
+            and model_of(backend) is None
+            and getattr(backend, "kind", "") == "completions"
+        ):
+            model = (await _served(backend))[0]
+        folder = folder_of(backend, model)
+        return None if folder is None else read_context(folder)
+    except (BackendError, ModelError):
+        return None  # the run's own request will say what is wrong
 
 
 # --- style and strategy -----------------------------------------------------------------------
@@ -183,10 +241,25 @@ async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
     if "auto" not in (style, strategy):
         found = FoundVerdict()
     elif found is None:
-        look = wishes.chat_format is None
-        found = find_verdict(await _identity(backend, wishes.model, look=look))
-    grammars = found.wants_grammar(style, strategy) and await takes_grammar(backend)
+        identity = wishes.model or model_of(backend)
+        if getattr(backend, "kind", "") in OURS:
+            identity = await _identity(backend, wishes.model, look=wishes.chat_format is None)
+        found = find_verdict(identity)
+    grammars = False
+    if found.verdict is not None and found.wants_grammar(style, strategy):
+        grammars = await takes_grammar(backend)
     return decide(style, strategy, found, grammars=grammars)
+
+
+async def _identity(backend: Any, model: str | None, *, look: bool) -> str | None:
+    """What identifies the model behind a backend of ours."""
+    name = model or model_of(backend)
+    if name is None and backend.kind == "completions":
+        if not look:
+            return None
+        name, files = await _served(backend)
+        return model_identity(name, files.path if files is not None else None)
+    return model_identity(name, folder_of(backend, name))
 
 
 def speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -> Decided:
@@ -213,59 +286,14 @@ def speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) ->
     return decided
 
 
-async def takes_grammar(backend: Backend) -> bool:
+async def takes_grammar(backend: Any) -> bool:
     """Whether the backend can hold its model to a grammar. A server is asked, in short requests."""
+    kind = getattr(backend, "kind", "")
+    if kind != "completions":
+        return bool(kind == "local")
     from mlx_tools.backends.capabilities import obeys_grammar
-    from mlx_tools.backends.completions import CompletionsBackend
-    from mlx_tools.backends.local import LocalBackend
 
-    if isinstance(backend, LocalBackend):
-        return True
-    if isinstance(backend, CompletionsBackend):
-        try:
-            return await obeys_grammar(backend) is not None
-        except BackendError:
-            return False  # the run's own request will say what is wrong
-    return False
-
-
-async def _identity(backend: Backend, model: str | None, *, look: bool) -> str | None:
-    from mlx_tools.backends.completions import CompletionsBackend
-    from mlx_tools.backends.local import LocalBackend
-    from mlx_tools.backends.server import ServerBackend
-
-    if isinstance(backend, ServerBackend | LocalBackend):
-        return model_identity(model, backend.model)
-    name = model or model_of(backend)
-    if not isinstance(backend, CompletionsBackend):
-        return name
-    if name is None:
-        if not look:
-            return None
-        name, files = await _served(backend)
-        return model_identity(name, files.path if files is not None else None)
-    return model_identity(name, folder_of(backend, name))
-
-
-def model_of(backend: Backend) -> str | None:
-    """The name of the model behind ``backend``, where the backend says one."""
-    model = getattr(backend, "model", None)
-    return model if isinstance(model, str) else None
-
-
-def _doubt(model: str | None) -> str:
-    known = f"that of {model} is not known" if model else "nothing says which model is served"
-    return (
-        f"the chat format plain is a guess, since {known}: "
-        "set it with --chat-format, or name the model with --model"
-    )
-
-
-def _guarded(chat_format: ChatFormat, files: ModelFiles | None) -> ChatFormat:
-    """The format with the control tokens that the model's files name."""
-    if files is None:
-        return chat_format
-    tokens = (*chat_format.control_tokens, *files.special_tokens, *files.end_tokens)
-    known = tuple(dict.fromkeys(token for token in tokens if token))
-    bos = "" if files.adds_bos else chat_format.bos
-    return replace(chat_format, control_tokens=known, bos=bos)
+    try:
+        return await obeys_grammar(backend) is not None
+    except BackendError:
+        return False  # the run's own request will say what is wrong

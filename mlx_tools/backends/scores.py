@@ -1,6 +1,6 @@
 """How likely a server says its tokens are: what to ask for, and how to read the answer. Pure.
 
-Two dialects are known. mlx-lm's takes ``logprobs: true`` with ``top_logprobs`` of at most 11, and
+Two forms are known. mlx-lm's takes ``logprobs: true`` with ``top_logprobs`` of at most 11, and
 answers in the form of chat completions, with tokens in the tokenizer's own spelling. The older one
 (OpenAI's completions; llama.cpp's, vLLM's) takes a number for ``logprobs`` and answers with one
 table a token. Neither is asked for in a stream: mlx-lm's server gives none there.
@@ -13,24 +13,15 @@ counts as no likelihoods, since a guess would put other text in a call than the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mlx_tools.backends.deadlines import Deadlines
-from mlx_tools.backends.edge import ServerFailed
-from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.whole import ask_whole
+from mlx_tools.backends.interface import TokenScore
 from mlx_tools.backends.wire import without_surrogates
-from mlx_tools.errors import BackendRefused, UsageError
 
-if TYPE_CHECKING:
-    from mlx_tools.backends.completions import CompletionsBackend
-
-
-MOST: Final = 11
+MOST_SCORES: Final = 11
 
 
 class ScoreForm(Enum):
@@ -41,16 +32,12 @@ class ScoreForm(Enum):
     NONE = "none"
 
 
-def fields(dialect: ScoreForm, wanted: int) -> dict[str, Any]:
+def score_fields(form: ScoreForm, wanted: int) -> dict[str, Any]:
     """What to add to a request's body."""
-    wanted = max(1, min(wanted, MOST))
-    if dialect is ScoreForm.MLX:
+    wanted = max(1, min(wanted, MOST_SCORES))
+    if form is ScoreForm.MLX:
         return {"logprobs": True, "top_logprobs": wanted}
-    return {"logprobs": wanted} if dialect is ScoreForm.COMPLETIONS else {}
-
-
-Rows = tuple[tuple[TokenScore, ...], ...]
-"""For each token of a completion its likeliest alternatives, best first."""
+    return {"logprobs": wanted} if form is ScoreForm.COMPLETIONS else {}
 
 
 class ScoreReader:
@@ -63,27 +50,30 @@ class ScoreReader:
     def __init__(self) -> None:
         self._spelling: Spelling | None = None
 
-    def read(self, choice: Mapping[str, Any]) -> Rows:
-        """The alternatives for each token of a completion; empty where there are none, and where
-        the likeliest of one cannot be read."""
+    def read(self, choice: Mapping[str, Any]) -> tuple[tuple[TokenScore, ...], ...]:
+        """For each token of a completion its likeliest alternatives, best first; empty where there
+        are none, and where the likeliest of one cannot be read."""
         found = choice.get("logprobs")
         if not isinstance(found, Mapping):
             return ()
-        rows = _alternatives(found)
+        rows = _rows(found)
         while rows and not rows[-1]:
             rows.pop()  # the end token may have none
         if not rows or not all(rows):
             return ()
-        spelling = self._spelling_of(
-            [one.token for row in rows for one in row if one.data is None],
-            raw=isinstance(found.get("content"), list),
-        )
+        unread = [token for row in rows for token, _, data, _ in row if data is None]
+        spelling = self._spelling_of(unread, raw=isinstance(found.get("content"), list))
         if spelling is None:
             return ()
         read = []
         for row in rows:
-            row.sort(key=lambda one: -one.logprob)
-            scores = [_score(one, spelling) for one in row]
+            row.sort(key=lambda one: -one[1])
+            scores = [
+                TokenScore(spelt.decode("utf-8", "replace"), logprob, spelt, number)
+                if (spelt := token_bytes(token, spelling) if data is None else data) is not None
+                else None
+                for token, logprob, data, number in row
+            ]
             if scores[0] is None:
                 return ()
             read.append(tuple(score for score in scores if score is not None))
@@ -105,32 +95,29 @@ class ScoreReader:
         return Spelling.PLAIN if text.isascii() or not alphabet().keys() >= set(text) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Alternative:
-    """One alternative as the server gives it; ``data`` where it gives the bytes."""
-
-    token: str
-    logprob: float
-    id: int | None = None
-    data: bytes | None = None
+_Alternative = tuple[str, float, bytes | None, int | None]
+"""Token, likelihood, its bytes where the server gives them, its number."""
 
 
-def _alternatives(found: Mapping[str, Any]) -> list[list[_Alternative]]:
-    content, tables = found.get("content"), found.get("top_logprobs")
-    if isinstance(content, list):
-        rows = [row.get("top_logprobs") if isinstance(row, Mapping) else None for row in content]
-        return [[one for item in _list(row) if (one := _told(item))] for row in rows]
-    if not all(isinstance(token, str) for token in _list(found.get("tokens"))):
-        return []  # the tables' keys are ids
-    pairs = [table.items() if isinstance(table, Mapping) else () for table in _list(tables)]
-    return [[one for t, p in row if (one := _told({"token": t, "logprob": p}))] for row in pairs]
+def _rows(found: Mapping[str, Any]) -> list[list[_Alternative]]:
+    rows: Iterable[Iterable[Any]]
+    if isinstance(content := found.get("content"), list):
+        rows = [
+            _list(row.get("top_logprobs")) if isinstance(row, Mapping) else () for row in content
+        ]
+    elif all(isinstance(token, str) for token in _list(found.get("tokens"))):
+        tables = [t if isinstance(t, Mapping) else {} for t in _list(found.get("top_logprobs"))]
+        rows = [[{"token": t, "logprob": p} for t, p in table.items()] for table in tables]
+    else:
+        rows = []  # the tables' keys are ids
+    return [[one for item in row if (one := _alternative(item)) is not None] for row in rows]
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _told(item: Any) -> _Alternative | None:
+def _alternative(item: Any) -> _Alternative | None:
     if not isinstance(item, Mapping):
         return None
     token, logprob, number = item.get("token"), item.get("logprob"), item.get("id")
@@ -143,17 +130,10 @@ def _told(item: Any) -> _Alternative | None:
         data = bytes(item["bytes"]) if isinstance(item.get("bytes"), list) else None
     except (TypeError, ValueError):
         data = None
-    return _Alternative(without_surrogates(token), float(logprob), number if whole else None, data)
+    return without_surrogates(token), float(logprob), data, number if whole else None
 
 
-def _score(one: _Alternative, spelling: Spelling) -> TokenScore | None:
-    data = one.data if one.data is not None else token_bytes(one.token, spelling)
-    if data is None:
-        return None
-    return TokenScore(data.decode("utf-8", "replace"), one.logprob, data, one.id)
-
-
-# --- a tokenizer's own spelling -----------------------------------------------------------------
+# --- a tokenizer's own spelling ---------------------------------------------------------------
 
 
 class Spelling(Enum):
@@ -207,68 +187,7 @@ def alphabet() -> Mapping[str, int]:
     """Which byte each character stands for in the spelling of byte-level tokenizers: GPT-2's,
     which all have taken over."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in plain}
     others = [byte for byte in range(256) if byte not in set(plain)]
-    table |= {chr(256 + number): byte for number, byte in enumerate(others)}
-    return table
-
-
-# --- a completion with its likelihoods ----------------------------------------------------------
-
-
-class Scored:
-    """Asks one server, and remembers which dialect it knows.
-
-    Only an answer settles that. A request that fails, or is refused however it is put, says nothing
-    of the next.
-    """
-
-    def __init__(self, backend: CompletionsBackend) -> None:
-        self._backend = backend
-        self._dialect: ScoreForm | None = None
-        self._reader = ScoreReader()
-
-    async def complete(self, request: CompletionRequest, limits: Deadlines) -> Chunk:
-        """The completion as one chunk; without scores where the server gives none, and without text
-        where it is known to give none.
-
-        Raises:
-            BackendError: as for `CompletionsBackend.complete`.
-        """
-        if self._dialect is ScoreForm.NONE:
-            return Chunk("", "length")
-        if self._dialect is not None:
-            return (await self._asked(request, limits, self._dialect))[0]
-        least: Chunk | None = None
-        for dialect in (ScoreForm.MLX, ScoreForm.COMPLETIONS):
-            try:
-                chunk, told = await self._asked(request, limits, dialect)
-            except ServerFailed:
-                raise
-            except (BackendRefused, UsageError):
-                continue
-            if not told and least is None:
-                # without a token there is nothing to be likely
-                self._dialect = ScoreForm.NONE if chunk.text else None
-                return chunk
-            if chunk.scores and len(chunk.scores[0]) > 1:
-                self._dialect = dialect
-                return chunk
-            # A server that takes `true` for 1 gives one alternative: the other dialect gives more.
-            least = least or (chunk if told else None)
-        if least is not None:
-            self._dialect = ScoreForm.MLX if least.scores else None
-            return least
-        # Is it the likelihoods that are refused, or this request?
-        chunk, _ = await self._asked(request, limits, ScoreForm.NONE)
-        self._dialect = ScoreForm.NONE
-        return chunk
-
-    async def _asked(
-        self, request: CompletionRequest, limits: Deadlines, dialect: ScoreForm
-    ) -> tuple[Chunk, bool]:
-        """The completion, and whether its server spoke of likelihoods at all."""
-        wanted = fields(dialect, request.top_logprobs)
-        answer = await ask_whole(self._backend, request, limits, **wanted)
-        chunk = replace(answer.chunk, scores=self._reader.read(answer.choice))
-        return chunk, answer.choice.get("logprobs") is not None
+    return {chr(byte): byte for byte in plain} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }

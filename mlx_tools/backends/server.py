@@ -1,27 +1,24 @@
-"""An ``mlx_lm.server`` of our own, on a loopback port, gone when we are."""
+"""An ``mlx_lm.server`` of our own, on a loopback port: started, watched, gone when we are."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import secrets
+import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
-from mlx_tools.backends.completions import CompletionsBackend
-from mlx_tools.backends.health import Health
+from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.server_process import (
-    NO_OPENBLAS,
-    ServerProcess,
-    find_openblas,
-    new_log,
-    server_environment,
-)
+from mlx_tools.backends.openblas import NO_OPENBLAS, find_openblas
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -32,6 +29,11 @@ from mlx_tools.errors import (
     ModelError,
 )
 from mlx_tools.paths import private_dir, state_dir
+from mlx_tools.process import SUPERVISED, clean, end
+
+LOGS_KEPT: Final = 10
+_ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
+"""What is no news in a log."""
 
 TRIES: Final = 3
 """How often a start is tried where another program took the port in between."""
@@ -81,12 +83,7 @@ class ServerBackend:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     @property
@@ -111,23 +108,24 @@ class ServerBackend:
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
         """As `CompletionsBackend.complete`; starts the server where none runs."""
-        client = await self.connected()
-        client.forbidden_tokens = self.forbidden_tokens
-        delivered = False
-        try:
-            async with aclosing(client.complete(request)) as chunks:
-                async for chunk in chunks:
-                    delivered = True
-                    yield chunk
-            return
-        except BackendError as error:
-            if delivered or not await self._has_died(client, error):
-                raise
-        self._tell("the model's server had died; it is started again")
-        await self._discard(client)
-        async with aclosing((await self.connected()).complete(request)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        delivered = again = False
+        while True:
+            client = await self.connected()
+            client.forbidden_tokens = self.forbidden_tokens
+            try:
+                async with aclosing(client.complete(request)) as chunks:
+                    async for chunk in chunks:
+                        delivered = True
+                        yield chunk
+                return
+            except BackendError as error:
+                if delivered or again or not await self._has_died(client, error):
+                    raise
+            again = True
+            self._tell("the model's server had died; it is started again")
+            async with self._alone():
+                if self._running is not None and self._running[1] is client:
+                    await self._stop()  # unless another request has put it away
 
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is; ``unreachable`` before the start."""
@@ -168,12 +166,6 @@ class ServerBackend:
             async with self._alone():
                 running = self._running = self._running or await self._started()
         return running[1]
-
-    async def _discard(self, client: CompletionsBackend) -> None:
-        """Put away the server behind ``client``, unless another request has done so."""
-        async with self._alone():
-            if self._running is not None and self._running[1] is client:
-                await self._stop()
 
     async def _stop(self) -> None:
         running, self._running = self._running, None
@@ -288,3 +280,102 @@ class ServerBackend:
 
 class _PortTaken(BackendUnreachable):
     """Another program got hold of the port between choosing it and listening on it."""
+
+
+# --- its process --------------------------------------------------------------------------------
+
+
+class ServerProcess:
+    """A server on a loopback port of its own, alive until `stop` or the end of this process.
+
+    ``program`` is what runs: the module ``mlx_lm`` with its ``server`` command, or a script that
+    takes the same options. ``log`` gets all that it prints.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        *,
+        program: Sequence[str] = ("mlx_lm", "server"),
+        environment: Mapping[str, str],
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        # nobody's web page has this origin; and who answers with it is the server started here,
+        # not one that took the port in between
+        self.origin = f"http://{secrets.token_hex(16)}.invalid"
+        self.log = log
+        arguments = [
+            *("--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--allowed-origins", self.origin, "--log-level", "WARNING"),
+        ]
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
+                [*SUPERVISED, *program, *arguments],
+                stdin=subprocess.PIPE,  # its lifeline: see supervise.py
+                stdout=descriptor,
+                stderr=descriptor,
+                env=dict(environment),
+                start_new_session=True,  # Ctrl-C at the terminal is not for the server
+            )
+        finally:
+            os.close(descriptor)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its process group's too."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def stop(self, patience: float = 5.0) -> None:
+        """End it, and wait until it is gone. Calling it again does nothing."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:  # it holds Python's lock for long: end it from outside
+            end(self._process)
+
+    def tail(self, lines: int = 4) -> str:
+        """The last lines of its log, on one line, fit to be shown; empty where it said nothing."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        said = [line for line in text.split("\n") if line.strip() and not _ACCESS.search(line)]
+        return clean(" | ".join(line.strip() for line in said[-lines:]), 600)
+
+
+def free_port() -> int:
+    """A loopback port that nobody holds at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def server_environment(environ: Mapping[str, str], openblas: str | None) -> dict[str, str]:
+    """The environment for a server: ``environ``, OpenBLAS preloaded, no look-ups on the network."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
+    environment = {**environ, **dict.fromkeys((*names, "PYTHONUNBUFFERED"), "1")}
+    others = environment.get("LD_PRELOAD", "")
+    if openblas is not None and "openblas" not in others:
+        environment["LD_PRELOAD"] = f"{others} {openblas}".strip()
+    return environment
+
+
+def new_log(folder: Path) -> Path:
+    """A name for a new log in ``folder``; the oldest logs there are removed, the last ten kept."""
+    old = sorted(folder.glob("server-*.log"))  # their names begin with the time
+    for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
+        path.unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return folder / f"server-{stamp}-{os.getpid()}-{secrets.token_hex(2)}.log"

@@ -1,4 +1,4 @@
-"""The completions interface as bytes: a request's body, an event's meaning. Pure.
+"""The completions interface as bytes: a request's body, and a stream read as one completion. Pure.
 
 **Every request carries a seed.** mlx-lm's server runs requests without one in a batch, where a
 prompt whose tokens its cache holds whole ends the thread that runs the model, for every client and
@@ -13,24 +13,22 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from mlx_tools.backends.edge import error_text
-from mlx_tools.backends.interface import CompletionRequest, GrammarText
-from mlx_tools.errors import BackendBroken, BackendRefused, BackendUnreachable, UsageError
+from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
+from mlx_tools.backends.transport import LOG_HINT, error_text
+from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
 from mlx_tools.messages import FinishReason, Usage
 from mlx_tools.process import clean
 
-if TYPE_CHECKING:
-    from mlx_tools.backends.completions import CompletionsBackend
-
+# --- a request --------------------------------------------------------------------------------
 
 GrammarOption = Literal["grammar", "structured_outputs", "guided_grammar"]
 """llama.cpp's, vLLM's, and an older vLLM's."""
 
-HINT: Final = "use the strategy guided, or the model in this process: --backend local"
+GRAMMAR_HINT: Final = "use the strategy guided, or the model in this process: --backend local"
 
 
 def grammar_fields(option: GrammarOption, grammar: GrammarText) -> dict[str, Any]:
@@ -40,38 +38,163 @@ def grammar_fields(option: GrammarOption, grammar: GrammarText) -> dict[str, Any
     return {option: grammar.gbnf}
 
 
-async def find_grammar_option(backend: CompletionsBackend, timeout: float = 30.0) -> GrammarOption:
-    """Which option holds this server's model to a grammar: found by short requests, whose grammar
-    allows one word alone.
+def check_request(request: CompletionRequest) -> str:
+    """Refuse what no server can complete; give the prompt as it is sent.
+
+    A lone surrogate (from a file name that is no UTF-8, say) cannot be sent and becomes U+FFFD.
 
     Raises:
-        UsageError: none does.
-        BackendError: the server cannot be asked.
+        UsageError: names the value and what is allowed.
     """
-    from mlx_tools.backends.capabilities import obeys_grammar
+    prompt = without_surrogates(request.prompt)
+    if not prompt:
+        raise UsageError("the prompt is empty", hint="there must be something to complete")
+    checks = {
+        "max_tokens": (_is_whole(request.max_tokens, 1), "a whole number from 1"),
+        "temperature": (
+            _is_number(request.temperature) and request.temperature >= 0,
+            "a finite number from 0",
+        ),
+        **{
+            name: (_is_number(value) and value > 0, "a finite number above 0")
+            for name, value in (
+                ("timeout", request.timeout),
+                ("idle_timeout", request.idle_timeout),
+            )
+        },
+        "seed": (
+            request.seed is None or (_is_whole(request.seed) and request.seed < 2**63),
+            "a whole number from 0 to 2**63 - 1",
+        ),
+        "logit_bias": (
+            all(
+                _is_whole(token) and _is_number(bias) and -100 <= bias <= 100
+                for token, bias in request.logit_bias.items()
+            ),
+            "a map of token ids, whole numbers from 0, to numbers from -100 to 100",
+        ),
+    }
+    for name, (fine, allowed) in checks.items():
+        if not fine:
+            raise UsageError(f"{name} is {getattr(request, name)!r}", hint=f"it must be {allowed}")
+    return prompt
 
-    found = await obeys_grammar(backend, timeout)
-    if found is not None:
-        return found
-    health = await backend.health()
-    if not health.ok:
-        dead = health.as_error(str(backend.address))
-        raise dead or BackendUnreachable(f"{backend.address}: {health.detail}")
-    raise UsageError(f"the server at {backend.address} does not take grammars", hint=HINT)
 
+def completion_body(
+    request: CompletionRequest,
+    *,
+    model: str | None = None,
+    forbidden_tokens: Sequence[int] = (),
+    grammar_option: GrammarOption | None = None,
+    stream: bool = True,
+) -> dict[str, Any]:
+    """The JSON body that asks for ``request``, streamed with usage at the end, or whole.
+
+    ``grammar_option`` is how the server takes the request's grammar, where it has one.
+
+    Without a seed of the caller's it gets one that changes nothing: any constant where the
+    temperature is 0, a fresh random one elsewhere.
+    """
+    seed = request.seed
+    if seed is None:
+        seed = 0 if request.temperature == 0 else secrets.randbelow(2**31)
+    body: dict[str, Any] = {
+        "prompt": check_request(request),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": seed,
+        "stream": stream,
+    }
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    if model is not None:
+        body["model"] = model
+    if request.grammar is not None and grammar_option is not None:
+        body |= grammar_fields(grammar_option, request.grammar)
+    bias = {**dict.fromkeys(forbidden_tokens, -100), **request.logit_bias}
+    if bias:
+        body["logit_bias"] = {str(token): value for token, value in bias.items()}
+    return body
+
+
+# --- server-sent events -----------------------------------------------------------------------
+
+MAX_EVENT: Final = 1 << 20
+"""Bytes in a line, and in one event's data. The longest honest event is a few kilobytes."""
+
+_FIELDS: Final = frozenset((b"data", b"event", b"id", b"retry"))
+_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
+
+
+class EventReader:
+    """Cuts a stream into the data of its events; bounded in memory.
+
+    Bytes may be split anywhere, also within a character or between ``\\r`` and ``\\n``. Follows the
+    event-stream grammar of the HTML standard (section 9.2.6), with two differences that guard
+    against a peer that is no event stream: a line that is no field is an error and not skipped, and
+    a line or an event over the limit is an error.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._rest = b""  # of a line that has not ended
+        self._data: list[bytes] = []
+        self._size = 0
+        self._first = True
+
+    def feed(self, piece: bytes | None) -> Iterator[str]:
+        """Take the next bytes, None at the end; give the data of each event they complete.
+
+        Raises:
+            BackendBroken: a line is no field, too long, or not UTF-8; the events before it were
+                given.
+        """
+        data, held = self._rest + (b"\n\n" if piece is None else piece), b""
+        if data.endswith(b"\r"):  # its line feed may be still to come
+            data, held = data[:-1], b"\r"
+        *lines, rest = _LINE_END.split(data)
+        self._rest = rest + held
+        for line in lines:
+            yield from self._line(line)
+        self._check(len(rest), "a line")
+
+    def _line(self, line: bytes) -> Iterator[str]:
+        self._check(len(line), "a line")
+        if self._first:
+            line, self._first = line.removeprefix(b"\xef\xbb\xbf"), False
+        name, colon, value = line.partition(b":")
+        if not line and self._data:
+            data, self._data, self._size = b"\n".join(self._data), [], 0
+            try:
+                yield data.decode("utf-8")
+            except UnicodeDecodeError:
+                raise self._broken("an event is not UTF-8, or ends within a character") from None
+        elif name == b"data":
+            self._data.append(value.removeprefix(b" "))
+            self._size += len(value) + 1  # an empty line takes room too
+            self._check(self._size, "an event")
+        elif line and name not in _FIELDS and not (colon and not name):  # a comment: a keep-alive
+            shown = line[:60].decode("utf-8", "backslashreplace")
+            raise self._broken(f"{shown!r} is no line of an event stream")
+
+    def _check(self, size: int, what: str) -> None:
+        if size > MAX_EVENT:
+            raise self._broken(f"{what} is longer than {MAX_EVENT} bytes")
+
+    def _broken(self, why: str) -> BackendBroken:
+        return BackendBroken(
+            f"{self._address} sent no completion: {clean(why)}", hint="is it a completions server?"
+        )
+
+
+# --- what one event says ----------------------------------------------------------------------
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "limit": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
+    **dict.fromkeys(("tool_calls", "function_call"), "tool_calls"),
 }
+"""Any other word is ``length``: such an end promises nothing, so text that it leaves open counts as
+cut off (reading rule 8)."""
 
 _FAILED: Final = frozenset(("error", "abort", "aborted", "cancelled", "canceled", "content_filter"))
 
@@ -91,79 +214,6 @@ class Piece:
     choice: Mapping[str, Any] | None = None
 
 
-def check_request(request: CompletionRequest) -> str:
-    """Refuse what no server can complete; give the prompt as it is sent.
-
-    A lone surrogate (from a file name that is no UTF-8, say) cannot be sent and becomes U+FFFD.
-
-    Raises:
-        UsageError: names the value and what is allowed.
-    """
-    prompt = without_surrogates(request.prompt)
-    if not prompt:
-        raise UsageError("the prompt is empty", hint="there must be something to complete")
-    if not _whole(request.max_tokens) or request.max_tokens < 1:
-        raise UsageError(
-            f"max_tokens is {request.max_tokens!r}", hint="it must be a whole number from 1"
-        )
-    for name in ("temperature", "timeout", "idle_timeout"):
-        value = getattr(request, name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        zero = name == "temperature"
-        if not number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-            bound = "from 0" if zero else "above 0"
-            raise UsageError(f"{name} is {value!r}", hint=f"it must be a finite number {bound}")
-    seed = request.seed
-    if seed is not None and not (_whole(seed) and 0 <= seed < 2**63):
-        raise UsageError(f"seed is {seed!r}", hint="it must be a whole number from 0 to 2**63 - 1")
-    for token, bias in request.logit_bias.items():
-        number = isinstance(bias, int | float) and not isinstance(bias, bool)
-        if not (_whole(token) and token >= 0 and number and -100 <= bias <= 100):
-            raise UsageError(
-                f"logit_bias holds {token!r}: {bias!r}",
-                hint="it maps token ids, whole numbers from 0, to numbers from -100 to 100",
-            )
-    return prompt
-
-
-def completion_body(
-    request: CompletionRequest,
-    *,
-    model: str | None = None,
-    forbidden_tokens: Sequence[int] = (),
-    grammar_option: GrammarOption | None = None,
-    stream: bool = True,
-) -> dict[str, Any]:
-    """The JSON body that asks for ``request``, streamed with usage at the end, or whole.
-
-    ``grammar_option`` is how the server takes the request's grammar, where it has one.
-
-    Without a seed of the caller's it gets one that changes nothing: any constant where the
-    temperature is 0, a fresh random one elsewhere.
-    """
-    prompt = check_request(request)
-    seed = request.seed
-    if seed is None:
-        seed = 0 if request.temperature == 0 else secrets.randbelow(2**31)
-    body: dict[str, Any] = {
-        "prompt": prompt,
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature,
-        "seed": seed,
-        "stream": stream,
-    }
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    if model is not None:
-        body["model"] = model
-    if request.grammar is not None and grammar_option is not None:
-        body |= grammar_fields(grammar_option, request.grammar)
-    bias = {**dict.fromkeys(forbidden_tokens, -100), **request.logit_bias}
-    if bias:
-        body["logit_bias"] = {str(token): value for token, value in bias.items()}
-    return body
-
-
 def read_event(data: str, address: str) -> Piece:
     """What one event's data says, or an answer that came whole.
 
@@ -171,57 +221,38 @@ def read_event(data: str, address: str) -> Piece:
         BackendRefused: it is an error of the server's.
         BackendBroken: it is no piece of a completion.
     """
+
+    def broken(what: str) -> BackendBroken:
+        return BackendBroken(f"{address} sent {what}: {clean(data, 80)!r}", hint=LOG_HINT)
+
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BackendBroken(
-            f"{address} sent what is no JSON: {clean(data, 80)!r}",
-            hint="see the server's log; ask again",
-        ) from error
+        raise broken("what is no JSON") from error
     if not isinstance(value, dict):
-        raise BackendBroken(f"{address} sent what is no object: {clean(data, 80)!r}")
+        raise broken("what is no object")
     if value.get("error"):
         raise BackendRefused(f"{address} broke off with an error: {clean(error_text(value))}")
     fingerprint = value.get("system_fingerprint")
     mlx_lm = isinstance(fingerprint, str) and _MLX_LM.match(fingerprint) is not None
-    usage = read_usage(value.get("usage"))
-    choice = _first_choice(value, address)
-    if choice is None:
+    usage, choices = read_usage(value.get("usage")), value.get("choices")
+    if not choices and isinstance(choices, list | None):
         return Piece(usage=usage, mlx_lm=mlx_lm)
+    choice = choices[0] if isinstance(choices, list) else None
+    if not isinstance(choice, dict):
+        raise broken("choices that cannot be read")
     text = choice.get("text")
     if text is None and ("delta" in choice or "message" in choice):
         raise BackendBroken(f"{address} answers in chat form where a text completion was asked for")
     if not isinstance(text, str | None):
-        raise BackendBroken(f"{address} sent a text that is no string: {clean(data, 80)!r}")
-    finish = read_finish(choice.get("finish_reason"), address)
+        raise broken("a text that is no string")
+    reason = choice.get("finish_reason") or None
+    if not isinstance(reason, str | None):
+        raise broken("a finish reason that is no string")
+    if reason is not None and reason.lower() in _FAILED:
+        raise BackendRefused(f"{address} gave the completion up: {clean(reason, 40)}")
+    finish = None if reason is None else _FINISH.get(reason.lower(), "length")
     return Piece(text or "", finish, usage, mlx_lm, choice)
-
-
-def _first_choice(value: Mapping[str, Any], address: str) -> Mapping[str, Any] | None:
-    choices = value.get("choices")
-    if not choices and isinstance(choices, list | None):
-        return None
-    if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise BackendBroken(f"{address} sent an event whose choices cannot be read")
-    return choices[0]
-
-
-def read_finish(value: Any, address: str) -> FinishReason | None:
-    """A server's finish reason in our words; None for none yet.
-
-    A word that is not known becomes ``length``: such an end promises nothing, so text that it
-    leaves open counts as cut off (reading rule 8).
-
-    Raises:
-        BackendRefused: the server says that it gave the completion up.
-    """
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str):
-        raise BackendBroken(f"{address} sent a finish reason that is no string")
-    if value.lower() in _FAILED:
-        raise BackendRefused(f"{address} gave the completion up: {clean(value, 40)}")
-    return _FINISH.get(value.lower(), "length")
 
 
 def read_usage(value: Any) -> Usage | None:
@@ -229,10 +260,9 @@ def read_usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
     usage = Usage(
         prompt_tokens=_count(value.get("prompt_tokens")),
-        cached_tokens=_count(cached),
+        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
         completion_tokens=_count(value.get("completion_tokens")),
     )
     return None if usage == Usage() else usage
@@ -247,9 +277,127 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_whole(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if _is_whole(value) else None
+
+
+# --- a whole completion -----------------------------------------------------------------------
+
+TOKEN_BYTES: Final = 1024
+"""More bytes of text than any tokenizer spends on one token (the longest are runs of spaces)."""
+
+SLACK: Final = 3
+"""Tokens a server may count that leave no text: the stop token, and one or two held back."""
+
+
+def check_size(size: int, max_tokens: int, address: str) -> None:
+    """Raise `BackendBroken` for more bytes of text than so many tokens can be."""
+    if size > TOKEN_BYTES * (max_tokens + 64):
+        raise BackendBroken(
+            f"{address} sent far more text than was asked for", hint="it does not honour max_tokens"
+        )
+
+
+def cut_out(tokens: int, size: int) -> bool:
+    """Whether so many tokens surely left more than ``size`` bytes: each leaves one at least."""
+    return tokens > size + SLACK
+
+
+class Collector:
+    """Reads one stream. ``done`` is set by ``[DONE]``, ``finish`` by the server's finish reason."""
+
+    def __init__(self, address: str, max_tokens: int) -> None:
+        self.done = False
+        self.finish: FinishReason | None = None
+        self._address = address
+        self._max_tokens = max_tokens
+        self._events = EventReader(address)
+        self._usage: Usage | None = None
+        self._high = ""  # the first half of a surrogate pair that the server cut in two
+        self._bytes = 0
+        self._silent_tokens = 0  # how many tokens may honestly have left no event of their own
+        self._texts = 0
+        self._mlx_lm = False
+        self._thought = 0  # events of a thought that the server kept, before any text
+        self._cut = False
+
+    def feed(self, data: bytes | None) -> Iterator[str]:
+        """Take the next bytes of the stream, None at its end; give the texts they add.
+
+        Raises:
+            BackendBroken: they are no stream of completions, or more text than was asked for, or
+                the stream ended in the middle.
+            BackendRefused: they hold an error of the server's.
+        """
+        try:
+            for event in self._events.feed(data):
+                if text := self._event(event):
+                    yield text
+                if self.done:
+                    return
+        except BackendError:
+            if self.finish is None:
+                raise
+            self.done = True  # once the reason has come, what cannot be read is of no matter
+        if data is None and self.finish is None:
+            raise BackendBroken(
+                f"{self._address} broke off in the middle of a completion",
+                hint=f"its text is not used; {LOG_HINT}",
+            )
+
+    def last(self) -> Chunk:
+        """The chunk that ends the completion, with text that was held back."""
+        # [DONE] without a reason promises nothing: what is open counts as cut off
+        text = "\ufffd" if self._high else ""
+        return Chunk(text, self.finish or "length", self._usage, self._edited())
+
+    def _event(self, data: str) -> str:
+        if data.strip() == "[DONE]":
+            self.done = True
+            return ""
+        piece = read_event(data, self._address)
+        self._usage = piece.usage or self._usage
+        self._mlx_lm = self._mlx_lm or piece.mlx_lm
+        if self.finish is not None:
+            return ""
+        self.finish = piece.finish
+        text, self._high = self._high + piece.text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._high = text[:-1], text[-1]
+        text = without_surrogates(text)
+        size = len(text.encode())
+        self._bytes += size
+        check_size(self._bytes, self._max_tokens, self._address)
+        if piece.text:
+            self._texts += 1
+            self._silent_tokens += size - len(text) + sum(map(text.count, " \n<["))
+        elif piece.finish is None and piece.usage is None and piece.mlx_lm:
+            # mlx-lm's server sends an event without text for reasoning alone
+            self._thought += not self._bytes
+            self._cut = self._cut or self._bytes > 0
+        return text
+
+    def _edited(self) -> bool:
+        """Whether the server cut text out: surely so, or not told. A thought before all text does
+        not count.
+
+        mlx-lm's server writes at most one event a token and an event for every token with text of
+        its own, so tokens that left neither event nor cause were cut.
+        """
+        if self.finish == "tool_calls" or self._cut or (self._thought and not self._bytes):
+            return True
+        tokens = self._usage.completion_tokens if self._usage else None
+        if tokens is None:
+            return False
+        tokens -= self._thought
+        explained = self._texts + self._silent_tokens + SLACK
+        return cut_out(tokens, self._bytes) or (self._mlx_lm and tokens > explained)

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from mlx_tools.app.statistics import mcnemar
 from mlx_tools.backends import DEFAULT_STYLE, StyleVerdict, Verdict
@@ -101,7 +101,7 @@ def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
                 reason = f"guided is better than auto, but not in the group {groups}; {said}"
         elif best is auto or _marks(cell) > _marks(best):
             best, reason = cell, f"{name} is better than auto; {said}"
-    otherwise = best.strategy
+    otherwise = cast(Literal["auto", "free", "guided"], best.strategy)
     rivals = [cell for name, cell in ways.items() if name != "grammar"]
     if grammar is not None and all(is_better(grammar, rival) for rival in rivals):
         return StyleVerdict("grammar", otherwise, f"grammar is better than the others; {said}")

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
-from mlx_tools.backends.exchange import Retry
+from mlx_tools.backends.transport import Retry
 
 
 async def _at_once(seconds: float) -> None:

@@ -20,7 +20,6 @@ from mlx_tools.backends import (
     choose_backend,
     look_at,
 )
-from mlx_tools.backends.native_tokens import opener_ids
 from mlx_tools.errors import BackendUnreachable, UsageError
 from tests.backends.loopback import Connection, answers, says, serving
 
@@ -148,7 +147,7 @@ def test_a_model_that_was_named_and_is_here_gets_a_server_of_our_own(
 ) -> None:
     put_in_hub(environ, "org/here", {"<tool_call>": 7, "<think>": 8})
     with serving(says("Hi"), health=OK, models=listing("other/model")) as server:
-        chosen = choose(environ, usual=server.url, model="org/here", forbid=("calls", "reasoning"))
+        chosen = choose(environ, usual=server.url, model="org/here")
     assert chosen.how == "started"
     assert "org/here" in chosen.note
     assert chosen.files is not None
@@ -262,10 +261,3 @@ def test_a_model_can_be_run_in_this_process(tmp_path: Path, environ: dict[str, s
 def test_a_model_that_is_nowhere_is_said_to_be_missing(environ: dict[str, str]) -> None:
     with pytest.raises(ModelMissing, match="models pull org/nowhere"):
         choose(environ, kind="server", model="org/nowhere")
-
-
-def test_only_openers_that_the_model_has_are_forbidden() -> None:
-    tokens = {"<tool_call>": 3, "<think>": 4, "</think>": 5, "<b>": 6}
-    assert opener_ids(tokens, ("calls",)) == (3,)
-    assert set(opener_ids(tokens, ("calls", "reasoning"))) == {3, 4}
-    assert opener_ids(tokens, ()) == ()

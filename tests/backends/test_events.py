@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends.collect import Collector
-from mlx_tools.backends.sse import MAX_EVENT, EventReader, NotEvents
-from mlx_tools.backends.wire import read_event
+from mlx_tools.backends.wire import MAX_EVENT, Collector, EventReader, read_event
 from mlx_tools.errors import BackendBroken, BackendError
 
 lines = st.one_of(
@@ -24,11 +22,10 @@ streams = st.lists(st.tuples(lines, st.sampled_from(["\n", "\r\n", "\r"])), max_
 
 
 def read(pieces: list[bytes]) -> list[str] | None:
-    reader = EventReader()
+    reader = EventReader("http://there")
     try:
-        events = [event for piece in pieces for event in reader.feed(piece)]
-        return [*events, *reader.finish()]
-    except NotEvents:
+        return [event for piece in (*pieces, None) for event in reader.feed(piece)]
+    except BackendBroken:
         return None
 
 
@@ -46,9 +43,8 @@ def test_events_are_the_same_however_the_bytes_are_split(
 def test_no_bytes_raise_anything_but_our_errors(pieces: list[bytes]) -> None:
     collector = Collector("http://there", 16)
     try:
-        for piece in pieces:
-            collector.feed(piece)
-        collector.end()
+        for piece in (*pieces, None):
+            list(collector.feed(piece))
     except BackendError as error:
         assert error.message
 
@@ -58,8 +54,8 @@ def test_data_lines_of_one_event_are_joined() -> None:
 
 
 def test_the_limits_hold_for_lines_that_come_in_small_pieces() -> None:
-    reader = EventReader()
-    with pytest.raises(NotEvents):
+    reader = EventReader("http://there")
+    with pytest.raises(BackendBroken):
         for _ in range(MAX_EVENT // 1000 + 2):
             list(reader.feed(b"x" * 1000))
 
@@ -67,8 +63,8 @@ def test_the_limits_hold_for_lines_that_come_in_small_pieces() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [b"data\n", b"data:\n", b"data: x\r\n"])
 def test_an_event_of_ever_more_lines_is_bounded(line: bytes) -> None:
-    reader = EventReader()
-    with pytest.raises(NotEvents):
+    reader = EventReader("http://there")
+    with pytest.raises(BackendBroken):
         for _ in range(MAX_EVENT // 1000 + 2):
             list(reader.feed(line * 1000))
 
@@ -115,10 +111,9 @@ def edited(
         return f"data: {json.dumps(value)}\n\n".encode()
 
     for text in texts:
-        collector.feed(event(text))
-    collector.feed(event("", finish))
-    collector.feed(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n".encode())
-    collector.feed(b"data: [DONE]\n\n")
+        list(collector.feed(event(text)))
+    end = f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
+    list(collector.feed(event("", finish) + end.encode()))
     return collector.last().edited
 
 
@@ -155,6 +150,7 @@ def test_other_servers_are_only_judged_by_bytes() -> None:
 
 def test_a_stream_that_ends_before_its_reason_raises() -> None:
     collector = Collector("http://there", 8)
-    collector.feed(b'data: {"choices":[{"text":"Hi","finish_reason":null}]}\n\n')
+    piece = b'data: {"choices":[{"text":"Hi","finish_reason":null}]}\n\n'
+    assert list(collector.feed(piece)) == ["Hi"]
     with pytest.raises(BackendBroken):
-        collector.end()
+        list(collector.feed(None))

@@ -12,7 +12,7 @@ import pytest
 
 from mlx_tools import Answered, Controller, Policy, RunSettings, tool
 from mlx_tools.backends import Chunk, CompletionsBackend
-from mlx_tools.backends.exchange import Retry
+from mlx_tools.backends.transport import Retry
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

@@ -363,7 +363,7 @@ def test_importing_it_loads_no_model_library() -> None:
     ],
 )
 def test_openblas_is_loaded_or_missed(before: str, found: str, words: str) -> None:
-    code = f"{before}\nfrom mlx_tools.backends.local_load import load_openblas\n"
+    code = f"{before}\nfrom mlx_tools.backends.openblas import load_openblas\n"
     code += f"print(load_openblas(lambda: {found}))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert words in run.stdout

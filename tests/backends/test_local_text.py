@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.backends.local_text import TokenTexts
+from mlx_tools.backends.local_engine import TokenTexts
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.text(
     "aé😀 <|im_end>\n", max_size=20

@@ -20,9 +20,9 @@ from mlx_tools.backends import (
     choose_backend,
     find_verdict,
 )
+from mlx_tools.backends.choose import meant_by
 from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
-from mlx_tools.backends.models.identity import folder_identity, known_model
-from mlx_tools.backends.served import Names
+from mlx_tools.backends.models.listing import folder_identity, known_model
 from mlx_tools.errors import EXIT_BACKEND, EXIT_USAGE, BackendRefused, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, answers, likelihoods, says, serving
@@ -218,7 +218,7 @@ def test_a_server_that_lists_nothing_is_sent_the_name_as_it_is(environ: dict[str
     ],
 )
 def test_what_is_meant_by_a_name(name: str, listed: tuple[str, ...], meant: str | None) -> None:
-    assert Names(listed, {}, loopback=False).meant_by(name) == meant
+    assert meant_by(name, listed, {}, loopback=False) == meant
 
 
 def test_a_repository_of_that_name_is_another_model() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import ServerBackend, find_openblas
-from mlx_tools.backends.server_process import new_log, server_environment
+from mlx_tools.backends.server import new_log, server_environment
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

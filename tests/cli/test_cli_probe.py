@@ -12,7 +12,7 @@ import pytest
 from mlx_tools.app import config
 from mlx_tools.app.wiring import RunOptions, choose, run_settings
 from mlx_tools.backends import VerdictStore
-from mlx_tools.backends.models.identity import folder_identity
+from mlx_tools.backends.models.listing import folder_identity
 from mlx_tools.backends.wire import GrammarOption
 from mlx_tools.evaluate.probe_questions import load_questions
 from tests.cli.scripted_server import Completion, ScriptedServer, answer

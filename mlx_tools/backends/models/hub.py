@@ -65,9 +65,7 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[CachedModel]:
 
 
 def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> CachedModel | None:
-    """The model called ``owner/name`` if the cache holds all of it."""
-    if not REPOSITORY.fullmatch(name):
-        return None
+    """The model called ``owner/name``, a `REPOSITORY`, if the cache holds all of it."""
     return _cached(hub_cache_dir(environ) / f"models--{name.replace('/', '--')}")
 
 

@@ -1,0 +1,163 @@
+"""What is not ours as a backend: a plain function, and anybody's backend with its failures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendError,
+    BackendTimeout,
+    MlxToolsError,
+    UsageError,
+)
+
+CompleteFunction = Callable[[str], Awaitable[str]]
+
+
+class FunctionBackend:
+    """Completes by calling ``async def complete(prompt: str) -> str``.
+
+    The whole text comes as one piece, as if the model had ended it by itself. ``max_tokens``,
+    temperature and seed are the function's own affair; the total time holds.
+    """
+
+    def __init__(self, function: CompleteFunction) -> None:
+        if not callable(function):
+            raise UsageError(
+                f"{type(function).__name__} is no backend",
+                hint="give a backend, or async def complete(prompt: str) -> str",
+            )
+        self._function = function
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
+        """Call the function with the prompt.
+
+        Raises:
+            UsageError: the request cannot be sent, or has a grammar.
+            BackendBroken: the function raised, or gave something other than text.
+            BackendTimeout: it took longer than ``request.timeout`` seconds.
+        """
+        import anyio
+
+        from mlx_tools.backends.transport import MORE_TIME_HINT
+        from mlx_tools.backends.wire import GRAMMAR_HINT, check_request, without_surrogates
+
+        prompt = check_request(request)
+        if request.grammar is not None:
+            raise UsageError("a completion function takes no grammar", hint=GRAMMAR_HINT)
+        text: object = None
+        with anyio.move_on_after(request.timeout) as scope:
+            try:
+                text = self._function(prompt)
+                text = await text if inspect.isawaitable(text) else text
+            except MlxToolsError:
+                raise
+            except Exception as error:
+                raise BackendBroken(
+                    f"the completion function raised {type(error).__name__}: {error}"
+                ) from error
+        if scope.cancelled_caught:
+            raise BackendTimeout(
+                f"the completion function did not return within {request.timeout:g} s",
+                hint=MORE_TIME_HINT,
+            )
+        if not isinstance(text, str):
+            raise BackendBroken(f"the completion function returned {type(text).__name__}, not str")
+        yield Chunk(without_surrogates(text))
+        yield Chunk(finish_reason="stop")
+
+
+def as_backend(backend: Backend | CompleteFunction) -> Backend:
+    """``backend`` itself, or the function wrapped as one.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(backend, type):
+        raise UsageError(f"{backend.__name__} is a class, no backend", hint="give one of its kind")
+    if callable(getattr(backend, "complete", None)):
+        return backend  # type: ignore[return-value]
+    return FunctionBackend(backend)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Guarded:
+    """A backend of anybody's, of which nothing but our own errors comes.
+
+    Its errors of the `MlxToolsError` tree pass as they are, and so does what is no `Exception`
+    (cancellation, Ctrl-C). Everything else that it raises, and everything that is no `Chunk`,
+    becomes a `BackendError` that names the backend. Once a completion is closed, how the backend
+    takes that is of no matter. ``heard`` is set once any text, or any likelihood, has come.
+    """
+
+    backend: Backend
+    heard: bool = False
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        """Completes as the backend does.
+
+        Raises:
+            BackendError: whatever the backend raised besides.
+        """
+        name = type(self.backend).__name__
+        chunks: Any = None
+        try:
+            chunks = self.backend.complete(request)
+            if not hasattr(chunks, "__aiter__"):
+                raise _no_iterator(chunks, name)
+            chunks = aiter(chunks)
+            while True:
+                try:
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+                if not isinstance(chunk, Chunk):
+                    raise BackendBroken(
+                        f"the backend {name} yielded {type(chunk).__name__}, not Chunk",
+                        hint="yield mlx_tools.Chunk(text), the last with a finish_reason",
+                    )
+                self.heard = self.heard or bool(chunk.text or chunk.scores)
+                yield chunk
+        except Exception as error:
+            _raise(error, name)
+        finally:
+            if hasattr(chunks, "aclose"):
+                with suppress(Exception):
+                    await chunks.aclose()
+
+
+def _no_iterator(chunks: Any, name: str) -> BackendBroken:
+    if inspect.iscoroutine(chunks):
+        chunks.close()
+    return BackendBroken(
+        f"complete() of the backend {name} gave {type(chunks).__name__}, no async iterator",
+        hint="write it as an async generator: async def complete(self, request), with yield in it",
+    )
+
+
+def _raise(error: Exception, name: str) -> NoReturn:
+    """Raises ``error``, or the error of our tree that stands for it."""
+    own = _own(error)
+    if own is error:
+        raise own
+    if own is not None:
+        raise own from error
+    said = f"the backend {name} raised {type(error).__name__}"
+    text = f"{said}: {error}" if str(error) else said
+    kind: type[BackendError] = BackendTimeout if isinstance(error, TimeoutError) else BackendBroken
+    raise kind(text, hint="its traceback is this error's cause") from error
+
+
+def _own(error: BaseException) -> MlxToolsError | None:
+    """The error of our tree that ``error`` is, or that a group of errors holds."""
+    if isinstance(error, MlxToolsError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((own for one in error.exceptions if (own := _own(one)) is not None), None)
+    return None

@@ -1,0 +1,487 @@
+"""The way to one server: its address, deadlines, kept connections, failures in our words."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import random
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from mlx_tools.backends.interface import CompletionRequest
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnreachable,
+    MlxToolsError,
+    UsageError,
+)
+from mlx_tools.process import clean
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import httpx
+
+START_HINT: Final = "start one, e.g. mlx_lm.server --model MODEL, or name another with --url"
+LOG_HINT: Final = "see the server's log; ask again"
+MORE_TIME_HINT: Final = (
+    "allow more time: limits.completion_timeout_ms for one completion, --timeout for all; "
+    "or fewer tokens: --max-tokens"
+)
+
+CONNECT_TIMEOUT: Final = 10.0
+
+KEPT: Final = 60.0
+"""Seconds that a connection is kept unused: a tool may run that long between two completions."""
+
+ERROR_BYTES: Final = 1 << 16
+"""How much of an error's body is read."""
+
+DRAIN: Final = 0.1
+"""Seconds for the end of an answer that is known whole: only then can its connection be kept."""
+
+_BLANK: Final = b" \t\r\n\xef\xbb\xbf"
+
+
+# --- the address ------------------------------------------------------------------------------
+
+_TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """``base`` is the address without ``/v1`` and without a slash at its end.
+
+    ``loopback`` says that its host is this machine by name or number; then no proxy is asked.
+    """
+
+    base: str
+    loopback: bool
+
+    def __str__(self) -> str:
+        return self.base
+
+
+def parse_address(url: str) -> Address:
+    """Read ``url``: http or https, with or without ``/v1`` and a slash at the end.
+
+    Raises:
+        UsageError: it is no such address; a user name or password in it is refused too, because an
+            address is shown and recorded.
+    """
+    text = url.strip()
+    shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
+
+    def refused(why: str, hint: str = "an address looks like http://127.0.0.1:8080") -> UsageError:
+        return UsageError(f"the server's address {shown!r} {why}", hint=hint)
+
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise refused("holds white space or control characters")
+    scheme = re.match(r"(?i)(https?)://", text)
+    if scheme is None:
+        if re.match(r"(?:\w[\w.-]*|\[[0-9A-Fa-f:]+\]):\d+(?:/|\Z)", text):
+            raise refused("does not say http or https", f"write http://{text}")
+        raise refused("is no http or https address")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise refused(f"cannot be read: {error}") from error
+    if "@" in parts.netloc:
+        raise refused("holds a user name or password", "leave it out; a key has its own option")
+    if "?" in text or "#" in text:
+        raise refused("has a query or a fragment", "leave it out")
+    written = f"[{host}]" if ":" in host else host
+    if not _HOST.fullmatch(written) or ".." in host or port == 0:
+        raise refused("names no host that can be reached")
+    netloc = written if port is None else f"{written}:{port}"
+    return Address(f"{scheme[1].lower()}://{netloc}{_TAIL.sub('', parts.path)}", _is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host.lower().rstrip(".") == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# --- time -------------------------------------------------------------------------------------
+
+Clock = Callable[[], float]
+"""Seconds, from any beginning."""
+
+
+def now() -> float:
+    """The event loop's own clock."""
+    import anyio
+
+    return anyio.current_time()
+
+
+class Deadlines:
+    """A request's deadlines: nothing extends the whole, any sign of life breaks the silence.
+
+    ``name`` is what the messages call the backend, ``hint`` what to do where it was silent.
+    """
+
+    def __init__(
+        self, request: CompletionRequest, name: str, hint: str = LOG_HINT, clock: Clock = now
+    ) -> None:
+        self._request, self._name, self._hint, self._now = request, name, hint, clock
+        self._end = clock() + request.timeout
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the whole; below 0 where it is over."""
+        return self._end - self._now()
+
+    @contextmanager
+    def step(self, most: float | None = None, *, silent: bool = False) -> Iterator[None]:
+        """Bound one wait by what is left of the whole, the idle limit, and ``most`` seconds.
+
+        ``silent``: no sign of life can be expected yet, so the idle limit does not count.
+
+        Raises:
+            BackendTimeout: which limit it was stands in the message.
+        """
+        import anyio
+
+        left, idle = self.left, self._request.idle_timeout
+        bound = left if silent else min(left, idle, idle if most is None else most)
+        if bound > 0:
+            with anyio.move_on_after(bound) as scope:
+                yield
+            if not scope.cancelled_caught:
+                return
+        if bound >= left:
+            raise BackendTimeout(
+                f"{self._name} did not complete within {self._request.timeout:g} s",
+                hint=MORE_TIME_HINT,
+            )
+        raise BackendTimeout(f"{self._name} was silent for {bound:g} s", hint=self._hint)
+
+
+async def _sleep(seconds: float) -> None:
+    import anyio
+
+    await anyio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often, and after which pauses, a request that failed in passing is sent again.
+
+    The pauses are ``pause`` seconds, twice that, four times that, each times 0.5 to 1.5 as
+    ``jitter`` (0 to 1) draws it, so that many clients do not come back together.
+    """
+
+    times: int = 3
+    pause: float = 0.1
+    jitter: Callable[[], float] = random.random
+    sleep: Callable[[float], Awaitable[None]] = _sleep
+    clock: Clock = now
+
+    def delay(self, tries: int) -> float:
+        """Seconds to wait after ``tries`` repetitions."""
+        drawn: float = self.pause * 2**tries * (0.5 + self.jitter())
+        return drawn
+
+
+# --- foreign errors ---------------------------------------------------------------------------
+
+
+class Dropped(BackendBroken):
+    """The connection broke off."""
+
+
+class NothingCame(BackendBroken):
+    """The server began an answer and ended it without a byte: mlx-lm's, for a prompt it caches."""
+
+
+class ServerFailed(BackendRefused):
+    """The server says that it failed, with a status from 500 on."""
+
+
+_HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
+    # name of the httpx class, or of one it is derived from: what it becomes, what it means
+    "ConnectTimeout": (BackendUnreachable, "{0} accepts no connection in time", START_HINT),
+    "TimeoutException": (
+        BackendTimeout,
+        "{0} did not answer in time",
+        "allow more time with --timeout, or see the server's log",
+    ),
+    "ConnectError": (BackendUnreachable, "no server answers at {0}", START_HINT),
+    "NetworkError": (Dropped, "the connection to {0} broke off", LOG_HINT),
+    "RemoteProtocolError": (Dropped, "{0} broke off, or does not speak HTTP", LOG_HINT),
+    "ProxyError": (BackendUnreachable, "the proxy on the way to {0} refused", START_HINT),
+    "LocalProtocolError": (UsageError, "the request to {0} cannot be sent", None),
+    "UnsupportedProtocol": (UsageError, "{0} is no http or https address", None),
+    "InvalidURL": (UsageError, "{0} is no address", None),
+    "Exception": (BackendBroken, "the exchange with {0} failed", LOG_HINT),
+}
+
+DEAD_WORDS: Final = "generation thread died"
+"""What mlx-lm's server answers once the thread that runs its model has ended."""
+
+
+def translate(error: Exception, address: str) -> MlxToolsError:
+    """The error of our tree that stands for ``error`` (httpx's, or the operating system's)."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    kind, words, hint = next(_HTTPX[name] for name in names if name in _HTTPX)
+    detail = clean(_reason(error)) or names[0]
+    return kind(f"{words.format(address)}: {detail}", hint=hint)
+
+
+def _reason(error: BaseException) -> str:
+    """What the operating system said, where it stands behind ``error``; else the error's words."""
+    seen: BaseException | None = error
+    for _ in range(8):
+        if isinstance(seen, BaseExceptionGroup):
+            seen = seen.exceptions[0]
+        if isinstance(seen, OSError) and seen.strerror:
+            return os.strerror(seen.errno) if seen.errno and seen.errno > 0 else seen.strerror
+        seen = seen and (seen.__cause__ or seen.__context__)
+    return str(error)
+
+
+def dead(address: str) -> BackendDead:
+    """The error for a server whose model thread has ended."""
+    return BackendDead(
+        f"the server at {address} still answers, but the thread that runs its model has died",
+        hint="restart it; another program may have sent a prompt that its cache held whole",
+    )
+
+
+def refused(status: int, body: bytes, address: str, location: str = "") -> MlxToolsError:
+    """The error for an answer that is no completion: ``status`` and the body's first bytes."""
+    said = words_of(body)
+    if DEAD_WORDS in said:
+        return dead(address)
+    message = f"{address} answered {status}" + (f": {said}" if said else "")
+    hint = None
+    if 300 <= status < 400:
+        hint = f"redirects are not followed; name the address itself: {clean(location)}"
+    elif status in (401, 403):
+        hint = "the server wants a key, or refuses this one"
+    elif status in (404, 405) and len(said) < 20 and not re.search("(?i)error|model", said):
+        hint = "it may be no completions server: /v1/completions is not offered there"
+    elif status == 404:
+        hint = "it may not have that model: leave --model out, or name one of its /v1/models"
+    elif status in (429, 503):
+        hint = "the server is busy or still loading its model; ask again in a while"
+    return (ServerFailed if status >= 500 else BackendRefused)(message, hint=hint)
+
+
+def words_of(body: bytes) -> str:
+    """What an error's body says, in at most 300 characters: JSON's error, or a page's title."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        if "<" in text[:200]:
+            title = re.search(r"(?is)<title[^>]*>([^<]{1,300})", text)
+            text = title[1] if title else re.sub(r"<[^<>]{0,300}>", " ", text[:4000])
+        return clean(text)
+    return clean(error_text(value) or text)
+
+
+def error_text(value: Any, depth: int = 4) -> str:
+    """The message in an error object of any common shape; empty where ``value`` is none."""
+    for key in ("error", "message", "detail"):
+        inner = value.get(key) if isinstance(value, dict) and depth else None
+        if isinstance(inner, str) and inner:
+            return inner
+        if isinstance(inner, dict | list) and inner:
+            try:
+                return error_text(inner, depth - 1) or json.dumps(inner)[:300]
+            except RecursionError:
+                return "an error too deep to be told"
+    return ""
+
+
+# --- the exchange -----------------------------------------------------------------------------
+
+
+class Begun:
+    """An answer of which the first bytes are there. ``whole``: it is one JSON value, no stream.
+
+    A server may answer either way whatever was asked for, so its first character tells.
+    """
+
+    def __init__(
+        self,
+        response: httpx.Response,
+        stream: AsyncIterator[bytes],
+        first: bytes,
+        limits: Deadlines,
+        *,
+        silent: bool,
+    ) -> None:
+        self.whole = first.lstrip(_BLANK).startswith((b"{", b"["))
+        self._response = response
+        self._stream = stream
+        self._first: bytes | None = first
+        self._limits = limits
+        self._silent = silent
+
+    async def next(self, most: float | None = None) -> bytes:
+        """The next bytes, within ``most`` seconds where given. Raises `StopAsyncIteration`."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        with self._limits.step(most, silent=self._silent):
+            return await anext(self._stream)
+
+    async def drain(self) -> None:
+        """Wait a moment for the end of an answer of which nothing more is wanted."""
+        if self._response.http_version == "HTTP/1.0":
+            return  # such a connection is not kept
+        try:
+            while True:
+                await self.next(DRAIN)
+        except (StopAsyncIteration, BackendTimeout):
+            return
+
+    async def aclose(self) -> None:
+        """Let go of the connection; it is closed where the answer was not read to its end."""
+        await self._response.aclose()
+
+
+class Exchange:
+    """Sends requests to the server at ``address``, each with ``headers``.
+
+    Its connections are kept as long as the event loop in which they were made, or until `aclose`;
+    each loop has its own. ``client`` is a client of the caller's to use instead, and stays open.
+    """
+
+    def __init__(
+        self, address: Address, headers: Mapping[str, str], client: httpx.AsyncClient | None
+    ) -> None:
+        self._address = address
+        self._headers = headers
+        self._given = client
+        self._kept: dict[
+            asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
+        ] = {}
+        self._ssl: Any = None
+
+    async def begin(self, body: Mapping[str, Any], limits: Deadlines, *, silent: bool) -> Begun:
+        """Send a request for a completion, and wait for the first byte of what is no error.
+
+        ``silent``: no sign of life can be expected before the answer is there as a whole.
+
+        Raises:
+            Dropped, ServerFailed, NothingCame: it may work when it is sent once more.
+            BackendError: it came to nothing otherwise.
+        """
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        with self.translated():
+            client = await self.client()
+            url = f"{self._address}/v1/completions"
+            sent = client.build_request("POST", url, content=content, headers=self._headers)
+            with limits.step(silent=silent):
+                response = await client.send(sent, stream=True, follow_redirects=False)
+            try:
+                return await self._begun(response, limits, silent)
+            except BaseException:
+                await response.aclose()
+                raise
+
+    async def _begun(self, response: httpx.Response, limits: Deadlines, silent: bool) -> Begun:
+        headers, stream, first = response.headers, response.aiter_bytes(), b""
+        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            # unpacking it could take any amount of memory
+            raise BackendBroken(f"{self._address} sent compressed bytes that were not asked for")
+        wanted = 1 if response.status_code == 200 else ERROR_BYTES
+        while len(first.lstrip(_BLANK)) < wanted and len(first) < ERROR_BYTES:
+            try:
+                with limits.step(silent=silent):
+                    first += await anext(stream)
+            except StopAsyncIteration:
+                break
+        if response.status_code != 200:
+            said, location = first[:ERROR_BYTES], headers.get("location", "")
+            raise refused(response.status_code, said, str(self._address), location)
+        if not first:
+            raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
+        begun = Begun(response, stream, first, limits, silent=silent)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "text/html" and not begun.whole:
+            raise BackendBroken(
+                f"{self._address} answered with a web page where a completion was asked for",
+                hint="is it a completions server?",
+            )
+        return begun
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turns httpx's and the system's errors, raised within, into ours."""
+        import httpx
+
+        try:
+            yield
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
+            raise translate(error, str(self._address)) from error
+
+    async def client(self) -> httpx.AsyncClient:
+        """The client of the running event loop."""
+        from asyncio import get_running_loop
+
+        if self._given is not None:
+            return self._given
+        loop = get_running_loop()
+        if loop not in self._kept or self._kept[loop][0].is_closed:
+            self._kept = {old: kept for old, kept in self._kept.items() if not old.is_closed()}
+            client = self._new_client()
+            keeper = _closing(client)
+            await anext(keeper)
+            self._kept[loop] = client, keeper
+        return self._kept[loop][0]
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop. They are made anew where needed."""
+        from asyncio import get_running_loop
+
+        if kept := self._kept.pop(get_running_loop(), None):
+            await kept[1].aclose()
+
+    def _new_client(self) -> httpx.AsyncClient:
+        import httpx
+
+        proxied = not self._address.loopback
+        try:
+            if self._ssl is None:
+                # a TLS context takes 15 to 50 ms: once, and not for plain http to this machine
+                plain = self._address.loopback and self._address.base.startswith("http:")
+                self._ssl = httpx.create_ssl_context(verify=not plain, trust_env=proxied)
+            return httpx.AsyncClient(
+                verify=self._ssl,
+                trust_env=proxied,
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
+                limits=httpx.Limits(max_keepalive_connections=8, keepalive_expiry=KEPT),
+                follow_redirects=False,
+            )
+        except (ImportError, ValueError, OSError) as error:
+            raise UsageError(
+                f"the proxy or certificate settings of the environment cannot be used: {error}",
+                hint="check HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+            ) from error
+
+
+async def _closing(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+    """Closes ``client`` when it is closed itself: an event loop closes the generators that were
+    begun in it when it ends, and when nobody holds them any more. So nobody has to close a
+    backend, and no connection outlives its loop."""
+    try:
+        yield
+    finally:
+        await client.aclose()

@@ -1,0 +1,273 @@
+"""What was measured of a model: which style and which strategy it follows best; what that decides,
+and where it is kept.
+
+It is measured by `mlx_tools.evaluate.probe`, and kept in a JSON file for each model in the state
+folder; the embedded one's comes along. A file is replaced as a whole, so whoever reads while
+another writes reads the old or the new one. One that cannot be read is passed over, and the caller
+is told in a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, cast, get_args
+
+from mlx_tools.backends.models.embedded import EMBEDDED
+from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
+from mlx_tools.messages import Style
+from mlx_tools.paths import private_dir, read_data, state_dir
+from mlx_tools.process import clean
+
+StyleChoice = Literal["auto", "jsonl", "markdown-json", "xml", "native"]
+StrategyChoice = Literal["auto", "free", "guided", "grammar"]
+
+STRATEGIES: Final[tuple[StrategyChoice, ...]] = get_args(StrategyChoice)
+STYLES: Final[tuple[StyleChoice, ...]] = get_args(StyleChoice)
+DEFAULT_STYLE: Final[Style] = "jsonl"
+"""The style where nothing was measured."""
+
+FORMAT: Final = 1
+
+MAX_BYTES: Final = 1 << 20
+"""No verdict is this long: a file that is longer is not read."""
+
+SHIPPED: Final = "config/verdicts/{}.json"
+
+
+class NoVerdict(ValueError):
+    """A text is no verdict of this format; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StyleVerdict:
+    """What follows for one style.
+
+    ``strategy`` is the one to begin with: ``auto`` where nothing is known to be better.
+    ``otherwise`` takes its place where that is ``grammar`` and the backend takes none. ``reason``
+    says why, in words.
+    """
+
+    strategy: StrategyChoice
+    otherwise: Literal["auto", "free", "guided"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was measured of one model, and what follows.
+
+    ``model`` is what identifies it (`model_identity`), ``style`` the one to use, ``styles`` what
+    follows for each. ``measured_at`` is the wall clock (ISO 8601, UTC). ``prompts`` and ``probe``
+    are digests: of the words that the model reads in every run, and of the questions. ``settings``
+    and ``versions`` say under what it was measured; ``measured`` holds the figures, an object for
+    each style and strategy. ``command`` measures it again, where it comes with mlx-tools.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"strict": True}
+    model: str
+    style: Style
+    styles: Mapping[Style, StyleVerdict]
+    reason: str = ""
+    measured_at: str = ""
+    questions: int = 0
+    prompts: str = ""
+    probe: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    measured: tuple[Mapping[str, Any], ...] = ()
+    command: str = ""
+
+    @property
+    def strategy(self) -> StrategyChoice:
+        """The strategy to begin with, in the style to use."""
+        return self.styles[self.style].strategy
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON types: what `parse_verdict` reads."""
+        value = {"format": FORMAT, "strategy": self.strategy, **asdict(self)}
+        if not self.command:
+            del value["command"]
+        return value
+
+
+def parse_verdict(text: bytes, model: str) -> Verdict:
+    """The verdict on ``model`` in a file. Raises `NoVerdict` for anything else."""
+    from pydantic import ValidationError
+
+    if len(text) > MAX_BYTES:
+        raise NoVerdict("it is too long")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise NoVerdict("it is no JSON") from None
+    if not isinstance(value, dict):
+        raise NoVerdict("it is no JSON object")
+    if (found := value.get("format")) != FORMAT or isinstance(found, bool):
+        raise NoVerdict(f"it is of format {found!r}, not {FORMAT}")
+    try:
+        verdict: Verdict = _reader().validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise NoVerdict(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if verdict.style not in verdict.styles:
+        raise NoVerdict(f"styles: {verdict.style} is missing")
+    if verdict.model != model:
+        raise NoVerdict("it is on another model")
+    return verdict
+
+
+@cache
+def _reader() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Verdict)
+
+
+# --- what it decides --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundVerdict:
+    """What is known of a model: its verdict, or None.
+
+    ``model`` is what identifies the model, None where nothing does. ``source`` is ``stored`` or
+    ``shipped``. ``place`` is the file; ``problem`` is one line about a file that was passed over.
+    """
+
+    model: str | None = None
+    verdict: Verdict | None = None
+    source: Literal["", "stored", "shipped"] = ""
+    place: str = ""
+    problem: str = ""
+
+    def wants_grammar(self, style: StyleChoice, strategy: StrategyChoice) -> bool:
+        """Whether it depends on the backend's taking grammars what is decided."""
+        if self.verdict is None or strategy != "auto":
+            return False
+        known = self.verdict.styles.get(self.verdict.style if style == "auto" else style)
+        return known is not None and known.strategy == "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The style and strategy of a run. ``why`` is what the header keeps of it: what a verdict
+    decided, and which; empty where none did."""
+
+    style: Style
+    strategy: StrategyChoice
+    why: Mapping[str, Any] = field(default_factory=dict)
+
+
+def decide(
+    style: StyleChoice,
+    strategy: StrategyChoice,
+    found: FoundVerdict,
+    *,
+    grammars: bool = False,
+) -> Decided:
+    """The style and strategy of a run, where ``auto`` leaves them to what is known of the model.
+
+    What is named wins. ``grammars``: the backend can hold a model to one.
+    """
+    verdict = found.verdict
+    if "auto" not in (style, strategy):
+        return Decided(cast(Style, style), strategy)
+    why: dict[str, Any] = {"passed_over": found.problem} if found.problem else {}
+    if verdict is None:
+        return Decided(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
+    chosen = verdict.style if style == "auto" else style
+    why |= {"model": verdict.model, "source": found.source, "measured_at": verdict.measured_at}
+    if style == "auto":
+        why["style"] = verdict.reason
+    if strategy == "auto":
+        known = verdict.styles.get(chosen)
+        if known is None:
+            known = StyleVerdict("auto", "auto", f"{chosen} was not measured")
+        usable = known.strategy != "grammar" or grammars
+        strategy, why["strategy"] = known.strategy if usable else known.otherwise, known.reason
+    return Decided(chosen, strategy, why=why)
+
+
+# --- where it is kept -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictStore:
+    """A folder of verdicts, by default ``verdicts`` in the state folder."""
+
+    folder: Path = field(default_factory=lambda: state_dir() / "verdicts")
+
+    def path(self, model: str) -> Path:
+        """The file of the model with this identity: readable, and never that of another model."""
+        digest = hashlib.sha256(model.encode(errors="surrogatepass")).hexdigest()[:12]
+        readable = re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.")[:60]
+        return self.folder / f"{readable or 'model'}-{digest}.json"
+
+    def get(self, model: str) -> FoundVerdict:
+        """The verdict on ``model``, if one is kept; ``problem`` tells of a file of no use."""
+        path = self.path(model)
+        try:
+            with path.open("rb") as file:
+                verdict = parse_verdict(file.read(MAX_BYTES + 1), model)
+        except FileNotFoundError:
+            return FoundVerdict(model=model)
+        except (OSError, NoVerdict) as error:
+            why = clean(getattr(error, "strerror", None) or str(error), 200)
+            line = (
+                f"the verdict {path} is passed over: {why}; mlx-tools doctor --probe measures again"
+            )
+            return FoundVerdict(model=model, place=str(path), problem=line)
+        return FoundVerdict(model=model, verdict=verdict, source="stored", place=str(path))
+
+    def put(self, verdict: Verdict) -> Path:
+        """Keeps a verdict in place of the model's earlier one, and returns its file.
+
+        Raises `UsageError` where it cannot be written; the earlier one then still stands.
+        """
+        path = self.path(verdict.model)
+        private_dir(self.folder)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        text = json.dumps(verdict.to_json(), indent=1) + "\n"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise UsageError(
+                f"the verdict cannot be kept in {self.folder}: {error.strerror}",
+                hint="free some space, or name another folder by MLX_TOOLS_STATE_DIR",
+            ) from None
+        return path
+
+
+def find_verdict(model: str | None, store: VerdictStore | None = None) -> FoundVerdict:
+    """What is known of the model with this identity: what was measured here, else what comes along,
+    which is a verdict on the embedded model. Never raises."""
+    if model is None:
+        return FoundVerdict()
+    try:
+        found = (store or VerdictStore()).get(model)
+    except MlxToolsError as error:
+        found = FoundVerdict(model=model, problem=str(error))
+    if found.verdict is None and model in EMBEDDED:
+        place = SHIPPED.format(model)
+        with contextlib.suppress(ConfigError, NoVerdict):
+            shipped = parse_verdict(read_data(place).encode(), model)
+            return FoundVerdict(
+                model=model, verdict=shipped, source="shipped", place=place, problem=found.problem
+            )
+    return found
