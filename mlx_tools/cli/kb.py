@@ -27,10 +27,18 @@ from mlx_tools.cli.output import (
     print_text,
     shown,
 )
-from mlx_tools.toolbox.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
-from mlx_tools.toolbox.kb.adding import OnProgress
-from mlx_tools.toolbox.kb.encodings import BINARY
-from mlx_tools.toolbox.kb.knowledge_base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
+from mlx_tools.toolbox.kb import (
+    BINARY,
+    DEFAULT_CORPUS,
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    Added,
+    Corpus,
+    Hit,
+    KnowledgeBase,
+    OnProgress,
+    Skipped,
+)
 
 app = typer.Typer(
     help="Add files to the knowledge base, search it, list and remove what is in it.",

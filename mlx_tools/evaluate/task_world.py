@@ -85,9 +85,8 @@ class World:
         from mlx_tools.toolbox.file_access import create_file, file_access
         from mlx_tools.toolbox.format_xml import format_xml
         from mlx_tools.toolbox.knowledge import Knowledge
+        from mlx_tools.toolbox.note_tools import notes_create, notes_search
         from mlx_tools.toolbox.notes import Notes
-        from mlx_tools.toolbox.notes_create import notes_create
-        from mlx_tools.toolbox.notes_search import notes_search
         from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
         from mlx_tools.tools import read_artifact
 

@@ -98,9 +98,8 @@ def _add_knowledge(registry: Registry, file: Path | None) -> None:
 
 
 def _add_notes(registry: Registry, folder: Path | None) -> None:
+    from mlx_tools.toolbox.note_tools import notes_create, notes_search
     from mlx_tools.toolbox.notes import NO_FOLDER, Notes
-    from mlx_tools.toolbox.notes_create import notes_create
-    from mlx_tools.toolbox.notes_search import notes_search
 
     kept = Notes(folder)
     off = _NO_WALK if not supported() else NO_FOLDER if folder is None else None

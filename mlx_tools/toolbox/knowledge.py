@@ -45,38 +45,25 @@ class Knowledge:
 
     def unusable(self) -> str | None:
         """Why there is nothing to search, None where there is something."""
-        seen = self._stamp()
-        if seen is None:
-            return words_of(QUERY).notices["off"]
-        if seen != self._looked[0]:
+        nothing = words_of(QUERY).notices["off"]
+        path = paths.knowledge_base_file() if self._file is None else self._file
+        try:
+            status = path.stat()
+        except OSError:
+            return nothing
+        stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if stamp != self._looked[0]:
             try:
-                some = any(one.files for one in self._base().corpora())
-                off = None if some else words_of(QUERY).notices["off"]
+                off = None if any(one.files for one in self._base().corpora()) else nothing
             except KnowledgeBaseError as error:
                 off = str(error)
-            self._looked = (self._stamp(), off)
+            self._looked = (stamp, off)
         return self._looked[1]
-
-    def _stamp(self) -> object:
-        """What changes when the file does, None where there is none."""
-        path = self._path
-        found = []
-        for name in (path, path.with_name(path.name + "-wal")):
-            try:
-                status = name.stat()
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-            except OSError:
-                found.append((0, 0, 0))
-        return tuple(found) if any(found[0]) else None
-
-    @property
-    def _path(self) -> Path:
-        return paths.knowledge_base_file() if self._file is None else self._file
 
     def _base(self) -> KnowledgeBase:
         from mlx_tools.toolbox.kb import KnowledgeBase
 
-        return KnowledgeBase(self._path)
+        return KnowledgeBase(self._file)
 
     def _corpora(self) -> list[Corpus]:
         try:

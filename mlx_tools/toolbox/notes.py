@@ -1,47 +1,95 @@
 """A folder of notes: plain Markdown files that a person can open, edit and add to.
 
-A note that a model writes is a new file, never a change to one. It begins with a head that says
-when it was written and in which session (`mlx_tools.toolbox.note_text`): where a note came
-from stays known to whoever finds it later. Everything is opened by a walk from the folder that
-follows no link (`mlx_tools.store.roots`).
+A note that a model writes is a new file, never a change to one. It begins with a head, YAML between
+two lines ``---`` as editors of notes know it, that says when the note was written and in which
+session: where a note came from stays known to whoever finds it later. What other programs or people
+put into a head is part of the text. Everything is opened by a walk from the folder that follows no
+link.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import private_dir
 from mlx_tools.store.artifacts import UndoStore
 from mlx_tools.store.changes import Taken, place_of, put, status_of
-from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit, folded
+from mlx_tools.store.roots import Refused, Root, RootName, folded
 from mlx_tools.toolbox.file_changes import told_of_change
-from mlx_tools.toolbox.note_text import ENDING, Note, has_a_title, head_of, note_of, note_stem
-from mlx_tools.toolbox.text_files import decoded, encoded, one_line, up_to
+from mlx_tools.toolbox.text_files import decoded, encoded, one_line
 from mlx_tools.tools import ToolError
 
+ENDING: Final = ".md"
 ENDINGS: Final = (ENDING, ".markdown")
 """What a file's name ends in that is taken for a note."""
 
 MAX_NOTES: Final = 20_000
-MAX_ENTRIES: Final = 200_000
-MAX_DEPTH: Final = 16
 MAX_NOTE_BYTES: Final = 200_000
-MAX_TOTAL_BYTES: Final = 64_000_000
+MAX_TOTAL_BYTES: Final = 16_000_000
 """What a search looks at: a folder of any size takes bounded time and memory."""
 
 MAX_SAME: Final = 9_999
 """Notes of one title; the next is refused."""
 
+MAX_TITLE_CHARS: Final = 500
+MAX_ORIGIN_CHARS: Final = 100
+"""What is taken of a title and of a session's name: anybody may write anything into a file."""
+
 NO_FOLDER: Final = "no folder for notes was named"
+
+_WRITER: Final = "mlx-tools"
+_SESSION: Final = ", session "
+_FIELD: Final = re.compile(r"^(created|by):[ \t]+(.*?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note as it was found. ``path`` is relative to the folder; ``created`` is what its head
+    says, empty where it has none of ours: a person wrote it. ``modified`` is in seconds since 1970.
+    """
+
+    path: str
+    title: str
+    text: str
+    created: str = ""
+    session: str = ""
+    modified: float = 0.0
+
+
+def note_of(path: str, text: str, modified: float = 0.0) -> Note:
+    """A note's file, read.
+
+    Its title is the one that its head names, or its first heading, or the file's name. The text is
+    what stands below our head; what else stands in a head is kept in front of it.
+    """
+    from mlx_tools.toolbox.kb.documents import front_matter, title_of
+
+    title = title_of(text) or PurePath(path).stem
+    head, body = front_matter(text)
+    fields = dict(_FIELD.findall(head))
+    by, _, session = fields.get("by", "").partition(_SESSION)
+    created = fields.get("created", "") if by == _WRITER else ""
+    if created:
+        lines = head.splitlines(keepends=True)
+        head = "".join(line for line in lines if not line.startswith(("created:", "by:")))
+    body = body.lstrip("\r\n")
+    return Note(
+        path,
+        title[:MAX_TITLE_CHARS],
+        f"---\n{head}---\n\n{body}" if head.strip() else body,
+        created[:MAX_ORIGIN_CHARS],
+        session[:MAX_ORIGIN_CHARS] if created else "",
+        modified,
+    )
 
 
 @dataclass(slots=True)
@@ -69,8 +117,11 @@ class Notes:
     def free_name(self, title: str) -> str:
         """The name that a new note of this title would get: that of no other, however case and
         accents are compared."""
-        with self._opened() as root:
-            return _free_name(_heading(title), _names(root))
+        heading = _heading(title)
+        if self.folder is None or not os.path.lexists(self.folder):
+            return _free_name(heading, set())
+        with self._opened(self.folder) as root:
+            return _free_name(heading, _names(root))
 
     def create(
         self,
@@ -87,16 +138,13 @@ class Notes:
         Where there is one of the same name it gets a number. ``expected`` is the name that was
         approved: under another nothing is written. ``given_up`` is asked last of all.
         """
-        heading = _heading(title)
-        head = head_of(self._now().isoformat(timespec="seconds"), session)
+        heading, created = _heading(title), self._now().isoformat(timespec="seconds")
+        where = f"{_SESSION}{session}" if session else ""
+        head = f"---\ncreated: {created}\nby: {_WRITER}{where}\n---\n\n"
         raw = encoded(head + body_of(title, content))
-        with _told():
-            if self.folder is None:
-                raise Unfit(NO_FOLDER)
-            private_dir(self.folder)
-        with self._opened() as root, _told():
-            if root is None:
-                raise Unfit("the folder of notes was removed meanwhile")
+        if self.folder is None:
+            raise ToolError(NO_FOLDER)
+        with self._opened(self.folder, make=True) as root, told_of_change("it cannot be written"):
             taken = _names(root)
             while True:
                 name = _free_name(heading, taken)
@@ -115,24 +163,47 @@ class Notes:
     def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
         """All notes in the folder and the folders below it, in the order of their paths.
 
-        Hidden files and folders, links, and what is no text are left out.
+        Hidden files and folders, links, files with several names, and what is no text are left out.
         """
-        found = FoundNotes()
-        with self._opened() as root:
-            if root is not None:
-                with contextlib.suppress(OSError):
-                    _NotesReader(root, found, given_up).walk(os.dup(root.fd), ())
+        from mlx_tools.toolbox.kb.walk import WalkStart, files_of
+
+        found, size = FoundNotes(), 0
+        if self.folder is None or not os.path.lexists(self.folder):
+            return found
+        try:
+            start = WalkStart.named(self.folder)
+        except UsageError as error:
+            raise ToolError(f"the notes cannot be opened: {error.message}") from None
+        if start.only:
+            raise ToolError(f"the notes cannot be opened: {self.folder} is no folder")
+        for file in files_of(start, lambda path, reason: None):
+            if given_up():
+                break
+            if not file.parts[-1].casefold().endswith(ENDINGS):
+                continue
+            try:
+                if len(found.notes) >= MAX_NOTES or size >= MAX_TOTAL_BYTES:
+                    raise ToolError("there are too many")
+                raw, status = file.read(MAX_NOTE_BYTES)
+                if status.st_nlink > 1:
+                    raise ToolError("it has another name, which may be anywhere")
+                text = decoded(raw, file.parts[-1], whole=len(raw) < MAX_NOTE_BYTES)
+            except (OSError, ToolError):
+                found.unread += 1
+                continue
+            size += len(raw)
+            path = unicodedata.normalize("NFC", "/".join(file.parts))
+            found.notes.append(note_of(path, text, status.st_mtime))
         found.notes.sort(key=lambda note: note.path)
         return found
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Root | None]:
-        """The folder, held open; None where there is none yet."""
-        if self.folder is None or not os.path.lexists(self.folder):
-            yield None
-            return
+    def _opened(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
+        """The folder, held open."""
         try:
-            root = Root(RootName(str(self.folder), writable=True))
+            if make:
+                private_dir(folder)
+            root = Root(RootName(str(folder), writable=True))
         except UsageError as error:
             raise ToolError(f"the notes cannot be opened: {error.message}") from None
         try:
@@ -149,9 +220,18 @@ def body_of(title: str, content: str) -> str:
 
 def _heading(title: str) -> str:
     """The title on one line. Raises ToolError for one that nobody could see."""
-    if not has_a_title(title):
+    if all(unicodedata.category(c)[0] in "CZ" for c in title):
         raise ToolError("the title is empty", code="invalid_arguments")
     return one_line(" ".join(title.split()))
+
+
+def _names(root: Root) -> set[str]:
+    """All names in the folder itself, as file systems compare them that ignore case."""
+    try:
+        with os.scandir(root.fd) as entries:
+            return {folded(entry.name) for entry in entries}
+    except OSError as error:
+        raise ToolError(f"the notes cannot be listed: {error.strerror}") from None
 
 
 def _free_name(heading: str, taken: set[str]) -> str:
@@ -163,85 +243,58 @@ def _free_name(heading: str, taken: set[str]) -> str:
     raise ToolError(f"there are {MAX_SAME} notes of this title; choose another")
 
 
-def _names(root: Root | None) -> set[str]:
-    """All names in the folder itself, as file systems compare them that ignore case."""
-    if root is None:
-        return set()
-    try:
-        with os.scandir(root.fd) as entries:
-            return {folded(entry.name) for entry in entries}
-    except OSError as error:
-        raise ToolError(f"the notes cannot be listed: {error.strerror}") from None
+# --- the name of its file -----------------------------------------------------------------------
+
+_MAX_CHARS: Final = 100
+_MAX_BYTES: Final = 180
+"""What a title may take of a name, which has 255 bytes: there is room for a number and the ending,
+also where a file system takes accents apart."""
+
+_NAMELESS: Final = "note"
+"""The name of a note whose title has nothing that a name may hold."""
+
+_DIVIDING: Final = frozenset('/\\:*?"<>|')
+"""What divides paths or names streams, and what Windows has in no name."""
+
+_EDGES: Final = " .-~_"
+"""Not at either end: hidden files, options, home folders, names that differ in nothing visible."""
+
+_DEVICES: Final = re.compile(
+    r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(?:\..*)?"
+)
+"""Names that Windows keeps for devices, with any ending."""
 
 
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """The same with a folder of notes that is none."""
-    try:
-        with told_of_change("the note cannot be written"):
-            yield
-    except UsageError as error:
-        raise ToolError(error.message) from None
+def note_stem(title: str) -> str:
+    """The file's name without its ending: what of the title a name may hold, shortened.
+
+    Characters that divide or steer become spaces, those that nobody sees are left out. The same
+    title always gives the same name; different ones may share it.
+    """
+    text = unicodedata.normalize("NFC", title)
+    if text.casefold().endswith(ENDING):
+        text = text[: -len(ENDING)]
+    words = "".join(map(_allowed, text)).split()
+    stem = _shortened(" ".join(words).strip(_EDGES))
+    if not stem:
+        return _NAMELESS
+    return f"{_NAMELESS} {stem}" if _DEVICES.fullmatch(stem.casefold()) else stem
 
 
-class _NotesReader:
-    """Reads what is below a folder, within the bounds."""
+def _allowed(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in ("Cf", "Cs", "Co", "Cn"):
+        return ""
+    return " " if category[0] in "CZ" or character in _DIVIDING else character
 
-    def __init__(self, root: Root, found: FoundNotes, given_up: Callable[[], bool]) -> None:
-        self._root = root
-        self._found = found
-        self._given_up = given_up
-        self._entries = 0
-        self._bytes = 0
 
-    def walk(self, fd: int, above: tuple[str, ...]) -> None:
-        """Reads the folder that ``fd`` holds, which is closed here."""
-        try:
-            folders = self._files(fd, above)
-            for name in folders if len(above) < MAX_DEPTH else ():
-                with contextlib.suppress(Refused, Unfit, Absent):
-                    self.walk(self._root.enter(fd, name), (*above, name))
-        finally:
-            os.close(fd)
-
-    def _files(self, fd: int, above: tuple[str, ...]) -> list[str]:
-        """Reads the notes of one folder; returns the names of the folders in it."""
-        folders, files = [], []
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                self._entries += 1
-                if self._entries > MAX_ENTRIES or self._given_up():
-                    break
-                if entry.name.startswith(".") or entry.is_symlink():
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
-                elif entry.name.casefold().endswith(ENDINGS):
-                    files.append(entry.name)
-        for name in sorted(files):
-            if self._given_up():
-                break
-            self._read(fd, name, above)
-        return sorted(folders)
-
-    def _read(self, folder: int, name: str, above: tuple[str, ...]) -> None:
-        status = status_of(folder, name)
-        if status is None or not stat.S_ISREG(status.st_mode):
-            return
-        if len(self._found.notes) >= MAX_NOTES or self._bytes >= MAX_TOTAL_BYTES:
-            self._found.unread += 1
-            return
-        try:
-            fd = self._root.open_last(folder, name)
-            try:
-                raw = up_to(fd, MAX_NOTE_BYTES)
-                modified = os.fstat(fd).st_mtime
-            finally:
-                os.close(fd)
-            text = decoded(raw, name, whole=len(raw) < MAX_NOTE_BYTES)
-        except (Refused, Unfit, Absent, ToolError):
-            self._found.unread += 1
-            return
-        self._bytes += len(raw)
-        path = unicodedata.normalize("NFC", "/".join((*above, name)))
-        self._found.notes.append(note_of(path, text, modified))
+def _shortened(stem: str) -> str:
+    """The first whole words that are short enough; of one long word, its beginning."""
+    raw = stem[:_MAX_CHARS].encode()[:_MAX_BYTES]
+    kept = raw.decode(errors="ignore")
+    if len(kept) == len(stem):
+        return stem
+    whole, space, _ = kept.rpartition(" ")
+    if space and stem[len(kept)] != " " and len(whole) * 2 > len(kept):
+        kept = whole
+    return kept.rstrip(_EDGES)

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.toolbox.kb import KnowledgeBase, adding
-from mlx_tools.toolbox.kb import database as module
+from mlx_tools.toolbox import sqlite as module
+from mlx_tools.toolbox.kb import KnowledgeBase, knowledge_base
 
-adding.BATCH_FILES = 3  # type: ignore[misc]
+knowledge_base.BATCH_FILES = 3  # type: ignore[misc]
 
 
 class Counting(sqlite3.Connection):

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import zlib
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.kb.chunks import MOST, OVERLAP, passages
-from mlx_tools.toolbox.kb.documents import read_document
-from mlx_tools.toolbox.kb.encodings import UnreadableFile, decoded
-from mlx_tools.toolbox.kb.html import read_html
-from mlx_tools.toolbox.kb.pdf import read_pdf
-from mlx_tools.toolbox.kb.query import query_of
-from mlx_tools.toolbox.kb.terms import asked, indexed, phrases, terms
+from mlx_tools.toolbox.kb.documents import UnreadableFile, decoded, read_document
+from mlx_tools.toolbox.kb.passages import MOST, OVERLAP, passages
+from mlx_tools.toolbox.kb.query import asked, indexed, phrases, query_of, terms
 
-FORMS = ("markdown", "rst", "tex", "code", "text")
+FORMS = ("markdown", "rst", "code", "text")
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -74,15 +69,7 @@ def test_a_word_holds_nothing_that_a_query_would_obey(text: str) -> None:
 # --- passages -----------------------------------------------------------------------------------
 
 PIECES = [
-    "# a\n",
-    "## b\n",
-    "===\n",
-    "a\n",
-    "\n",
-    "```\n",
-    "def f():\n",
-    "    class g:\n",
-    "@x\n",
+    *("# a\n", "## b\n", "===\n", "a\n", "\n", "```\n", "def f():\n", "    class g:\n", "@x\n"),
     "w " * 90,
 ]
 
@@ -133,62 +120,17 @@ def test_a_hostile_text_is_cut(form: str, text: str) -> None:
 
 
 def test_a_page_is_its_title_and_its_text() -> None:
-    page = read_html(
-        "<!DOCTYPE html><html><head><title>Tea &amp; milk</title><style>p {}</style></head><body>"
-        "<nav><a href=/>Home</a></nav><h1>Tea<a href='#t'>¶</a></h1><p>Boil\nwater.</p>"
-        "<script>alert('<p>no</p>')</script><pre>a\n  b</pre><p>caf&#233; &lt;b&gt;</p>"
-        "<!-- hidden <p> --><table><tr><td>x<td>y</table><footer>(c)</footer></body></html>"
+    page = read_document(
+        "page.html",
+        b"<!DOCTYPE html><html><head><title>Tea &amp; milk</title><style>p {}</style></head><body>"
+        b"<nav><a href=/>Home</a></nav><h1>Tea</h1><p>Boil\nwater.</p>"
+        b"<script>alert('<p>no</p>')</script><pre>a\n  b</pre><p>caf&#233; &lt;b&gt;</p>"
+        b"<!-- hidden <p> --><table><tr><td>x<td>y</table><footer>(c)</footer></body></html>",
     )
-    assert page.title == "Tea & milk"
-    assert page.text.split() == ["#", "Tea", "Boil", "water.", "a", "b", "café", "<b>", "x", "y"]
-    assert "a\n  b" in page.text
-
-
-def test_a_page_knows_where_in_its_source_each_line_stands() -> None:
-    source = "<html>\n<title>T</title>\n<h1>A</h1>\n<p>one\ntwo</p>\n\n\n<pre>\nx\n  y</pre><p>z"
-    page = read_html(source)
-    lines = source.split("\n")
-    said = {line: lines[n - 1] for line, n in zip(page.text.split("\n"), page.lines, strict=True)}
-    assert said["# A"] == "<h1>A</h1>"
-    assert said["one two"] == "<p>one"
-    assert (said["x"], said["  y"], said["z"]) == ("x", "  y</pre><p>z", "  y</pre><p>z")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<" * 500_000,
-        "<!--" * 300_000,
-        "<div>" * 300_000 + "deep",
-        "<script>" * 200_000,
-        "<nav>" * 200_000 + "x" + "</nav>" * 100_000,
-        "&#" + "1" * 500_000 + ";",
-        "&amp" * 300_000,
-        "<a href='" * 200_000,
-        '<p title="' + ">" * 500_000,
-        "</" * 500_000,
-        "<title>" * 200_000 + "İ" * 200_000,
-    ],
-    ids=lambda text: str(text)[:8],
-)
-def test_a_hostile_page_is_read(text: str) -> None:
-    """Each takes minutes where anything is quadratic."""
-    page = read_html(text)
-    assert len(page.text) <= len(text) + 10
-
-
-@given(
-    st.lists(
-        st.sampled_from(["<p>", "</p>", "<!--", "-->", "<script>", "&lt;", "<nav>", "x "])
-        | st.text(max_size=9)
-    ).map("".join)
-)
-def test_any_text_can_be_a_page(text: str) -> None:
-    page = read_html(text)
-    assert len(page.text) <= 10 * len(text) + 10
-    assert "<script>" not in page.text or "&lt;" in text
-    assert len(page.lines) in (0, page.text.count("\n") + 1)
+    assert page.title == "Tea & milk" and page.lines[0] == 1
+    assert page.text.split("\n")[0] == "# Tea" and "Boil water." in page.text
+    assert "a\n  b" in page.text and "café <b>" in page.text
+    assert not any(word in page.text for word in ("Home", "alert", "hidden", "(c)"))
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -205,8 +147,6 @@ def test_what_is_no_text_is_said_to_be_none() -> None:
 def test_encodings() -> None:
     assert decoded("ä\r\nb\rc".encode("utf-8-sig")) == "ä\nb\nc"
     assert decoded("ä".encode("utf-16")) == "ä"
-    assert decoded("Tee für zwei".encode("utf-16-le")) == "Tee für zwei"
-    assert decoded("Tee für zwei".encode("utf-16-be")) == "Tee für zwei"
     assert decoded("чай".encode("utf-32")) == "чай"
     assert decoded("ä".encode("cp1252")) == "ä"
     assert decoded(b"charset=punycode \xe4") == "charset=punycode ä"
@@ -245,28 +185,13 @@ def test_a_notebook_is_its_cells() -> None:
     ]
     document = read_document("a.ipynb", json.dumps({"cells": cells}).encode())
     assert document.title == "Rain"
-    assert document.text.split() == [
-        *(
-            "#",
-            "Rain",
-            "In",
-            "Bergen.",
-            "```",
-            "gauge()",
-            "```",
-            "```",
-            "12",
-            "mm",
-            "<Figure>",
-            "```",
-        )
-    ]
-    assert set(document.lines) == {0}
+    words = "# Rain In Bergen. ``` gauge() ``` ``` 12 mm <Figure> ```"
+    assert document.text.split() == words.split() and document.lines == (0,)
     for data in ("[]", '{"cells": 1}', '{"cells": [1]}', "[" * 100_000, "not JSON"):
         assert read_document("a.ipynb", data.encode()).text == data
 
 
-@given(st.binary(max_size=400), st.sampled_from(["a.md", "a.html", "a.py", "a.rst", "a", "a.tex"]))
+@given(st.binary(max_size=400), st.sampled_from(["a.md", "a.html", "a.py", "a.rst", "a"]))
 def test_any_bytes_are_a_document_or_unreadable(data: bytes, name: str) -> None:
     try:
         document = read_document(name, data)
@@ -294,8 +219,8 @@ def test_titles() -> None:
 # --- PDF ----------------------------------------------------------------------------------------
 
 
-def pdf(*pages: str, title: str = "", filters: int = 1, pad: int = 0) -> bytes:
-    """A PDF with these pages; ``filters`` times deflated, with ``pad`` blanks before the text."""
+def pdf(*pages: str, title: str) -> bytes:
+    """A PDF with these pages."""
     out, offsets = bytearray(b"%PDF-1.4\n"), []
 
     def put(body: bytes) -> None:
@@ -311,11 +236,8 @@ def pdf(*pages: str, title: str = "", filters: int = 1, pad: int = 0) -> bytes:
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
             b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number)
         )
-        stream = b" " * pad + b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % text.encode("latin-1")
-        for _ in range(filters):
-            stream = zlib.compress(stream, 9)
-        names = b" ".join([b"/FlateDecode"] * filters)
-        put(b"<< /Length %d /Filter [%s] >>\nstream\n%s\nendstream" % (len(stream), names, stream))
+        stream = b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % text.encode("latin-1")
+        put(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
     put(b"<< /Title (%s) >>" % title.encode("latin-1"))
     start = len(out)
     out.extend(b"xref\n0 %d\n0000000000 65535 f \n" % (len(offsets) + 1))
@@ -333,39 +255,3 @@ def test_a_pdf_is_its_pages() -> None:
     assert document.title == "Tea"
     assert document.text.split("\n\n") == ["Boil the water.", "Add the leaves."]
     assert document.pages == (0, len("Boil the water.") + 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"%PDF-1.4\n",
-        b"%PDF-1.4\n" + b"[" * 500_000,
-        b"%PDF-1.4\n1 0 obj\n" + b"<<" * 300_000,
-        pdf("x").replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]"),
-        pdf("x", "y").replace(b"/Parent 2 0 R", b"/Parent 4 0 R"),
-        pdf("x", filters=0),
-        pdf("x")[:300],
-    ],
-    ids=["empty", "deep", "deep dictionaries", "cycle", "parents", "unpacked", "cut off"],
-)
-def test_a_broken_pdf_costs_no_more_than_itself(data: bytes) -> None:
-    pytest.importorskip("pypdf")
-    try:
-        _, pages = read_pdf(data, 20)
-    except ValueError as error:
-        assert str(error)
-    else:
-        assert sum(map(len, pages)) < 1_000
-
-
-@pytest.mark.slow
-def test_a_pdf_that_unpacks_to_much_is_read_or_given_up() -> None:
-    pytest.importorskip("pypdf")
-    bomb = pdf(*["x"] * 8, filters=2, pad=20_000_000)
-    try:
-        _, pages = read_pdf(bomb, 3)
-    except ValueError as error:
-        assert "3 s" in str(error) or "pypdf" in str(error)
-    else:
-        assert sum(map(len, pages)) < 1_000

@@ -1,35 +1,43 @@
-"""The file that a knowledge base is: an SQLite database with a full-text index (FTS5).
+"""What a knowledge base keeps: an SQLite file with full-text indexes (FTS5).
 
 A corpus has files, a file has its text (compressed, once) and passages, which are stretches of it.
-How it is found: `indexes`.
+
+There are three indexes: the words of each passage, by which an answer is found within a file; those
+of each file, and those of its names (title, path, headings), by which files are told apart. How
+rare a word is differs between them: a file's path has it once, not once a passage. They are
+contentless: each holds words under a number, and no text. To take something out, its words are made
+again from the text, so they must come out the same: a change to how words are made, or to what is
+indexed, makes a new version of the format.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import KnowledgeBaseError
-from mlx_tools.paths import private_dir
-from mlx_tools.toolbox.kb.chunks import Passage
-from mlx_tools.toolbox.kb.indexes import INDEXES, change, clear, optimize
-from mlx_tools.toolbox.kb.problems import translated
+from mlx_tools.toolbox.kb.documents import Document
+from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
+from mlx_tools.toolbox.kb.query import indexed
+from mlx_tools.toolbox.sqlite import DAMAGED, FileFormat, SqliteFile
 
-FORMAT: Final = 2
-APPLICATION: Final = 0x6D6C786B  # "mlxk"
-BUSY_SECONDS: Final = 60.0
+_INDEXES: Final = {
+    "passage_words": ("heading", "text"),
+    "file_words": ("text",),
+    "file_names": ("title", "path", "headings"),
+}
+TABLES: Final = tuple(_INDEXES)
+
 _SCHEMA: Final = """
 CREATE TABLE corpus (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, changed TEXT NOT NULL);
 CREATE TABLE file (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL REFERENCES corpus(id), path TEXT NOT NULL,
-  shown TEXT NOT NULL, size INTEGER NOT NULL, stamp TEXT NOT NULL, settled INTEGER NOT NULL,
-  hash BLOB NOT NULL, reader TEXT NOT NULL, problem TEXT NOT NULL, title TEXT NOT NULL,
+  shown TEXT NOT NULL, size INTEGER NOT NULL, stamp TEXT NOT NULL, hash BLOB NOT NULL,
+  reader TEXT NOT NULL, problem TEXT NOT NULL, title TEXT NOT NULL,
   pages TEXT NOT NULL, lines BLOB NOT NULL, text BLOB NOT NULL, UNIQUE (corpus, path)
 );
 CREATE TABLE passage (
@@ -37,322 +45,144 @@ CREATE TABLE passage (
   stop INTEGER NOT NULL, line INTEGER NOT NULL, end_line INTEGER NOT NULL, heading TEXT NOT NULL
 );
 CREATE INDEX passage_file ON passage(file);
-"""
+""" + "".join(
+    f"CREATE VIRTUAL TABLE {table} USING fts5("
+    f"{', '.join(columns)}, content='', tokenize='porter ascii');\n"
+    for table, columns in _INDEXES.items()
+)
+_FORMAT: Final = FileFormat("knowledge base", KnowledgeBaseError, 0x6D6C786B, 3, _SCHEMA)
+_BETWEEN: Final = re.compile(f"{WITHIN}|{BETWEEN_HEADINGS}")
 
 
 class FileRow(NamedTuple):
-    """What is known of a file without its text."""
+    """What is known of a file without its text. ``stamp`` changes when it is written, ``reader`` is
+    what read it; with a ``problem`` it has no text."""
 
-    id: int
     path: str
     size: int
     stamp: str
-    settled: int
-    hash: bytes
-    reader: str
-    problem: str
-
-
-DAMAGED: Final = "malformed"
-"""As SQLite says it, for what it does not see."""
-
-_ODD_VALUES: Final = (TypeError, ValueError, LookupError, StopIteration)
-"""What comes of a value in the file that nobody has put there."""
-
-_FILES: Final = "SELECT id, path, size, stamp, settled, hash, reader, problem FROM file"
-
-
-class Entry(NamedTuple):
-    """A file as it is to be kept. ``shown`` is its path from the folder that was added on, by which
-    it is found. With a ``problem`` it has no text."""
-
-    path: str
-    shown: str
-    size: int
-    stamp: str
-    settled: bool
     hash: bytes
     reader: str
     problem: str = ""
-    title: str = ""
-    text: str = ""
-    passages: tuple[Passage, ...] = ()
-    pages: tuple[int, ...] = ()
-    lines: tuple[int, ...] = ()
 
 
-class Database:
-    """An open knowledge base. ``create`` makes the file where there is none, readable by its owner
-    alone; ``only_read`` is for whoever writes nothing, and may do so on a disk that lets nobody.
+class Database(SqliteFile):
+    """An open knowledge base. ``path`` None is one in memory, ``create`` makes the file where there
+    is none."""
 
-    Everything here raises `KnowledgeBaseError` where SQLite or the disk refuses.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        create: bool = True,
-        only_read: bool = False,
-        max_bytes: int | None = None,
-    ) -> None:
-        self.path = path
-        with self.guarded():
-            if create:
-                private_dir(path.parent)
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                os.close(os.open(path, flags, 0o600))
-            at_rest = only_read and self._is_at_rest()
-            self._sql = self._connected("mode=rw")
-        try:
-            with self.guarded():
-                try:
-                    self._prepare()
-                except sqlite3.OperationalError:
-                    if not at_rest:
-                        raise
-                    self._sql.close()
-                    self._sql = self._connected("mode=ro&immutable=1")
-                    self._prepare()
-                if max_bytes is not None:
-                    size = self.one("PRAGMA page_size")[0]
-                    self._sql.execute(f"PRAGMA max_page_count={max(max_bytes // size, 1)}")
-        except BaseException:
-            self.close()
-            raise
-
-    def _connected(self, how: str) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?{how}",
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-
-    def _is_at_rest(self) -> bool:
-        """Whether all that was written is in the file itself: then it can be read without the two
-        beside it, for which a full disk has no room and a read-only one no leave."""
-        log = Path(f"{self.path}-wal")
-        return not log.exists() or log.stat().st_size == 0
-
-    def _prepare(self) -> None:
-        sql = self._sql
-        if self.one("PRAGMA application_id")[0] == 0:  # new, or whoever began it was killed
-            sql.execute("PRAGMA journal_mode=WAL")
-            with self.writing():
-                if self.one("SELECT count(*) FROM sqlite_master")[0] == 0:  # nobody was quicker
-                    for statement in (_SCHEMA + INDEXES).split(";\n"):
-                        sql.execute(statement)
-                    sql.execute(f"PRAGMA application_id={APPLICATION}")
-                    sql.execute(f"PRAGMA user_version={FORMAT}")
-        if self.one("PRAGMA application_id")[0] != APPLICATION:
-            raise KnowledgeBaseError(
-                f"{self.path} is no knowledge base", hint="move the file away and add again"
-            )
-        version = self.one("PRAGMA user_version")[0]
-        if version != FORMAT:
-            raise KnowledgeBaseError(
-                f"the knowledge base {self.path} has the format {version}; this program reads "
-                f"{FORMAT}",
-                hint="use the version of mlx-tools that wrote it, or move it away and add again",
-            )
-
-    # --- life ---
-
-    def close(self) -> None:
-        """Closes the file. Closing twice is allowed."""
-        with contextlib.suppress(sqlite3.Error):
-            self._sql.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """What SQLite and the system raise, as `KnowledgeBaseError`."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise translated(self.path, str(error)) from None
-        except UnicodeDecodeError:  # SQLite's own words, when they quote what is no text
-            raise translated(self.path, DAMAGED) from None
-        except OSError as error:
-            raise KnowledgeBaseError(
-                f"the knowledge base {self.path} cannot be used: {error.strerror}",
-                hint="check the folder's permissions and free space",
-            ) from None
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """A transaction: all that is done within is kept, or nothing. Values that nobody has put
-        into the file are damage, as in `reading`."""
-        self._sql.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._sql.execute("COMMIT")
-        except BaseException as error:
-            with contextlib.suppress(sqlite3.Error):
-                self._sql.execute("ROLLBACK")
-            if isinstance(error, _ODD_VALUES):
-                raise sqlite3.DatabaseError(DAMAGED) from error
-            raise
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """One state of the file, whoever adds to it meanwhile. Values that nobody has put into it
-        are damage, told as SQLite tells of what it sees itself."""
-        self._sql.execute("BEGIN")
-        try:
-            yield
-        except _ODD_VALUES as error:
-            raise sqlite3.DatabaseError(DAMAGED) from error
-        finally:
-            with contextlib.suppress(sqlite3.Error):
-                self._sql.execute("ROLLBACK")
-
-    def stop_where(self, over: Callable[[], bool] | None) -> None:
-        """Has what SQLite does from now on end as *interrupted* once ``over`` is true."""
-        self._sql.set_progress_handler(over, 20_000 if over else 0)
+    def __init__(self, path: Path | None, *, create: bool = True) -> None:
+        super().__init__(path, _FORMAT, create=create)
 
     # --- reading ---
 
-    def rows(self, query: str, *values: object) -> Iterator[tuple[object, ...]]:
+    def rows(self, query: str, *values: object) -> Iterator[Any]:
         """The rows that a query gives."""
-        yield from self._sql.execute(query, values)
-
-    def one(self, query: str, *values: object) -> tuple[Any, ...]:
-        """The one row that a query gives in a sound file."""
-        found: tuple[Any, ...] | None = self._sql.execute(query, values).fetchone()
-        if found is None:
-            raise sqlite3.DatabaseError(DAMAGED)
-        return found
+        yield from self.sql.execute(query, values)
 
     def corpus(self, name: str) -> int | None:
         """The number of the corpus with this name."""
-        found = self._sql.execute("SELECT id FROM corpus WHERE name=?", (name,)).fetchone()
+        found = self.sql.execute("SELECT id FROM corpus WHERE name=?", (name,)).fetchone()
         return None if found is None else int(found[0])
 
-    def files(self, corpus: int) -> Iterator[FileRow]:
+    def files(self, corpus: int) -> list[FileRow]:
         """The files of a corpus."""
-        for row in self._sql.execute(f"{_FILES} WHERE corpus=?", (corpus,)):
-            yield FileRow(*row)
-
-    def file(self, corpus: int, path: str) -> FileRow | None:
-        """The file of a corpus with this path."""
-        query = f"{_FILES} WHERE corpus=? AND path=?"
-        row = self._sql.execute(query, (corpus, path)).fetchone()
-        return None if row is None else FileRow(*row)
+        query = "SELECT path, size, stamp, hash, reader, problem FROM file WHERE corpus=?"
+        return [FileRow(*row) for row in self.rows(query, corpus)]
 
     def text(self, file: int) -> tuple[str, list[int]]:
         """The text of a file, and where it is not the file as it stands, the lines of the file in
         which the lines of the text begin."""
-        query = "SELECT text, lines FROM file WHERE id=?"
-        text, lines = self.one(query, file)
-        return unpacked(text), [int(line) for line in unpacked(lines).split()]
+        text, lines = self.one("SELECT text, lines FROM file WHERE id=?", file)
+        return _unpacked(text), [int(line) for line in _unpacked(lines).split()]
 
     # --- writing, within a transaction ---
 
     def make_corpus(self, name: str, now: str) -> int:
         """The number of the corpus with this name, which is made where there is none."""
-        self._sql.execute(
+        self.sql.execute(
             "INSERT INTO corpus(name, changed) VALUES(?, ?) "
             "ON CONFLICT(name) DO UPDATE SET changed=excluded.changed",
             (name, now),
         )
         return int(self.one("SELECT id FROM corpus WHERE name=?", name)[0])
 
-    def put(self, corpus: int, entry: Entry) -> None:
-        """Keeps a file in place of what its path had before."""
-        self.drop(corpus, entry.path)
-        pages = " ".join(map(str, entry.pages))
-        lines = _packed(" ".join(map(str, entry.lines)))
-        file = self._sql.execute(
-            "INSERT INTO file(corpus, path, shown, size, stamp, settled, hash, reader, problem, "
-            "title, pages, lines, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (corpus, *entry[:9], pages, lines, _packed(entry.text)),
+    def put(self, corpus: int, row: FileRow, shown: str, document: Document | None) -> int:
+        """Keeps a file in place of what its path had before; returns its number. ``shown`` is its
+        path from the folder that was added on, by which it is found."""
+        self.drop(corpus, row.path)
+        kept = document or Document("", "", ())
+        pages, lines = (" ".join(map(str, numbers)) for numbers in (kept.pages, kept.lines))
+        packed = (zlib.compress(text.encode(), 6) for text in (lines, kept.text))
+        file = self.sql.execute(
+            "INSERT INTO file(corpus, shown, path, size, stamp, hash, reader, problem, title, "
+            "pages, lines, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (corpus, shown, *row, kept.title, pages, *packed),
         ).lastrowid
-        for one in entry.passages:
-            self._sql.execute(
-                "INSERT INTO passage(file, start, stop, line, end_line, heading) "
-                "VALUES(?, ?, ?, ?, ?, ?)",
-                (file, one.start, one.end, one.line, one.end_line, one.heading),
-            )
-        if file is not None:
-            change(self._sql, file, entry.title, entry.shown, entry.text)
-
-    def seen(self, file: int, stamp: str, settled: bool) -> None:
-        """Notes that a file has another stamp, and what it holds is the same."""
-        self._sql.execute(
-            "UPDATE file SET stamp=?, settled=? WHERE id=?", (stamp, int(settled), file)
+        assert file is not None
+        self.sql.executemany(
+            "INSERT INTO passage(file, start, stop, line, end_line, heading) "
+            "VALUES(?, ?, ?, ?, ?, ?)",
+            [(file, *one) for one in kept.passages],
         )
+        self._index(file, kept.title, shown, kept.text)
+        return file
+
+    def seen(self, corpus: int, path: str, stamp: str) -> None:
+        """Notes that a file has another stamp, and what it holds is the same."""
+        self.sql.execute("UPDATE file SET stamp=? WHERE corpus=? AND path=?", (stamp, corpus, path))
 
     def drop(self, corpus: int, path: str) -> None:
         """Removes a file, if it is there."""
-        row = self._sql.execute(
-            "SELECT id, shown, title, text FROM file WHERE corpus=? AND path=?", (corpus, path)
-        ).fetchone()
-        if row is None:
+        query = "SELECT id, title, shown, text FROM file WHERE corpus=? AND path=?"
+        row = self.sql.execute(query, (corpus, path)).fetchone()
+        if row is not None:
+            file, title, shown, text = row
+            self._index(file, title, shown, _unpacked(text), delete=True)
+            self.sql.execute("DELETE FROM passage WHERE file=?", (file,))
+            self.sql.execute("DELETE FROM file WHERE id=?", (file,))
+
+    def drop_all(self) -> None:
+        """Removes all there is: at once, where to take out file by file takes as long as to put
+        them in."""
+        for table in TABLES:
+            self.sql.execute(f"INSERT INTO {table}({table}) VALUES('delete-all')")
+        for table in ("passage", "file", "corpus"):
+            self.sql.execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
+
+    def _index(self, file: int, title: str, shown: str, text: str, *, delete: bool = False) -> None:
+        """Puts the words of a file and of its passages into the indexes, or takes them out."""
+        query = "SELECT id, start, stop, heading FROM passage WHERE file=? ORDER BY id"
+        passages = self.sql.execute(query, (file,)).fetchall()
+        if not passages:
             return
-        file, shown, title, text = row[0], row[1], row[2], unpacked(row[3])
-        change(self._sql, file, title, shown, text, delete=True)
-        self._sql.execute("DELETE FROM passage WHERE file=?", (file,))
-        self._sql.execute("DELETE FROM file WHERE id=?", (file,))
+        of_passages = [
+            (number, indexed(heading), indexed(text[start:stop]))
+            for number, start, stop, heading in passages
+        ]
+        # Their order means nothing here; sorted, they take half the space.
+        words = sorted(" ".join(words for _, _, words in of_passages).split())
+        headings = dict.fromkeys(one for *_, heading in passages for one in _BETWEEN.split(heading))
+        names = (indexed(title), indexed(shown), indexed(" ".join(headings)))
+        self._words("passage_words", of_passages, delete)
+        self._words("file_words", [(file, " ".join(words))], delete)
+        self._words("file_names", [(file, *names)], delete)
 
-    def drop_corpus(self, corpus: int) -> None:
-        """Removes a corpus that has no files any more."""
-        self._sql.execute("DELETE FROM corpus WHERE id=?", (corpus,))
-
-    def drop_all(self) -> int:
-        """Removes all there is, and returns how many files had text: at once, where to take out
-        file by file takes as long as to put them in."""
-        removed: int = self.one("SELECT count(*) FROM file WHERE problem = ''")[0]
-        clear(self._sql)
-        self._sql.execute("DELETE FROM passage")
-        self._sql.execute("DELETE FROM file")
-        self._sql.execute("DELETE FROM corpus")
-        return removed
-
-    def keep_others(self, corpus: int, tell: Callable[[int, int, str], None]) -> int:
-        """Removes a corpus and indexes anew what stays, and returns how many files with text it
-        had. ``tell`` is told after each file that stays how many are done, of how many, and its
-        path."""
-        sql = self._sql
-        query = "SELECT count(*) FROM file WHERE corpus=? AND problem = ''"
-        removed: int = self.one(query, corpus)[0]
-        clear(sql)
-        sql.execute(
-            "DELETE FROM passage WHERE file IN (SELECT id FROM file WHERE corpus=?)", (corpus,)
-        )
-        sql.execute("DELETE FROM file WHERE corpus=?", (corpus,))
-        self.drop_corpus(corpus)
-        left = sql.execute("SELECT id, title, shown, path FROM file WHERE problem = ''").fetchall()
-        for done, (file, title, shown, path) in enumerate(left, start=1):
-            change(sql, file, title, shown, self.text(file)[0])
-            tell(done, len(left), path)
-        return removed
+    def _words(self, table: str, rows: Sequence[tuple[object, ...]], delete: bool) -> None:
+        names = ["rowid", *_INDEXES[table]]
+        if delete:
+            names, rows = [table, *names], [("delete", *row) for row in rows]
+        marks = ", ".join("?" * len(names))
+        self.sql.executemany(f"INSERT INTO {table}({', '.join(names)}) VALUES({marks})", rows)
 
     def tidy(self) -> None:
-        """Gives back what was removed, and joins what is left of the index."""
-        optimize(self._sql)
-        self._sql.execute("VACUUM")
+        """Gives back what was removed, and joins the pieces that each index has grown."""
+        for table in TABLES:
+            self.sql.execute(f"INSERT INTO {table}({table}) VALUES('optimize')")
+        self.sql.execute("VACUUM")
 
 
-def _packed(text: str) -> bytes:
-    return zlib.compress(text.encode(), 6)
-
-
-def unpacked(packed: object) -> str:
-    """The text that `Database.put` packed. Raises sqlite3.Error for what it did not."""
+def _unpacked(packed: Any) -> str:
     try:
-        return zlib.decompress(packed).decode()  # type: ignore[arg-type]
+        return zlib.decompress(packed).decode()
     except (zlib.error, TypeError, UnicodeDecodeError):
         raise sqlite3.DatabaseError(DAMAGED) from None

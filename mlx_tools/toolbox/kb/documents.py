@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
-from mlx_tools.toolbox.kb.chunks import MAX_HEADING_CHARS, Passage, passages
-from mlx_tools.toolbox.kb.encodings import UnreadableFile, decoded, packed_as
-from mlx_tools.toolbox.kb.html import read_html
-from mlx_tools.toolbox.kb.notebook import read_notebook
-from mlx_tools.toolbox.kb.pdf import PAGE_END, read_pdf
+from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
+from mlx_tools.toolbox.kb.pdf import PAGE_END, pdf_reader, read_pdf
 
-READER: Final = "2"
+READER: Final = "3"
 """The version of what is done here: a file that an earlier one has read is read again."""
 
 MAX_TEXT_BYTES: Final = 10_000_000
 MAX_PDF_BYTES: Final = 100_000_000
+SNIFFED: Final = 8_192
+"""Bytes at the beginning by which a file is known."""
 
-_MARKDOWN: Final = frozenset((".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"))
-_RST: Final = frozenset((".rst", ".rest"))
-_HTML: Final = frozenset((".html", ".htm", ".xhtml"))
-_TEX: Final = frozenset((".tex",))
-_PROSE: Final = frozenset(
-    (".txt", ".text", ".org", ".adoc", ".asciidoc", ".log", ".csv", ".tsv", "")
-)
+BINARY: Final = "it is binary"
+UNKNOWN: Final = "its encoding is not known: save it as UTF-8"
+
+PDF: Final = ".pdf"
 _NOTEBOOK: Final = ".ipynb"
+_HTML: Final = frozenset((".html", ".htm", ".xhtml"))
+_FORMS: Final = {
+    **dict.fromkeys((".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"), "markdown"),
+    **dict.fromkeys((".rst", ".rest"), "rst"),
+    **dict.fromkeys((".txt", ".text", ".org", ".adoc", ".asciidoc", ".log", ".tex"), "text"),
+    **dict.fromkeys((".csv", ".tsv", ""), "text"),
+}
+"""How a text of this suffix is cut; all others are code."""
+
 _OFFICE: Final = frozenset(
     (
         *(".doc", ".docx", ".odt", ".rtf", ".pages", ".epub", ".mobi", ".xls", ".xlsx", ".ods"),
@@ -36,26 +42,47 @@ _OFFICE: Final = frozenset(
 )
 """What people take for text, and is not read here: they are told of each."""
 
-PDF: Final = ".pdf"
-_WRITTEN: Final = _MARKDOWN | _RST | _HTML | _TEX | _PROSE | {PDF, _NOTEBOOK}
+_MOST_OUTPUT: Final = 2_000
+"""Characters of what a notebook's cell printed that are kept."""
 
 _PRIVATE_KEY: Final = re.compile(rb"\A\s{0,64}-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _RST_MARK: Final = re.compile(r"^(?:\.\. [\w:-]+|:[\w ]+:|[=~^\"'*+#-]{3,}[ \t]*)$", re.MULTILINE)
 _FIRST_STRING: Final = re.compile(
     r"\A(?:\s|#[^\n]*\n|//[^\n]*\n)*(?:[rRuU]?(?:\"\"\"|''')|/\*+)\s*([^\n\"*]{3,})"
 )
-_FRONT: Final = re.compile(r"\A---[ \t]*\n(?:(?!---[ \t]*$)[^\n]*\n)*?---[ \t]*\n", re.MULTILINE)
-_FRONT_TITLE: Final = re.compile(r"^title[ \t]*:[ \t]*(\S[^\n]*)", re.MULTILINE | re.IGNORECASE)
-_HASHES: Final = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)", re.MULTILINE)
+_FRONT: Final = re.compile(r"\A---[ \t]*\r?\n((?:.*\n)*?)---[ \t]*\r?(?:\n|\Z)")
+_FRONT_TITLE: Final = re.compile(r"^title[ \t]*:[ \t]+(\S[^\n]*)", re.MULTILINE | re.IGNORECASE)
+_HEADING_LINES: Final = 50
+
+_MARKS: Final = (
+    *((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32")),
+    *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
+)
+_CHARSET: Final = re.compile(
+    rb"charset\s{0,5}=\s{0,5}[\"']?(iso-8859-[0-9]{1,2}|windows-125[0-9]|cp125[0-9]|latin1|koi8-[ru]"
+    rb"|shift_?jis|euc-(?:jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|macintosh)\b",
+    re.IGNORECASE,
+)
+"""Encodings that a page may name: not any that Python knows, since some take quadratic time."""
+
+_ODD: Final = re.compile("[\0-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+_WESTERN_SHARE: Final = 0.3
+_FEW: Final = 5
+"""Of the characters of a text in a Western language fewer are beyond ASCII. What has more and is no
+UTF-8 is Cyrillic or Chinese in an encoding of its own, and would come out as nonsense."""
+
+
+class UnreadableFile(Exception):
+    """A file that is not taken in; its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """The text of a file, what it is called, and its passages.
 
-    Of a file with pages, ``pages`` are the characters at which each page begins. Where the text is
-    not the file as it stands, ``lines`` are the lines of the file in which each line of the text
-    begins, from 1, or 0 where that means nothing.
+    ``pages`` are the characters at which each page begins, of a file that has pages. Where the text
+    is not the file as it stands, ``lines`` are the lines of the file in which each line of the text
+    begins, from 1, or 0 where that means nothing; what lacks is as the last.
     """
 
     title: str
@@ -70,9 +97,9 @@ def suffix_of(name: str) -> str:
     return PurePath(name).suffix.lower()
 
 
-def is_prose(name: str) -> bool:
-    """Whether a file of this name is written for people, and not for a machine."""
-    return suffix_of(name) in _WRITTEN
+def reader_of(name: str) -> str:
+    """What reads a file of this name: where that is another than before, it is read again."""
+    return f"{READER} {pdf_reader()}" if suffix_of(name) == PDF else READER
 
 
 def limit_of(name: str) -> int:
@@ -87,44 +114,42 @@ def read_document(name: str, data: bytes) -> Document:
         raise UnreadableFile(
             f"files of the form {suffix} are not read: save it as PDF, HTML or text"
         )
-    if (kind := packed_as(data)) is not None:
-        raise UnreadableFile(f"it is packed ({kind}), and nothing is unpacked")
+    if is_binary(data):
+        raise UnreadableFile(BINARY)
     if suffix == PDF or data.startswith(b"%PDF-"):
-        return _pages(name, data)
+        return _read_pdf(name, data)
     if _PRIVATE_KEY.match(data):
         raise UnreadableFile("it is a private key")
     text = decoded(data)
-    if suffix in _HTML or (
-        suffix == "" and text[:200].lstrip().lower().startswith("<!doctype html")
-    ):
+    if suffix in _HTML or (not suffix and text[:200].lstrip().lower().startswith("<!doctype html")):
+        from mlx_tools.process.html_text import read_html
+
         page = read_html(text)
-        title = page.title or _markdown_title(page.text)
-        return replace(_document(title, name, page.text, "markdown"), lines=page.lines)
-    if suffix == _NOTEBOOK and (cells := read_notebook(text)) is not None:
-        document = _document(_markdown_title(cells), name, cells, "markdown")
-        return replace(document, lines=(0,) * (cells.count("\n") + 1))
-    form, title_of = _form(suffix, text)
-    return _document(title_of(text), name, text, form)
+        title = page.title or _prose_title(page.text)
+        return _document(title, name, page.text, "markdown", lines=page.lines)
+    if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
+        return _document(_prose_title(cells), name, cells, "markdown", lines=(0,))
+    form = _FORMS.get(suffix, "code")
+    if suffix in (".txt", "") and _RST_MARK.search(text[:4_000]):
+        form = "rst"
+    title_of_form = {"code": _code_title, "text": _first_line}.get(form, _prose_title)
+    return _document(title_of_form(text), name, text, form)
 
 
-def _form(suffix: str, text: str) -> tuple[str, Callable[[str], str]]:
-    """How a text is cut, and how its title is found."""
-    if suffix in _MARKDOWN:
-        return "markdown", _markdown_title
-    if suffix in _RST or (suffix in (".txt", "") and _RST_MARK.search(text[:4_000])):
-        return "rst", _first_line
-    if suffix in _TEX:
-        return "tex", lambda text: ""
-    if suffix in _PROSE:
-        return "text", _first_line
-    return "code", _code_title
+def _document(
+    title: str,
+    name: str,
+    text: str,
+    form: str,
+    pages: tuple[int, ...] = (),
+    lines: tuple[int, ...] = (),
+) -> Document:
+    line = " ".join(title.split()) or name
+    short = line if len(line) <= MAX_HEADING_CHARS else line[: MAX_HEADING_CHARS - 1] + "…"
+    return Document(short, text, tuple(passages(text, form)), pages, lines)
 
 
-def _document(title: str, name: str, text: str, form: str) -> Document:
-    return Document(_short(title) or name, text, tuple(passages(text, form)))
-
-
-def _pages(name: str, data: bytes) -> Document:
+def _read_pdf(name: str, data: bytes) -> Document:
     """A PDF, its pages' texts one after the other."""
     try:
         title, pages = read_pdf(data)
@@ -137,26 +162,72 @@ def _pages(name: str, data: bytes) -> Document:
     text = PAGE_END.join(pages)
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
-    found = passages(text)
-    lines = (0,) * (text.count("\n") + 1)
-    return Document(_short(title) or name, text, tuple(found), tuple(starts), lines)
+    return _document(title, name, text, "text", tuple(starts), (0,))
 
 
-def _markdown_title(text: str) -> str:
-    """What a text calls itself before it begins, or its first heading."""
-    if (front := _FRONT.match(text[:20_000])) is not None:
-        if (named := _FRONT_TITLE.search(front[0])) is not None:
-            return named[1].strip("\"' ")
-        text = text[front.end() :]
-    found = _HASHES.search(text[:20_000])
-    return found[1].rstrip("# ") if found else _first_line(text)
+# --- notebooks ----------------------------------------------------------------------------------
+
+
+def _read_notebook(source: str) -> str | None:
+    """The cells of a Jupyter notebook as Markdown: what stands in them, code in fences, and what
+    they printed; None where this is no notebook."""
+    try:
+        cells = json.loads(source)["cells"]
+        return "\n\n".join(part for cell in cells for part in _of_cell(cell) if part.strip())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _of_cell(cell: Any) -> Iterator[str]:
+    text = "".join(cell["source"])
+    if cell["cell_type"] != "code":
+        yield text
+        return
+    printed = (
+        "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+        for output in cell.get("outputs", ())
+    )
+    for block in (text, "\n".join(printed)[:_MOST_OUTPUT]):
+        if block.strip():
+            yield f"```\n{block.strip()}\n```"
+
+
+# --- titles -------------------------------------------------------------------------------------
+
+
+def front_matter(text: str) -> tuple[str, str]:
+    """The lines between two ``---`` with which a text begins, and the text below them."""
+    found = _FRONT.match(text[:20_000])
+    return (found[1], text[found.end() :]) if found is not None else ("", text)
+
+
+def title_of(text: str) -> str:
+    """What a Markdown text calls itself before it begins, or its first heading, empty where it has
+    none. What looks like a heading in a block of code is none."""
+    head, body = front_matter(text)
+    if (named := _FRONT_TITLE.search(head)) is not None:
+        return named[1].strip("\"' \r")
+    before, fence = "", ""
+    for line in map(str.strip, body.split("\n", _HEADING_LINES)[:_HEADING_LINES]):
+        if line.startswith(("```", "~~~")):
+            fence = "" if line.startswith(fence) and fence else fence or line[:3]
+        elif not fence and re.match(r"#{1,6}[ \t]", line):
+            return line.strip("# \t")
+        elif not fence and before and line and not line.strip("="):
+            return before
+        before = line
+    return ""
+
+
+def _prose_title(text: str) -> str:
+    return title_of(text) or _first_line(front_matter(text)[1])
 
 
 def _first_line(text: str) -> str:
     """The first line that says something, if it is as short as a title."""
     for line in text[:4_000].split("\n"):
         words = line.strip()
-        if any(c.isalnum() for c in words) and not words.startswith(("..", ":")):
+        if any(c.isalnum() for c in words) and not words.startswith(("..", ":", "\\", "%")):
             return words if len(words) <= MAX_HEADING_CHARS else ""
     return ""
 
@@ -167,6 +238,45 @@ def _code_title(text: str) -> str:
     return found[1].strip(" \t'\"/") if found else ""
 
 
-def _short(title: str) -> str:
-    line = " ".join(title.split())
-    return line if len(line) <= MAX_HEADING_CHARS else line[: MAX_HEADING_CHARS - 1] + "…"
+# --- encodings ----------------------------------------------------------------------------------
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether a file that begins so is no text, as far as that can be told from zero bytes."""
+    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and _marked(head) is None
+
+
+def _marked(data: bytes) -> str | None:
+    """The encoding of two or four bytes a character that a text says that it is in."""
+    return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
+
+
+def decoded(data: bytes) -> str:
+    """The bytes as text with line ends ``\\n``: UTF-8, UTF-16 or UTF-32, what a page names, else
+    Windows-1252 where it can be. Raises `UnreadableFile` where they are none."""
+    encodings = [_marked(data) or "utf-8-sig"]
+    if (named := _CHARSET.search(data[:2048])) is not None:
+        encodings.append(named[1].decode("ascii"))
+    for encoding in encodings:
+        try:
+            text = data.decode(encoding)
+            break
+        except ValueError:
+            continue
+    else:
+        text = _western(data)
+    head = text[:SNIFFED]
+    if "\0" in text or len(_ODD.findall(head)) > len(head) // 50:
+        raise UnreadableFile(BINARY)
+    return text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode()
+
+
+def _western(data: bytes) -> str:
+    try:
+        text = data.decode("cp1252")
+    except ValueError:
+        raise UnreadableFile(UNKNOWN) from None
+    signs = [c for c in text[:SNIFFED] if not c.isspace()]
+    if sum(not c.isascii() for c in signs) > max(_FEW, _WESTERN_SHARE * len(signs)):
+        raise UnreadableFile(UNKNOWN)
+    return text

@@ -1,36 +1,54 @@
-"""A knowledge base: corpora of files that can be asked in plain words."""
+"""A knowledge base: corpora of files that can be asked in plain words.
+
+Adding takes in what is new or has changed, and nothing else. What was read is written in batches,
+each a transaction. A process that is killed loses the batch it was at; adding again finds the rest
+as it is and goes on.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mlx_tools import paths
-from mlx_tools.errors import KnowledgeBaseError, UsageError
-from mlx_tools.toolbox.kb.adding import BATCH_FILES, Added, Adding, OnProgress
+from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.kb.database import Database, FileRow
-from mlx_tools.toolbox.kb.problems import translated
+from mlx_tools.toolbox.kb.documents import (
+    SNIFFED,
+    Document,
+    UnreadableFile,
+    is_binary,
+    limit_of,
+    read_document,
+    reader_of,
+)
 from mlx_tools.toolbox.kb.search import SNIPPET_CHARS, Hit, search
-from mlx_tools.toolbox.kb.walk import WalkStart
+from mlx_tools.toolbox.kb.walk import MAX_FILES, FoundFile, WalkStart, files_of, stamp_of
 
 DEFAULT_CORPUS: Final = "default"
 DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 100
-MAX_ANEW_BYTES: Final = 50_000_000
-"""Files that are indexed anew at once, where most others go, have no more: some 20 s of work."""
+BATCH_FILES: Final = 100
+BATCH_CHARS: Final = 2_000_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+OnProgress = Callable[[int, int, str], None]
+"""Is told after each file how many are done, of how many, and its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What is known of a corpus: how many files with text it has, passages, and characters, how
-    many files have no text that can be read, and when it last changed (ISO 8601, UTC)."""
+    """What is known of a corpus: how many files with text it has, passages, and bytes, how many
+    files have no text that can be read, and when it last changed (ISO 8601, UTC)."""
 
     name: str
     files: int
@@ -40,17 +58,36 @@ class Corpus:
     changed: str
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file or a folder that was not taken in, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What adding came to, in files that have text. ``skipped`` says why of each that has none that
+    could be read, whether it was looked at now or before."""
+
+    corpus: str
+    added: int
+    changed: int
+    unchanged: int
+    removed: int
+    skipped: tuple[Skipped, ...]
+
+
 class KnowledgeBase:
     """Corpora in one SQLite file, which is made when something is first added.
 
-    ``path`` is the file, by default the user's own, in the data folder. ``max_bytes`` is how large
-    it may get, None for as large as the disk. An object holds nothing open: several threads and
-    processes may use the same file.
+    ``path`` is the file, by default the user's own, in the data folder. An object holds nothing
+    open: several threads and processes may use the same file.
     """
 
-    def __init__(self, path: Path | None = None, *, max_bytes: int | None = None) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path = paths.knowledge_base_file() if path is None else Path(path)
-        self._max_bytes = max_bytes
 
     def add(
         self,
@@ -68,12 +105,15 @@ class KnowledgeBase:
             UsageError: a path that is no file or folder, or a name that no corpus can have.
             KnowledgeBaseError: the file cannot be written. What was finished is kept.
         """
-        _checked(corpus)
-        places = [WalkStart.named(one) for one in given]
-        if not places:
+        if not _NAME.fullmatch(corpus):
+            raise UsageError(
+                f"{corpus[:100]!r} cannot name a corpus", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
+            )
+        starts = [WalkStart.named(one) for one in given]
+        if not starts:
             raise UsageError("there is nothing to add", hint="name files or folders")
-        with Database(self.path, max_bytes=self._max_bytes) as database:
-            return Adding(database, corpus, places, on_progress).run()
+        with Database(self.path) as database, database.guarded():
+            return _Adding(database, corpus, starts, on_progress).run()
 
     def search(
         self,
@@ -89,15 +129,13 @@ class KnowledgeBase:
         `UsageError` for a corpus that does not exist, `KnowledgeBaseError` where the file cannot be
         read.
         """
-        limit = max(0, min(limit, MAX_LIMIT))
         if not self.path.exists():
-            self._known(corpus)
+            if corpus is not None:
+                raise self._unknown(corpus)
             return []
-        with self._read() as database, database.guarded():
-            number = database.corpus(corpus) if corpus and _NAME.fullmatch(corpus) else None
-            if corpus is not None and number is None:
-                self._known(corpus)
-            return search(database, question, number, limit, snippet_chars)
+        with Database(self.path, create=False) as database, database.guarded():
+            number = None if corpus is None else self._number(database, corpus)
+            return search(database, question, number, min(limit, MAX_LIMIT), snippet_chars)
 
     def corpora(self) -> list[Corpus]:
         """The corpora by name. Raises `KnowledgeBaseError`."""
@@ -112,8 +150,8 @@ class KnowledgeBase:
             "FROM corpus LEFT JOIN file ON file.corpus = corpus.id GROUP BY corpus.id "
             "ORDER BY corpus.name"
         )
-        with self._read() as database, database.guarded():
-            return [Corpus(*row) for row in database.rows(query)]  # type: ignore[arg-type]
+        with Database(self.path, create=False) as database, database.guarded():
+            return [Corpus(*row) for row in database.rows(query)]
 
     def remove(
         self, corpus: str, *, on_progress: OnProgress = lambda done, total, path: None
@@ -123,79 +161,173 @@ class KnowledgeBase:
         Raises `UsageError` where there is no such corpus, `KnowledgeBaseError`.
         """
         if not self.path.exists():
-            self._known(corpus)
+            raise self._unknown(corpus)
         with Database(self.path, create=False) as database, database.guarded():
-            number = database.corpus(corpus) if _NAME.fullmatch(corpus) else None
-            if number is None:
-                self._known(corpus)
-                return 0
-            with database.writing():
-                alone = list(database.rows("SELECT name FROM corpus LIMIT 2")) == [(corpus,)]
-                removed = database.drop_all() if alone else 0
-            if not alone and _most_goes(database, number):
-                with database.writing():
-                    removed = database.keep_others(number, on_progress)
-            elif not alone:
-                removed = self._emptied(database, number, on_progress)
-                with database.writing():
-                    database.drop_corpus(number)
-            try:
+            number = self._number(database, corpus)
+            removed = _removed(database, number, on_progress)
+            with contextlib.suppress(
+                sqlite3.Error
+            ):  # a full disk: what is added next takes the room
                 database.tidy()
-            except sqlite3.Error as error:
-                why = translated(self.path, str(error)).message
-                raise KnowledgeBaseError(
-                    f"{corpus} was removed, but the room that it took was not given back: {why}",
-                    hint="what is added next takes that room",
-                ) from None
             return removed
 
-    def _read(self) -> Database:
-        return Database(self.path, create=False, only_read=True)
+    def _number(self, database: Database, corpus: str) -> int:
+        """The number of a corpus. Raises `UsageError` where there is none of this name."""
+        number = database.corpus(corpus) if _NAME.fullmatch(corpus) else None
+        if number is None:
+            raise self._unknown(corpus)
+        return number
 
-    def _emptied(self, database: Database, corpus: int, on_progress: OnProgress) -> int:
-        """Removes the files of a corpus, batch by batch, and returns how many had text."""
-        removed = 0
-        before: list[FileRow] = []
-        while there := list(database.files(corpus)):
-            if there == before:
-                raise KnowledgeBaseError(
-                    f"the knowledge base {self.path}: it is damaged",
-                    hint="move the file away and add again",
-                )
-            before = there
-            for at in range(0, len(there), BATCH_FILES):
-                some = there[at : at + BATCH_FILES]
-                with database.writing():
-                    for row in some:
-                        database.drop(corpus, row.path)
-                on_progress(at + len(some), len(there), some[-1].path)
-            removed += sum(1 for row in there if not row.problem)
-        return removed
-
-    def _known(self, corpus: str | None) -> None:
-        """Raises `UsageError` where there is no corpus of this name."""
-        if corpus is None:
-            return
+    def _unknown(self, corpus: str) -> UsageError:
         names = [one.name for one in self.corpora()]
-        if corpus in names:
-            return
         verb = "is" if len(names) == 1 else "are"
         hint = (
             f"there {verb} {', '.join(names[:20])}" if names else "mlx-tools kb add PATH makes one"
         )
-        raise UsageError(f"there is no corpus {corpus[:100]!r}", hint=hint)
+        return UsageError(f"there is no corpus {corpus[:100]!r}", hint=hint)
 
 
-def _most_goes(database: Database, corpus: int) -> bool:
-    """Whether it is quicker to index what stays anew than to take out the files of a corpus one by
-    one, and quick enough for others to wait: that is one transaction."""
-    query = "SELECT coalesce(sum(size), 0) FROM file WHERE problem = '' AND"
-    goes, stays = (int(database.one(f"{query} corpus {sign} ?", corpus)[0]) for sign in ("=", "!="))
-    return stays <= min(goes, MAX_ANEW_BYTES)
+def _removed(database: Database, corpus: int, on_progress: OnProgress) -> int:
+    """Removes a corpus, at once where it is the only one, else batch by batch, and returns how many
+    of its files had text."""
+    with database.transaction(write=True):
+        files = database.files(corpus)
+        if database.one("SELECT count(*) FROM corpus")[0] == 1:
+            database.drop_all()
+            return sum(not row.problem for row in files)
+    for at in range(0, len(files), BATCH_FILES):
+        some = files[at : at + BATCH_FILES]
+        with database.transaction(write=True):
+            for row in some:
+                database.drop(corpus, row.path)
+        on_progress(at + len(some), len(files), some[-1].path)
+    with database.transaction(write=True) as sql:
+        for row in database.files(corpus):  # what somebody has added meanwhile
+            database.drop(corpus, row.path)
+        sql.execute("DELETE FROM corpus WHERE id=?", (corpus,))
+    return sum(not row.problem for row in files)
 
 
-def _checked(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name[:100]!r} cannot name a corpus", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
-        )
+class _Adding:
+    """One ``kb add``: lists the files below ``starts``, then goes through them."""
+
+    def __init__(
+        self,
+        database: Database,
+        corpus: str,
+        starts: Sequence[WalkStart],
+        on_progress: OnProgress,
+    ) -> None:
+        self._database = database
+        self._corpus = corpus
+        self._starts = starts
+        self._on_progress = on_progress
+        self._counts = dict.fromkeys(("added", "changed", "unchanged", "removed"), 0)
+        self._skipped: list[Skipped] = []
+        self._unseen: list[str] = []  # folders that could not be looked at
+        self._read: list[tuple[FoundFile, FileRow, Document | None]] = []
+        self._touched: list[FileRow] = []  # those with another stamp that hold the same
+
+    def run(self) -> Added:
+        """Adds. Raises `UsageError` for more files than there may be."""
+        files = self._list()
+        with self._database.transaction(write=True):
+            number = self._number()
+        known = {row.path: row for row in self._database.files(number)}
+        for done, found in enumerate(files.values(), start=1):
+            self._take(found, known.get(found.path))
+            self._on_progress(done, len(files), found.path)
+        self._flush()
+        self._drop([row for path, row in known.items() if path not in files])
+        return Added(self._corpus, skipped=tuple(self._skipped), **self._counts)
+
+    def _number(self) -> int:
+        """The number of the corpus, which is made where somebody has removed it meanwhile."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return self._database.make_corpus(self._corpus, now)
+
+    def _list(self) -> dict[str, FoundFile]:
+        files: dict[str, FoundFile] = {}
+        for start in self._starts:
+            for found in files_of(start, self._cannot_look):
+                if any("\ud800" <= char <= "\udfff" for char in found.path):
+                    self._skipped.append(Skipped(ascii(found.path), "its name is not UTF-8"))
+                    continue
+                files.setdefault(found.path, found)
+                if len(files) > MAX_FILES:
+                    raise UsageError(
+                        f"there are more than {MAX_FILES} files below {start.path}",
+                        hint="add its folders one by one, or fewer of them",
+                    )
+        return files
+
+    def _cannot_look(self, path: str, reason: str) -> None:
+        self._unseen.append(path)
+        self._skipped.append(Skipped(path, reason))
+
+    def _take(self, found: FoundFile, row: FileRow | None) -> None:
+        """Reads a file, unless ``row`` has it as it is."""
+        name = found.parts[-1]
+        kept = row if row is not None and row.reader == reader_of(name) else None
+        if kept is None or (kept.size, kept.stamp) != (found.size, found.stamp):
+            try:
+                no_text = is_binary(found.read(SNIFFED)[0])
+                data, status = found.read(SNIFFED if no_text else limit_of(name) + 1)
+            except OSError as error:  # gone meanwhile, or not to be opened
+                self._skipped.append(Skipped(found.path, f"it cannot be read: {error.strerror}"))
+                return
+            stamp, digest = stamp_of(status), hashlib.sha256(data).digest()
+            if kept is None or (kept.hash, kept.size) != (digest, status.st_size):
+                new = FileRow(found.path, status.st_size, stamp, digest, reader_of(name))
+                self._take_new(found, new, data, changed=row is not None and not row.problem)
+                return
+            self._touched.append(kept._replace(stamp=stamp))
+        if kept.problem:
+            self._skipped.append(Skipped(kept.path, kept.problem))
+        else:
+            self._counts["unchanged"] += 1
+
+    def _take_new(self, found: FoundFile, row: FileRow, data: bytes, *, changed: bool) -> None:
+        """Reads what is new, and counts it; ``changed`` is whether something was known of it."""
+        document = None
+        limit = limit_of(found.parts[-1])
+        try:
+            if len(data) > limit:
+                raise UnreadableFile(f"it has more than {limit // 1_000_000} MB")
+            document = read_document(found.parts[-1], data)
+            self._counts["changed" if changed else "added"] += 1
+        except UnreadableFile as error:
+            row = row._replace(problem=str(error))
+            self._skipped.append(Skipped(row.path, row.problem))
+            self._counts["removed"] += changed
+        self._read.append((found, row, document))
+        size = sum(len(one.text) for _, _, one in self._read if one is not None)
+        if len(self._read) >= BATCH_FILES or size >= BATCH_CHARS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Writes what was gathered."""
+        if self._read or self._touched:
+            with self._database.transaction(write=True):
+                number = self._number()
+                for row in self._touched:
+                    self._database.seen(number, row.path, row.stamp)
+                for found, row, document in self._read:
+                    self._database.put(number, row, found.shown, document)
+        self._read, self._touched = [], []
+
+    def _drop(self, missing: Sequence[FileRow]) -> None:
+        """Removes of the files that were not found those that are not there any more."""
+        gone = [row for row in missing if self._is_gone(row.path)]
+        for at in range(0, len(gone), BATCH_FILES):
+            with self._database.transaction(write=True):
+                number = self._number()
+                for row in gone[at : at + BATCH_FILES]:
+                    self._database.drop(number, row.path)
+        self._counts["removed"] += sum(not row.problem for row in gone)
+
+    def _is_gone(self, path: str) -> bool:
+        if any(path.startswith(f"{folder.rstrip('/')}/") for folder in self._unseen):
+            return False
+        above = [s for s in self._starts if not s.only and path.startswith(s.prefix)]
+        return any(not start.still_holds(path) for start in above)

@@ -21,20 +21,14 @@ SECONDS: Final = 60.0
 """What one file may take."""
 
 MEMORY_BYTES: Final = 1_500_000_000
-MAX_CHARS: Final = 10_000_000
-MAX_PAGES: Final = 20_000
 PAGE_END: Final = "\n\n"
 
 _WORKER: Final = Path(__file__).with_name("pdf_worker.py")
 
 
-def pdf_reader() -> str:
-    """What reads a PDF here: ``pypdf`` and its version, or ``none``."""
-    return _version() or "none"
-
-
 @functools.cache
-def _version() -> str:
+def pdf_reader() -> str:
+    """What reads a PDF here: ``pypdf`` and its version, empty where it is missing."""
     try:
         return f"pypdf {metadata.version('pypdf')}"
     except metadata.PackageNotFoundError:
@@ -47,7 +41,7 @@ def read_pdf(data: bytes, seconds: float = SECONDS) -> tuple[str, list[str]]:
     Raises ValueError, whose text says why, where pypdf is missing, and where it cannot read the
     file, or not within the limits.
     """
-    if not _version():
+    if not pdf_reader():
         raise ValueError("reading it takes pypdf: pip install 'mlx-tools[pdf]'")
     child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
         [sys.executable, "-P", str(_WORKER), str(int(seconds) + 1), str(MEMORY_BYTES)],
@@ -66,15 +60,10 @@ def read_pdf(data: bytes, seconds: float = SECONDS) -> tuple[str, list[str]]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-    return _answer(output)
-
-
-def _answer(output: bytes) -> tuple[str, list[str]]:
     try:
         answer = json.loads(output)
-        if "problem" in answer:
-            raise ValueError(f"pypdf cannot read it: {str(answer['problem'])[:200]}")
-        pages = [str(page) for page in answer["pages"]]
-        return str(answer["title"]), pages
-    except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
+    except ValueError:
         raise ValueError("pypdf cannot read it within the memory it is given") from None
+    if "problem" in answer:
+        raise ValueError(f"pypdf cannot read it: {answer['problem']}")
+    return answer["title"], answer["pages"]

@@ -37,10 +37,8 @@ def main() -> None:
     except RecursionError:
         answer = {"problem": "it is nested too deep"}
     except Exception as error:  # a broken file can raise anything
-        answer = {"problem": f"{type(error).__name__}: {error}"[:300]}
-    text = json.dumps(answer, ensure_ascii=True)
-    sys.stdout.buffer.write(text.encode("ascii"))
-    sys.stdout.buffer.flush()
+        answer = {"problem": f"{type(error).__name__}: {error}"[:200]}
+    print(json.dumps(answer))
 
 
 def read(data: bytes) -> dict[str, object]:
@@ -58,9 +56,8 @@ def read(data: bytes) -> dict[str, object]:
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
         pages.append(text[: MAX_CHARS - size])
         size += len(text)
-    title = ""
     try:
-        title = str((reader.metadata.title if reader.metadata else "") or "")
+        title = str((reader.metadata and reader.metadata.title) or "")
     except Exception:  # the metadata may be broken where the pages are not
         title = ""
     return {"title": title[:500], "pages": pages}

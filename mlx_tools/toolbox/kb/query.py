@@ -1,42 +1,129 @@
-"""From a question in plain words to what is looked for: its words, and where a knowledge base does
-not have one of them, what comes close.
+"""The words by which text is found: of a text, for the index; of a question, for a query.
 
-Stemming is English alone, and German puts words together. So a word that hardly a file has is
-looked for as the beginning of longer ones, in the other spelling of its umlauts, in its parts, and
-without its ending, in this order, until something is found. Words in letters beyond ASCII, most of
-them of languages with many endings, are looked for without their endings too. What a word is taken
-for counts beside it, never instead of it.
+All work on Unicode is done here, so that the index does not depend on what a version of SQLite
+knows of it: FTS5 gets words of ASCII letters and digits, and of characters beyond ASCII, divided by
+spaces, and stems the English ones.
+
+Stemming is English alone. So a word that hardly a file has is looked for as the beginning of longer
+ones too, and words in letters beyond ASCII, most of them of languages with many endings, without
+their endings. What a word is taken for counts beside it, never instead of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple
 
-from mlx_tools.prompt.lexical import stem
-from mlx_tools.toolbox.kb.terms import asked, is_unspaced, phrases, terms
+from mlx_tools.prompt.lexical import HUMP, is_common, stem
+
+MAX_QUERY_CHARS: Final = 4_000
+MAX_QUERY_TERMS: Final = 48
+MAX_QUERY_PHRASES: Final = 8
+MAX_TERM_CHARS: Final = 64
 
 FEW: Final = 3
-"""A word that fewer files have is looked for in other ways too."""
-
-_MOST_RARE: Final = 8
-"""Words of a question that are looked for in other ways, at most."""
+"""A word that fewer files have is looked for as a beginning too."""
 
 _QUOTED_WEIGHT: Final = 4
 """How often what is quoted counts, beside its words."""
 
 _LEAST: Final = 4
-"""Letters that the beginning, or a part, of a word has at least."""
+"""Letters that the beginning of a word has at least."""
 
-_LINKS: Final = ("", "s", "n", "en", "es")
-"""What stands between the parts of a German word."""
+_MARKS: Final = (
+    "\u00ad\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece"
+    "\u102b-\u103e\u17b4-\u17d3"
+)
+"""Marks that belong to the letter before them, and the soft hyphen; ``\\w`` does not know them."""
 
-_UMLAUTS: Final = (("ae", "a"), ("oe", "o"), ("ue", "u"))
-_DIGITS: Final = re.compile(r"(?<=\d)(?=[a-z])|(?<=[a-z])(?=\d)")
+_WORD: Final = re.compile(rf"(?:[^\W_][{_MARKS}]*)+(?:[_.-](?:[^\W_][{_MARKS}]*)+)*")
+"""A word, or several that a name joins: ``os.path``, ``snake_case``, ``utf-8``."""
+
+_JOINT: Final = re.compile(r"[_.-]")
+_LETTERS: Final = str.maketrans(
+    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"}
+)
+"""Letters that Unicode does not take apart, as those without them on the keyboard write them."""
+
+_SPELLED_OUT: Final = str.maketrans(
+    {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"}
+)
+_UMLAUT_SPELLED_OUT: Final = re.compile("(?<=[aou])e")
+_QUOTED: Final = re.compile('"([^"]{3,200})"|[“„]([^“”]{3,200})[”“]|«([^«»]{3,200})»')
+_ACCENT: Final = re.compile("[\u00ad\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670]")
+_UNSPACED: Final = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)"
+)
+"""Scripts that put no spaces between words, and Hangul, which hangs endings onto them."""
+
+_MOST_PARTS: Final = 5
 
 CountFiles = Callable[[str], int]
 """How many files an FTS5 expression matches, counted up to `FEW`."""
+
+
+# --- the words of a text ------------------------------------------------------------------------
+
+
+def terms(text: str) -> Iterator[str]:
+    """The words of a text as they are indexed, in their order.
+
+    A name gives its parts, and itself in one piece: ``read_file`` and ``readFile`` both give
+    *read*, *file* and *readfile*. Runs of a script without spaces give each two neighbours.
+    """
+    return chain.from_iterable(map(_terms_of, _WORD.findall(text)))
+
+
+def indexed(text: str) -> str:
+    """The words of a text with spaces between them: what is handed to FTS5."""
+    return " ".join(terms(text))
+
+
+def _terms_of(word: str) -> tuple[str, ...]:
+    """The terms of one word or name; of short ones they are remembered, in bounded memory."""
+    return (_split if len(word) <= MAX_TERM_CHARS else _split.__wrapped__)(word)
+
+
+@lru_cache(maxsize=65_536)
+def _split(word: str) -> tuple[str, ...]:
+    parts = [part for joined in _JOINT.split(word) for part in HUMP.split(joined)]
+    found = [term for part in parts for term in _of_part(part)]
+    if 1 < len(parts) <= _MOST_PARTS and not _UNSPACED.search(word):
+        found.append("".join(_plain("".join(parts)).split()))
+    return tuple(term[:MAX_TERM_CHARS] for term in found if term)
+
+
+def _of_part(part: str) -> Iterator[str]:
+    """Its words; of each run of characters without spaces each two neighbours, and the last one
+    alone, so that each character begins a term."""
+    if part.isascii():
+        yield part.lower()
+        return
+    for plain in _plain(part).split():
+        for run in _UNSPACED.split(plain):
+            if not _UNSPACED.match(run):
+                yield run
+            else:
+                yield from (run[at : at + 2] for at in range(len(run)))
+
+
+def _plain(word: str) -> str:
+    """Without case, width and accents; with spaces where it holds what is of no word then: ``⑴`` is
+    ``(1)``, and one Arabic ligature three words."""
+    folded = _ACCENT.sub("", unicodedata.normalize("NFKD", word).casefold()).translate(_LETTERS)
+    plain = unicodedata.normalize("NFC", folded)
+    if plain.isalnum():
+        return plain
+    return "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
+
+
+# --- what a question looks for ------------------------------------------------------------------
 
 
 class WantedTerm(NamedTuple):
@@ -51,26 +138,6 @@ class WantedTerm(NamedTuple):
         return f'"{self.term}"*' if self.begins else f'"{self.term}"'
 
 
-class TermMatcher:
-    """Tells which of the words that are wanted a line says."""
-
-    def __init__(self, wanted: Iterable[WantedTerm]) -> None:
-        words = list(wanted)
-        self._stems = {stem(one.term) for one in words if not one.begins}
-        self._beginnings = tuple(one.term for one in words if one.begins)
-
-    def said(self, line: str) -> set[str]:
-        """What is said of them, each under one name."""
-        return set(self._found(line))
-
-    def _found(self, line: str) -> Iterator[str]:
-        for term in terms(line):
-            if (short := stem(term)) in self._stems:
-                yield short
-            elif term.startswith(self._beginnings):
-                yield next(one for one in self._beginnings if term.startswith(one))
-
-
 class Query(NamedTuple):
     """What is looked for: the words, and, as FTS5 expressions, they and what was quoted."""
 
@@ -83,70 +150,76 @@ class Query(NamedTuple):
         return " OR ".join(self.clauses)
 
 
+class TermMatcher:
+    """Tells which of the words that are wanted a line says."""
+
+    def __init__(self, wanted: Iterable[WantedTerm]) -> None:
+        words = list(wanted)
+        self._stems = {stem(one.term) for one in words if not one.begins}
+        self._beginnings = tuple(one.term for one in words if one.begins)
+
+    def said(self, line: str) -> set[str]:
+        """What is said of them, each under one name."""
+        found = set()
+        for term in terms(line):
+            if (short := stem(term)) in self._stems:
+                found.add(short)
+            elif term.startswith(self._beginnings):
+                found.add(next(one for one in self._beginnings if term.startswith(one)))
+        return found
+
+
 def query_of(question: str, count: CountFiles) -> Query:
     """What is looked for. Where the question has no words, neither has this."""
     wanted: dict[WantedTerm, None] = {}
-    rare = 0
     for term in asked(question):
-        if is_unspaced(term):  # one character stands for every pair that it begins
-            wanted[WantedTerm(term, len(term) == 1)] = None
-            continue
-        wanted[WantedTerm(term)] = None
-        if not term.isascii():
-            if len(term) >= _LEAST:
-                wanted[WantedTerm(_without_ending(term), True)] = None
-        elif rare < _MOST_RARE and (files := count(WantedTerm(term).expression)) < FEW:
-            rare += 1
-            wanted.update(dict.fromkeys(_close(term, files, count)))
+        wanted |= dict.fromkeys(_ways(term, count))
     quoted = (f'"{one}"' for one in phrases(question) for _ in range(_QUOTED_WEIGHT))
     clauses = [*(one.expression for one in wanted), *quoted]
     return Query(tuple(wanted), tuple(clauses))
 
 
-def _without_ending(term: str) -> str:
-    """The beginning that forms of a word share, in a language that hangs endings onto it."""
-    return term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3]
-
-
-def _close(term: str, files: int, count: CountFiles) -> Sequence[WantedTerm]:
-    """What comes close to a word that only so many files have; all of it is found. Of a word that
-    is not missing these are longer words alone."""
-    if not term.isalpha():
-        parts = [WantedTerm(part) for part in _DIGITS.split(term)]
-        return parts if not files and len(parts) == 2 and _all(parts, count) else ()
+def _ways(term: str, count: CountFiles) -> Iterator[WantedTerm]:
+    """A term, and what else it is looked for as."""
+    if _UNSPACED.fullmatch(term):  # one character stands for every pair that it begins
+        yield WantedTerm(term, len(term) == 1)
+        return
+    yield WantedTerm(term)
     if len(term) < _LEAST:
-        return ()
-    longer = WantedTerm(term, True)
-    if count(longer.expression) > files:
-        return (longer,)
-    if files:
-        return ()
-    endings = (term[:-cut] for cut in (1, 2) if len(term) - cut >= max(_LEAST, len(term) * 0.7))
-    ways: tuple[Iterable[Sequence[WantedTerm]], ...] = (
-        ([WantedTerm(plain, True)] for plain in _plain_umlauts(term)),
-        _parts(term, False),
-        ([WantedTerm(beginning, True)] for beginning in endings),
-        _parts(term, True),
-    )
-    return next((found for way in ways for found in way if _all(found, count)), ())
+        return
+    beginning = WantedTerm(term, True)
+    without_ending = WantedTerm(term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3], True)
+    if not term.isascii():
+        yield without_ending
+    elif count(f'"{term}"') < FEW:
+        yield beginning if count(beginning.expression) or len(term) == _LEAST else without_ending
+        yield WantedTerm(_UMLAUT_SPELLED_OUT.sub("", term))
 
 
-def _all(wanted: Iterable[WantedTerm], count: CountFiles) -> bool:
-    return all(count(one.expression) for one in wanted)
+def asked(question: str) -> list[str]:
+    """The terms to look for, those that carry meaning, each once, in their order: of a run of
+    characters without spaces the pairs alone, of a word with umlauts its other spelling too.
+
+    Where all of them are common words, as in *to be or not to be*, all are taken.
+    """
+    found: dict[str, None] = {}
+    common: dict[str, None] = {}
+    for word in _WORD.findall(question[:MAX_QUERY_CHARS]):
+        composed = unicodedata.normalize("NFC", word)
+        last = {run[-1] for run in _UNSPACED.findall(_plain(word)) if len(run) > 1}
+        for term in (*_terms_of(word), *_terms_of(composed.translate(_SPELLED_OUT))):
+            if term not in last:
+                (common if is_common(term) else found)[term] = None
+    return [*(found or common)][:MAX_QUERY_TERMS]
 
 
-def _plain_umlauts(term: str) -> Iterator[str]:
-    plain = term
-    for spelled, letter in _UMLAUTS:
-        plain = plain.replace(spelled, letter)
-    if plain != term and len(plain) >= _LEAST:
-        yield plain
-
-
-def _parts(term: str, begins: bool) -> Iterator[Sequence[WantedTerm]]:
-    """A word as two, the longest first part first; ``begins`` takes the first as a beginning."""
-    for at in range(len(term) - _LEAST, _LEAST - 1, -1):
-        for link in _LINKS:
-            first = term[:at].removesuffix(link) if link else term[:at]
-            if len(first) >= _LEAST and len(first) + len(link) == at:
-                yield WantedTerm(first, begins), WantedTerm(term[at:])
+def phrases(question: str) -> list[str]:
+    """What stands in quotation marks in a question, of two words or more: its terms, in the order
+    and with the spaces in which the index has them."""
+    found: dict[str, None] = {}
+    for quoted in _QUOTED.finditer(question[:MAX_QUERY_CHARS]):
+        text = next(filter(None, quoted.groups()))
+        words = indexed(text)
+        if " " in words and not _UNSPACED.search(text):
+            found[words] = None
+    return [*found][:MAX_QUERY_PHRASES]

@@ -1,26 +1,134 @@
-"""Finds the passages that answer a question: by their words, the rare ones above the common."""
+"""Finds the passages that answer a question: those of the files that are about it.
+
+A file's score is that of its passages, of all of its words, and of its names, each by BM25 over an
+index of its own. The weights were chosen on questions of which others were kept back:
+docs/knowledge-base.md.
+"""
+
+# ruff: noqa: S608 - what is put into a query here are names of tables, and numbers
 
 from __future__ import annotations
 
+import math
 import re
+import sqlite3
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from mlx_tools.toolbox.kb.chunks import BETWEEN_HEADINGS
 from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.query import TermMatcher
-from mlx_tools.toolbox.kb.ranking import PassageRanking, ScoredPassage
+from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
+from mlx_tools.toolbox.kb.query import FEW, TermMatcher, query_of
+from mlx_tools.toolbox.sqlite import DAMAGED
 
 SNIPPET_CHARS: Final = 600
+SECONDS: Final = 20.0
+"""What a search may take."""
+
+MAX_NAME_CHARS: Final = 150
+
 _PIECE: Final = 160
 """Characters of a longer line that are taken together; a paragraph is often one line."""
 
 _SENTENCE: Final = re.compile(r"[.!?;:](?=\s)|[。！？；]")
 _CUT: Final = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that was found.
+
+    ``path`` is the file's absolute path, ``title`` what the document is called, ``heading`` where
+    in it the passage stands. ``text`` is the whole passage, lines ``line`` to ``end_line``, from 1;
+    ``snippet`` is the part with most of the words that were asked for, which begins in line
+    ``snippet_line``, on page ``page``. Lines are None where a file's text has no lines of its own
+    (PDF, notebooks), and the page where it has no pages. ``score`` is better the higher it
+    is, and means nothing from one question to the next.
+    """
+
+    corpus: str
+    path: str
+    title: str
+    heading: str
+    line: int | None
+    end_line: int | None
+    page: int | None
+    score: float
+    text: str
+    snippet: str
+    snippet_line: int | None
+
+    @property
+    def name(self) -> str:
+        """Title and heading on one line. A heading that repeats the title is left out; of several
+        that a passage stands under, those are named that the snippet shows, as many as fit."""
+        first, _, rest = self.heading.partition(WITHIN)
+        whole = rest if first and self.title.startswith(first) else self.heading
+        several = whole.split(BETWEEN_HEADINGS)
+        seen = [one for one in several if one.rpartition(WITHIN)[2] in self.snippet]
+        under = BETWEEN_HEADINGS.join(seen or several)
+        name = f"{self.title}{WITHIN}{under}" if under else self.title
+        return name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 1]}…"
+
+
+def search(
+    database: Database,
+    question: str,
+    corpus: int | None,
+    limit: int,
+    snippet_chars: int = SNIPPET_CHARS,
+    seconds: float = SECONDS,
+) -> list[Hit]:
+    """The best ``limit`` passages for a question in plain words, the best first, one of a file as
+    long as there are files enough. No text can be a wrong question; one without words finds
+    nothing."""
+    end = time.monotonic() + seconds
+    database.stop_where(lambda: time.monotonic() > end)
+    try:
+        with database.transaction():
+            ranking = PassageRanking(database, question, corpus)
+            if not ranking.query.wanted or limit < 1:
+                return []
+            matcher = TermMatcher(ranking.query.wanted)
+            return [_hit(database, row, matcher, snippet_chars) for row in ranking.best(limit)]
+    finally:
+        database.stop_where(None)
+
+
+def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int) -> Hit:
+    query = (
+        "SELECT corpus.name, file.path, file.title, file.pages, start, stop, line, end_line, "
+        "heading FROM passage JOIN file ON file.id = file JOIN corpus ON corpus.id = corpus "
+        "WHERE passage.id = ?"
+    )
+    corpus, path, title, pages, start, stop, line, end_line, heading = database.one(
+        query, row.passage
+    )
+    whole, lines = database.text(row.file)
+    text = whole[int(start) : int(stop)]
+    at, shown = snippet(text, matcher, most)
+    begins = [int(page) for page in str(pages).split()]
+    return Hit(
+        corpus=str(corpus),
+        path=str(path),
+        title=str(title),
+        heading=str(heading),
+        line=_line_of(lines, int(line)),
+        end_line=_line_of(lines, int(end_line)),
+        page=bisect_right(begins, int(start) + at) if begins else None,
+        score=round(row.score, 4),
+        text=text.strip("\n"),
+        snippet=shown,
+        snippet_line=_line_of(lines, int(line) + text.count("\n", 0, at)),
+    )
+
+
+def _line_of(lines: Sequence[int], line: int) -> int | None:
+    """The line of the file in which a line of its text begins, if that means anything."""
+    return (lines[min(line, len(lines)) - 1] if lines else line) or None
 
 
 def snippet(text: str, matcher: TermMatcher, most: int = SNIPPET_CHARS) -> tuple[int, str]:
@@ -60,134 +168,193 @@ def _window(pieces: Sequence[tuple[int, int]], said: Sequence[set[str]], most: i
     """Of all stretches that fit, the last of those with most different words, and of these with
     most words: it begins with what was asked for, and goes on with what is said of it. Room that is
     left goes to what stands before."""
+
+    def size(first: int, last: int) -> int:
+        return pieces[last][1] - pieces[first][0]
+
     best, found = range(1), (0, 0)
     held: Counter[str] = Counter()
     last = 0
     for first in range(len(pieces)):
-        while last < len(pieces) and (last == first or _size(pieces, first, last) <= most):
+        while last < len(pieces) and (last == first or size(first, last) <= most):
             held.update(said[last])
             last += 1
         if (rank := (len(held), held.total())) >= found and (held or not first):
             best, found = range(first, last), rank
         held -= Counter(said[first])  # without those of which none is left
     first = best.start
-    while first and _size(pieces, first - 1, best.stop - 1) <= most:
+    while first and size(first - 1, best.stop - 1) <= most:
         first -= 1
     return range(first, best.stop)
 
 
-def _size(pieces: Sequence[tuple[int, int]], first: int, last: int) -> int:
-    return pieces[last][1] - pieces[first][0]
+# --- the ranking --------------------------------------------------------------------------------
+
+_PASSAGES: Final = 240
+_FILES: Final = 1_000
+"""The best passages and files that are looked at."""
+
+_MORE_OF_A_FILE: Final = 0.5
+"""How much of the score of a file's second passage counts for the file, of the third the square of
+it, and so on: a file that speaks of it in several places is about it."""
+
+_OF_PASSAGES: Final = "bm25(passage_words, 2, 1)"
+_OF_FILES: Final = (
+    ("file_words", "2 * bm25(file_words)"),
+    ("file_names", "0.8 * bm25(file_names, 1, 1, 0) + 0.4 * bm25(file_names, 0, 0, 1)"),
+)
+"""What a row of an index counts: heading and text of a passage; all words of a file; its title and
+path, and its headings."""
+
+_SMALL: Final = 2_000
+"""Passages of a knowledge base that is small enough to count what each word of a question does."""
+
+_FTS5_LEAST: Final = 1e-6
+"""The rarity that FTS5's bm25 takes for a word that half of the rows have, or more."""
 
 
-SECONDS: Final = 20.0
-"""What a search may take."""
+class ScoredPassage(NamedTuple):
+    """A passage and its score, and the file it is of."""
 
-MAX_NAME_CHARS: Final = 150
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A passage that was found.
-
-    ``path`` is the file's absolute path, ``title`` what the document is called, ``heading`` where
-    in it the passage stands. ``text`` is the whole passage, lines ``line`` to ``end_line``, from 1;
-    ``snippet`` is the part with most of the words that were asked for, which begins in line
-    ``snippet_line``, on page ``page``. Lines are None where a file's text has no lines of its own
-    (PDF, notebooks), and the page where it has no pages. ``score`` is better the higher it is, and
-    means nothing from one question to the next.
-    """
-
-    corpus: str
-    path: str
-    title: str
-    heading: str
-    line: int | None
-    end_line: int | None
-    page: int | None
+    passage: int
     score: float
-    text: str
-    snippet: str
-    snippet_line: int | None
-
-    @property
-    def name(self) -> str:
-        """Title and heading on one line. A heading that repeats the title is left out; of several
-        that a passage stands under, those are named that the snippet shows, as many as fit."""
-        first, _, rest = self.heading.partition(" > ")
-        whole = rest if first and self.title.startswith(first) else self.heading
-        several = whole.split(BETWEEN_HEADINGS)
-        seen = [one for one in several if one.rpartition(" > ")[2] in self.snippet]
-        under = BETWEEN_HEADINGS.join(seen or several)
-        name = f"{self.title} > {under}" if under else self.title
-        return name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 1]}…"
+    file: int
+    path: str
 
 
-def search(
-    database: Database,
-    question: str,
-    corpus: int | None,
-    limit: int,
-    snippet_chars: int = SNIPPET_CHARS,
-    seconds: float = SECONDS,
-) -> list[Hit]:
-    """The best ``limit`` passages for a question in plain words, the best first, one of a file as
-    long as there are files enough. No text can be a wrong question; one without words finds
-    nothing."""
-    end = time.monotonic() + seconds
-    database.stop_where(lambda: time.monotonic() > end)
-    try:
-        with database.reading():
-            ranking = PassageRanking(database, question, corpus)
-            if not ranking.query.wanted or limit < 1:
-                return []
-            matcher = TermMatcher(ranking.query.wanted)
-            texts: dict[int, tuple[str, list[int]]] = {}
-            return [
-                _hit(database, row, score, matcher, snippet_chars, texts)
-                for row, score in ranking.best(limit)
-            ]
-    finally:
-        database.stop_where(None)
+_File = tuple[str, int]
+"""The path and the number of a file."""
 
 
-def _hit(
-    database: Database,
-    row: ScoredPassage,
-    score: float,
-    matcher: TermMatcher,
-    snippet_chars: int,
-    texts: dict[int, tuple[str, list[int]]],
-) -> Hit:
-    query = (
-        "SELECT corpus.name, file.path, file.title, file.pages, start, stop, line, end_line, "
-        "heading FROM passage JOIN file ON file.id = file JOIN corpus ON corpus.id = corpus "
-        "WHERE passage.id = ?"
-    )
-    found = database.one(query, row.passage)
-    corpus, path, title, pages, *numbers, heading = found
-    start, stop, line, end_line = (int(str(number)) for number in numbers)
-    if row.file not in texts:
-        texts[row.file] = database.text(row.file)
-    whole, lines = texts[row.file]
-    text = whole[start:stop]
-    at, shown = snippet(text, matcher, snippet_chars)
-    begins = [int(page) for page in str(pages).split()]
-    return Hit(
-        corpus=str(corpus),
-        path=str(path),
-        title=str(title),
-        heading=str(heading),
-        line=_line_of(lines, line),
-        end_line=_line_of(lines, end_line),
-        page=bisect_right(begins, start + at) if begins else None,
-        score=round(score, 4),
-        text=text.strip("\n"),
-        snippet=shown,
-        snippet_line=_line_of(lines, line + text.count("\n", 0, at)),
-    )
+class PassageRanking:
+    """One question, asked of the indexes, in one corpus or, where that is None, in all."""
+
+    def __init__(self, database: Database, question: str, corpus: int | None) -> None:
+        self._database = database
+        self._corpus = () if corpus is None else (corpus,)
+        # SQLite takes an index on the corpus for a good way to begin, and then looks into the
+        # full-text index once for each file: so tables are joined in the order in which they stand
+        # (CROSS JOIN), and no index is used for this (+).
+        self._within = "AND +corpus = ?" if self._corpus else ""
+        self.query = query_of(question, self._count)
+
+    def best(self, limit: int) -> list[ScoredPassage]:
+        """The best passage of each of the best files, with the file's score; then further ones, and
+        at last those of files that hold, byte by byte, what one of these does."""
+        rows = self._passages()
+        of_file: dict[_File, list[ScoredPassage]] = {}
+        for row in rows:
+            of_file.setdefault((row.path, row.file), []).append(row)
+        scores = {
+            file: sum(row.score * _MORE_OF_A_FILE**n for n, row in enumerate(found))
+            for file, found in of_file.items()
+        }
+        for file, score in self._files():
+            scores[file] = scores.get(file, 0.0) + score
+        first: dict[_File, ScoredPassage] = {}
+        copies: dict[_File, ScoredPassage] = {}
+        digests: set[bytes] = set()
+        for file in sorted(scores, key=lambda file: (-scores[file], file)):
+            if len(first) == limit:
+                break
+            digest = self._database.one("SELECT hash FROM file WHERE id=?", file[1])[0]
+            best = of_file[file][0] if file in of_file else self._passage_of(*file)
+            (copies if digest in digests else first)[file] = best._replace(score=scores[file])
+            digests.add(digest)
+        shown = {row.passage for row in first.values()}
+        further = [r for r in rows if r.passage not in shown and (r.path, r.file) not in copies]
+        placed = [*first.values(), *further[: limit - len(first)], *copies.values()][:limit]
+        lowest = math.inf  # a copy has the score of what it repeats, and stands below others
+        for number, row in enumerate(placed):
+            lowest = min(lowest, row.score)
+            placed[number] = row._replace(score=lowest)
+        return placed
+
+    def _passages(self) -> list[ScoredPassage]:
+        """The passages that match best, the best first; equal ones in the order of their files."""
+        scores = self._scores("passage_words", _OF_PASSAGES, _PASSAGES)
+        query = (
+            "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
+            f"ON file.id = file WHERE passage.id IN ({_list(scores)}) {self._within}"
+        )
+        rows = self._ask(query, *self._corpus)
+        placed = sorted(rows, key=lambda row: (-scores[row[0]], row[2], row[3]))
+        return [
+            ScoredPassage(number, scores[number], file, path) for number, file, path, _ in placed
+        ]
+
+    def _files(self) -> Iterator[tuple[_File, float]]:
+        """The files that match best by their words, and by their names, each as path and number,
+        and their scores; a file may come twice."""
+        for table, formula in _OF_FILES:
+            scores = self._scores(table, formula, _FILES)
+            query = f"SELECT path, id FROM file WHERE id IN ({_list(scores)}) {self._within}"
+            for path, number in self._ask(query, *self._corpus):
+                yield (path, number), scores[number]
+
+    def _passage_of(self, path: str, file: int) -> ScoredPassage:
+        """The best passage of a file of which none is among the best of all, or its first."""
+        first, last = self._database.one("SELECT min(id), max(id) FROM passage WHERE file=?", file)
+        query = (
+            f"SELECT rowid FROM passage_words WHERE passage_words MATCH ? "
+            f"AND rowid BETWEEN {first} AND {last} ORDER BY {_OF_PASSAGES}, rowid LIMIT 1"
+        )
+        found = next(self._ask(query, self.query.expression), (first,))
+        return ScoredPassage(found[0], 0.0, file, path)
+
+    # --- the indexes ---
+
+    def _scores(self, table: str, formula: str, most: int) -> dict[int, float]:
+        """The best rows of an index, by number, and their scores. Of a small knowledge base they
+        are all rows, of whichever corpus."""
+        query = "SELECT count(*), count(DISTINCT file) FROM (SELECT file FROM passage LIMIT ?)"
+        passages, files = self._database.one(query, _SMALL + 1)
+        if passages <= _SMALL:
+            return self._scores_of_few(
+                table, formula, passages if table == "passage_words" else files
+            )
+        query = (
+            f"SELECT {table}.rowid, -({formula}) AS score {self._matching(table)} "
+            f"ORDER BY score DESC LIMIT {most}"
+        )
+        return dict(self._ask(query, self.query.expression, *self._corpus))
+
+    def _scores_of_few(self, table: str, formula: str, rows: int) -> dict[int, float]:
+        """To FTS5 a word that half of the rows have counts nothing. Of a handful of documents most
+        words are such, so that how rare they are is taken here as Lucene takes it."""
+        scores: dict[int, float] = {}
+        for clause in self.query.clauses:
+            query = f"SELECT rowid, -({formula}) FROM {table} WHERE {table} MATCH ?"
+            found = dict(self._ask(query, clause))
+            if len(found) > rows:
+                raise sqlite3.DatabaseError(DAMAGED)
+            odds = (rows - len(found) + 0.5) / (len(found) + 0.5)
+            rarity = math.log(1 + odds) / max(math.log(odds), _FTS5_LEAST)
+            for number, score in found.items():
+                scores[number] = scores.get(number, 0.0) + rarity * score
+        return scores
+
+    def _matching(self, table: str) -> str:
+        if not self._corpus:
+            return f"FROM {table} WHERE {table} MATCH ?"
+        file = f"{table}.rowid"
+        if table == "passage_words":
+            file = "(SELECT file FROM passage WHERE passage.id = passage_words.rowid)"
+        return (
+            f"FROM {table} CROSS JOIN file ON file.id = {file} WHERE {table} MATCH ? {self._within}"
+        )
+
+    def _count(self, expression: str) -> int:
+        """How many files match, by their words or their names, up to `FEW`."""
+        most = 0
+        for table, _ in _OF_FILES:
+            query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {FEW})"
+            most = max(most, next(self._ask(query, expression, *self._corpus))[0])
+        return most
+
+    def _ask(self, query: str, *values: object) -> Iterator[Any]:
+        return self._database.rows(query, *values)
 
 
-def _line_of(lines: Sequence[int], line: int) -> int | None:
-    """The line of the file in which a line of its text begins, if that means anything."""
-    return (lines[min(line, len(lines)) - 1] if lines else line) or None
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -53,35 +53,67 @@ class WalkStart:
             return cls(path.parent, path.name)
         raise UsageError(f"{given} cannot be added: it is neither a folder nor a regular file")
 
-    def holds(self, path: str) -> bool:
-        """Whether a path is one that adding this place again would find."""
-        return not self.only and path.startswith(self.prefix)
-
     @property
     def prefix(self) -> str:
+        """What the absolute paths of all that stands below begin with."""
         return f"{self.path}/".replace("//", "/")
 
-    def full(self, parts: Sequence[str]) -> str:
-        """The absolute path of what stands below."""
-        return self.prefix + "/".join(parts)
+    def still_holds(self, path: str) -> bool:
+        """Whether there is a regular file at this path below the folder, by no link."""
+        try:
+            with self.opened(path.removeprefix(self.prefix).split("/"), _FILE) as file:
+                return stat.S_ISREG(os.fstat(file).st_mode)
+        except PermissionError:
+            return True
+        except (OSError, ValueError):  # ValueError: a NUL, which no path has but in a damaged file
+            return False
 
-    def shown(self, parts: Sequence[str]) -> str:
-        """The path from the name of the place on."""
-        return "/".join(parts if self.only or not self.path.name else (self.path.name, *parts))
+    @contextmanager
+    def opened(self, parts: Sequence[str], flags: int) -> Iterator[int]:
+        """What stands below, opened name by name, none of them a link."""
+        at = os.open(self.path, _FOLDER)
+        try:
+            for number, part in enumerate(parts):
+                inner = os.open(part, flags if number == len(parts) - 1 else _FOLDER, dir_fd=at)
+                os.close(at)
+                at = inner
+            yield at
+        finally:
+            os.close(at)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """A regular file; ``size`` is in bytes, ``stamp`` its `stamp_of`."""
 
-    place: WalkStart
+    start: WalkStart
     parts: tuple[str, ...]
-    size: int
-    stamp: str
+    size: int = 0
+    stamp: str = ""
 
     @property
     def path(self) -> str:
-        return self.place.full(self.parts)
+        """The absolute path."""
+        return self.start.prefix + "/".join(self.parts)
+
+    @property
+    def shown(self) -> str:
+        """The path from the name of the folder on that was named."""
+        named = () if self.start.only or not self.start.path.name else (self.start.path.name,)
+        return "/".join((*named, *self.parts))
+
+    def read(self, most: int) -> tuple[bytes, os.stat_result]:
+        """At most ``most`` bytes, and what the system says of the file. Raises OSError, also where
+        it is no regular file any more."""
+        with self.start.opened(self.parts, _FILE) as file:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(22, "it is no regular file")
+            pieces, left = [], most
+            while left > 0 and (piece := os.read(file, min(left, 1 << 20))):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces), status
 
 
 def stamp_of(status: os.stat_result) -> str:
@@ -90,20 +122,20 @@ def stamp_of(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def files_of(place: WalkStart, tell: Tell) -> Iterator[FoundFile]:
+def files_of(start: WalkStart, tell: Tell) -> Iterator[FoundFile]:
     """The regular files of a place, sorted by path. Hidden ones are passed over, and what no person
     wrote (``__pycache__``, ``node_modules``, virtual environments, caches); so are links."""
-    if place.only:
-        with _opened(place, (place.only,), _FILE) as file:
-            found = os.fstat(file)
-        yield FoundFile(place, (place.only,), found.st_size, stamp_of(found))
+    if start.only:
+        with start.opened((start.only,), _FILE) as file:
+            seen = os.fstat(file)
+        yield FoundFile(start, (start.only,), seen.st_size, stamp_of(seen))
         return
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         parts = waiting.pop()
         folders: list[str] = []
         try:
-            with _opened(place, parts, _FOLDER) as folder, os.scandir(folder) as entries:
+            with start.opened(parts, _FOLDER) as folder, os.scandir(folder) as entries:
                 inside = sorted(entries, key=lambda one: one.name)
                 if parts and any(entry.name in _MARKERS for entry in inside):
                     continue
@@ -114,52 +146,11 @@ def files_of(place: WalkStart, tell: Tell) -> Iterator[FoundFile]:
                         folders.append(entry.name)
                     elif entry.is_file(follow_symlinks=False):
                         seen = entry.stat(follow_symlinks=False)
-                        below = (*parts, entry.name)
-                        yield FoundFile(place, below, seen.st_size, stamp_of(seen))
+                        yield FoundFile(start, (*parts, entry.name), seen.st_size, stamp_of(seen))
         except OSError as error:
-            tell(place.full(parts), f"it cannot be looked at: {error.strerror}")
+            tell(start.prefix + "/".join(parts), f"it cannot be looked at: {error.strerror}")
             continue
         if len(parts) < MAX_DEPTH:
             waiting += ((*parts, name) for name in reversed(folders))
         elif folders:
-            tell(place.full(parts), "it is too deep")
-
-
-def read_file(found: FoundFile, most: int) -> tuple[bytes, os.stat_result]:
-    """At most ``most`` bytes of a file, and what the system says of it. Raises OSError, also where
-    it is no regular file any more."""
-    with _opened(found.place, found.parts, _FILE) as file:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(22, "it is no regular file")
-        pieces, left = [], most
-        while left > 0 and (piece := os.read(file, min(left, 1 << 20))):
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces), status
-
-
-def still_there(place: WalkStart, path: str) -> bool:
-    """Whether there is a regular file at this path below a place, by no link."""
-    parts = path.removeprefix(place.prefix).split("/")
-    try:
-        with _opened(place, parts, _FILE) as file:
-            return stat.S_ISREG(os.fstat(file).st_mode)
-    except PermissionError:
-        return True
-    except (OSError, ValueError):  # ValueError: a NUL, which no path has but in a damaged file
-        return False
-
-
-@contextmanager
-def _opened(place: WalkStart, parts: Sequence[str], flags: int) -> Iterator[int]:
-    """What stands below a place, opened name by name, none of them a link."""
-    at = os.open(place.path, _FOLDER)
-    try:
-        for number, part in enumerate(parts):
-            inner = os.open(part, flags if number == len(parts) - 1 else _FOLDER, dir_fd=at)
-            os.close(at)
-            at = inner
-        yield at
-    finally:
-        os.close(at)
+            tell(start.prefix + "/".join(parts), "it is too deep")

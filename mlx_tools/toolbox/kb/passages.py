@@ -1,0 +1,199 @@
+"""Cuts a document into passages: at headings, definitions, paragraphs, and where it must, anywhere.
+
+All of it is linear in the text and goes by lines, whatever they hold: no parser that could be led
+astray.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+TARGET: Final = 1_200
+"""Characters that a passage should have; it gets no longer than `MOST`."""
+
+MOST: Final = 2_000
+LEAST: Final = 250
+"""A section that is shorter goes into one passage with what follows."""
+
+OVERLAP: Final = 200
+"""Characters of a paragraph's end that are repeated where a section has to be cut."""
+
+MAX_HEADING_CHARS: Final = 120
+BETWEEN_HEADINGS: Final = "; "
+"""Stands between the headings of sections that went into one passage."""
+
+WITHIN: Final = " > "
+"""Stands between a heading and those below it."""
+
+_LEVELS: Final = 4
+
+_HASHES: Final = re.compile(r"(#{1,6})[ \t]+(\S.*)")
+_FENCE: Final = re.compile(r" {0,3}(```|~~~)")
+_RULE: Final = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*")
+_DEFINITION: Final = re.compile(
+    r"(?P<indent>[ \t]{0,8})"
+    r"(?:(?:export|default|public|private|protected|internal|static|final|abstract|async|pub"
+    r"(?:\([a-z]{1,10}\))?|unsafe|override|virtual|inline|extern|const|local|data|sealed|open)"
+    r"[ \t]+){0,5}"
+    r"(?P<kind>def|class|func|function|fn|fun|interface|struct|enum|trait|impl|module|namespace|type"
+    r"|protocol|object|record|sub|proc|defun|defmodule|create[ \t]+(?:table|view|function))\b"
+    r"[ \t(]*(?P<name>[A-Za-z_$][\w$.:]{0,80})",
+    re.IGNORECASE,
+)
+_ATTACHED: Final = re.compile(r"\s*(?:@|#|//|/\*|\*|--|;;)")
+"""A line that belongs to the definition below it: a decorator, a comment."""
+
+
+class Passage(NamedTuple):
+    """A piece of a document: ``text[start:end]``, from ``line`` (from 1) to ``end_line``.
+
+    ``heading`` is the path of headings, or the definitions, that it stands under.
+    """
+
+    start: int
+    end: int
+    line: int
+    end_line: int
+    heading: str = ""
+
+
+_Section = tuple[int, str]
+"""The number of its first line, from 0, and its heading."""
+
+
+def passages(text: str, form: str = "text") -> list[Passage]:
+    """The passages of a text, together all of it that is not blank. ``form`` is ``markdown``,
+    ``rst``, ``code`` or ``text``."""
+    lines = text.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    sections: list[_Section] = []
+    if form == "code":
+        sections = _definitions(lines)
+    elif form != "text":
+        sections = _headings(lines, rst=form == "rst")
+    if not sections or sections[0][0]:
+        sections.insert(0, (0, ""))
+    found = []
+    for first, last, heading in _merged(sections, starts):
+        for begin, end in _pieces(text, first, min(last, len(text))):
+            if text[begin:end].strip():
+                at, end_line = (bisect_right(starts, place) for place in (begin, end - 1))
+                found.append(Passage(begin, end, at, end_line, heading))
+    return found
+
+
+def _headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
+    """The sections of Markdown, or of reStructuredText, by number signs and underlines."""
+    path: list[str] = []
+    found: list[_Section] = []
+    kinds = [] if rst else ["=", "-"]  # the order in which kinds of underlines come is their level
+    fence = ""
+    for number, line in enumerate(lines):
+        if not rst and (mark := _FENCE.match(line)):
+            fence = "" if fence == mark[1] else fence or mark[1]
+        elif fence:
+            continue
+        elif not rst and (hashes := _HASHES.match(line)):
+            _enter(path, len(hashes[1]), hashes[2].rstrip("# \t"))
+            found.append((number, _path(path)))
+        elif _underlined(lines, number, rst=rst):
+            rule = lines[number + 1]
+            over = rst and number > 0 and lines[number - 1].rstrip() == rule.rstrip()
+            kind = rule[0] + "^" * over
+            if kind not in kinds:
+                kinds.append(kind)
+            _enter(path, kinds.index(kind) + 1, line)
+            found.append((number - over, _path(path)))
+    return found
+
+
+def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
+    """Whether a line is a heading by the rule below it."""
+    line = lines[number]
+    if not line.strip() or number + 1 == len(lines) or _RULE.fullmatch(line):
+        return False
+    rule = lines[number + 1]
+    if not _RULE.fullmatch(rule) or not (rst or rule[0] in "=-"):
+        return False
+    if not rst and (line[:1] in " \t-*+>|" or (number and lines[number - 1].strip())):
+        return False  # of Markdown: a list, a table, a paragraph with a rule below it
+    return len(rule.rstrip()) >= min(len(line.strip()), MAX_HEADING_CHARS)
+
+
+def _enter(path: list[str], level: int, title: str) -> None:
+    """Makes ``path``, the headings above, go on to a title of this level."""
+    level = min(level, _LEVELS)
+    del path[level - 1 :]
+    path += [""] * (level - 1 - len(path))
+    path.append(" ".join(title.split())[:MAX_HEADING_CHARS])
+
+
+def _path(path: Sequence[str]) -> str:
+    return WITHIN.join(filter(None, path))
+
+
+def _definitions(lines: Sequence[str]) -> list[_Section]:
+    """A section for each definition at the outer levels, with what stands right above it."""
+    found: list[_Section] = []
+    outer = ""
+    floor = 0
+    for number, line in enumerate(lines):
+        match = _DEFINITION.match(line)
+        indent = len(match["indent"].expandtabs(4)) if match is not None else 0
+        if match is None or indent > 4:
+            continue
+        name = f"{match['kind']} {match['name'].rstrip(':.')}"
+        if indent == 0:
+            outer = name
+        first = number
+        while first > floor and _ATTACHED.match(lines[first - 1]):
+            first -= 1
+        floor = number + 1
+        heading = name if indent == 0 or not outer else f"{outer}{WITHIN}{name}"
+        found.append((first, heading[:MAX_HEADING_CHARS]))
+    return found
+
+
+def _merged(sections: Sequence[_Section], starts: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+    """Where sections begin and end, and their heading; of these short ones are joined."""
+    ends = [starts[first] for first, _ in sections[1:]] + [starts[-1]]
+    begin = end = 0
+    headings: list[str] = []
+    for (first, heading), last in zip(sections, ends, strict=True):
+        short = end - begin < LEAST or last - starts[first] < LEAST
+        if headings and not (short and last - begin <= TARGET):
+            yield begin, end, _joined(headings)
+            begin, headings = starts[first], []
+        headings.append(heading)
+        end = last
+    yield begin, end, _joined(headings)
+
+
+def _joined(headings: Sequence[str]) -> str:
+    kept = dict.fromkeys(filter(None, headings))
+    return BETWEEN_HEADINGS.join(kept)[: 4 * MAX_HEADING_CHARS]
+
+
+def _pieces(text: str, at: int, end: int) -> Iterator[tuple[int, int]]:
+    """A section in pieces of a readable size; each begins with the last line of the one before."""
+    while end - at > MOST:
+        stop = _stop(text, at)
+        yield at, stop
+        line = text.find("\n", max(stop - OVERLAP, at), stop - 1)
+        at = line + 1 if line >= 0 else stop
+    yield at, end
+
+
+def _stop(text: str, at: int) -> int:
+    """Where to cut what is too long: behind a paragraph, else a line or a word, else anywhere."""
+    if (blank := text.find("\n\n", at + TARGET, at + MOST)) >= 0:
+        return blank + 2
+    for mark in "\n ":
+        if (found := text.rfind(mark, at + TARGET // 2, at + MOST)) >= 0:
+            return found + 1
+    return at + TARGET
