@@ -66,7 +66,7 @@ def make_copies(folder: Path, number: int) -> tuple[int, int]:
 
 def replay_all(folder: Path, jobs: int) -> None:
     """The work of one process: replays all, and fails where one does not come out as it was."""
-    from mlx_tools.golden.batch import replay_files
+    from mlx_tools.golden import replay_files
 
     done = 0
     for check in replay_files(sorted(folder.glob("*.jsonl")), jobs=jobs):

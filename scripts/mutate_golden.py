@@ -51,7 +51,7 @@ def replayed(names, kind):
     import mlx_tools
     assert Path(mlx_tools.__file__).is_relative_to(copy), mlx_tools.__file__
     from mlx_tools import builtin_tools
-    from mlx_tools.golden.batch import replay_files
+    from mlx_tools.golden import replay_files
     tools = (lambda: builtin_tools([folder / "files"])) if kind == "tools" else None
     paths, found = [folder / name for name in names], {}
     for name, check in zip(names, replay_files(paths, registry=tools, jobs=1)):

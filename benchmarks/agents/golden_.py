@@ -8,8 +8,7 @@ from pathlib import Path
 
 from agents import ANSWER, Agent
 from agents.mlx_tools_ import Subject as Recorded
-from mlx_tools.golden import make_golden, read_session, write_golden
-from mlx_tools.golden.batch import replay_file
+from mlx_tools.golden import make_golden, read_session, replay_file, write_golden
 from mlx_tools.tools import Registry
 
 

@@ -11,8 +11,7 @@ from mlx_tools.cli import options
 from mlx_tools.cli.golden_check import CheckOptions, check, chosen
 from mlx_tools.cli.output import complain
 from mlx_tools.errors import EXIT_OK, UsageError
-from mlx_tools.golden.batch import replay_files
-from mlx_tools.golden.results import read_results
+from mlx_tools.golden import read_results, replay_files
 
 app = typer.Typer(
     help="Record runs, replay them, and check them on real models.", add_completion=False
@@ -206,7 +205,7 @@ def report(
     only: Only = None,
 ) -> int:
     """Write the report."""
-    from mlx_tools.golden.report import write_report
+    from mlx_tools.golden import write_report
 
     if bool(paths) == bool(results):
         raise UsageError("give transcripts, or --results FILE", hint="one of the two")

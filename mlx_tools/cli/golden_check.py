@@ -20,12 +20,19 @@ from mlx_tools.cli.output import complain, print_json, print_text, shown
 from mlx_tools.cli.progress import counting
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.golden import Golden, find_golden, read_golden
-from mlx_tools.golden.baseline import Baseline, Regression
-from mlx_tools.golden.batch import replay_files
-from mlx_tools.golden.difference import ROOMS, Difference
-from mlx_tools.golden.live import check_live
-from mlx_tools.golden.results import GoldenCheck, write_results
+from mlx_tools.golden import (
+    ROOMS,
+    Baseline,
+    Difference,
+    Golden,
+    GoldenCheck,
+    Regression,
+    check_live,
+    find_golden,
+    read_golden,
+    replay_files,
+    write_results,
+)
 
 _MOST: Final = 5
 """Differences of one transcript that are shown; the rest is counted."""
@@ -234,7 +241,7 @@ def _finish(checks: Sequence[GoldenCheck], wanted: CheckOptions, known: Baseline
     if wanted.out is not None:
         write_results(checks, wanted.out)
     if wanted.report is not None:
-        from mlx_tools.golden.report import write_report
+        from mlx_tools.golden import write_report
 
         write_report(checks, wanted.report)
     if wanted.as_json:

@@ -28,8 +28,14 @@ from mlx_tools.cli.output import complain, note, print_json
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView
 from mlx_tools.errors import EXIT_OK, UsageError
-from mlx_tools.golden import CannotSettle, Golden, make_golden, read_session, write_golden
-from mlx_tools.golden.expect import expectations
+from mlx_tools.golden import (
+    CannotSettle,
+    Golden,
+    expectations,
+    make_golden,
+    read_session,
+    write_golden,
+)
 from mlx_tools.transcript.events import Finished
 from mlx_tools.transcript.records import Header
 

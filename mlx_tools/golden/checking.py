@@ -1,10 +1,15 @@
-"""Checks golden transcripts one by one as a test run asks for it, and words what was found."""
+"""Checks of golden transcripts: many replayed, in as many processes as pay, or one by one as a test
+run asks for them; and the words for what was found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,13 +23,102 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
-from mlx_tools.golden.batch import replay_file
-from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.file import Golden, read_golden
+from mlx_tools.golden.recorded import run_tools
+from mlx_tools.golden.replaying import replay
 from mlx_tools.golden.results import Column, GoldenCheck, Sample
-from mlx_tools.golden.visible import spelled
+from mlx_tools.golden.steps import spelled
 from mlx_tools.protocol import Style
+from mlx_tools.store.transcript import to_json
 from mlx_tools.tools import Registry
+
+WORTH: Final = 400
+"""Fewer files than this are done before another process has started."""
+_CHUNK: Final = 50
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+
+
+def replay_file(
+    path: Path, *, with_records: bool = False, registry: Registry | None = None
+) -> GoldenCheck:
+    """Replays one file. What cannot be read or replayed is a check that failed, with the error.
+
+    ``with_records`` keeps the records, for a report. With a ``registry`` the tools that only read,
+    and whose output is the same each time, are run, and what they give is compared.
+    """
+    try:
+        golden = read_golden(path)
+    except MlxToolsError as error:
+        return _unreadable(path, error)
+    records = tuple(to_json(record) for record in golden.all) if with_records else ()
+    try:
+        tools = registry.all_specs() if registry is not None else {}
+        given = run_tools(golden, registry) if registry is not None else {}
+        differences = replay(golden, tools=tools, given=given).differences
+        sample = Sample(differences=differences, records=records)
+    except MlxToolsError as error:
+        sample = Sample(error=_said(path, error), records=records)
+    return GoldenCheck.of(golden, path, samples=(sample,))
+
+
+def _said(path: Path, error: MlxToolsError) -> str:
+    return str(error).removeprefix(f"{path}: ")
+
+
+def _unreadable(path: Path, error: MlxToolsError, **own: Any) -> GoldenCheck:
+    sample = Sample(error=_said(path, error))
+    return GoldenCheck(name=path.stem, path=str(path), samples=(sample,), **own)
+
+
+def replay_files(
+    paths: Sequence[Path],
+    *,
+    with_records: bool = False,
+    registry: Callable[[], Registry] | None = None,
+    jobs: int | None = None,
+    step: Callable[[], None] = lambda: None,
+) -> Iterator[GoldenCheck]:
+    """Replays files; a check each, in their order.
+
+    ``registry`` makes the tools that are run (see `replay_file`). ``jobs`` is how many processes
+    work, by default as many as there are cores, and one alone for a few files. ``step`` is called
+    after each file.
+    """
+    if jobs is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        jobs = (cores or 1) if len(paths) >= WORTH else 1
+    if jobs == 1 or registry is not None:
+        made = registry() if registry is not None else None
+        for path in paths:
+            yield replay_file(path, with_records=with_records, registry=made)
+            step()
+        return
+    task = partial(replay_file, with_records=with_records)
+    with _nothing_from_here():  # all processes are started in here
+        pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        checks = pool.map(task, paths, chunksize=_CHUNK)
+    with pool:
+        for check in checks:
+            yield check
+            step()
+
+
+@contextlib.contextmanager
+def _nothing_from_here() -> Iterator[None]:
+    """Processes that are started meanwhile import nothing from the working directory, which may
+    hold a `multiprocessing.py` of somebody else's: `multiprocessing` passes no ``-P`` on."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
+# --- one by one ----------------------------------------------------------------------------------
 
 _SHOWN: Final = 8
 """Differences of a sample that are shown; the others are counted."""
@@ -67,14 +161,20 @@ class Checker:
         """
         if self._live is None:
             return replay_file(path, with_records=self._with_records, registry=registry)
-        golden: Golden | None = None
+        live: dict[str, Any] = {
+            "mode": "live",
+            "cell": Column("", self._live.style, self._live.strategy),
+        }
         try:
             golden = read_golden(path)
-            return self._ask(golden, self._live, registry)
-        except BackendError as error:  # its hint is for the command line
-            return _failed(path, golden, error.message, self._live)
         except MlxToolsError as error:
-            return _failed(path, golden, str(error).removeprefix(f"{path}: "), self._live)
+            return _unreadable(path, error, **live)
+        try:
+            return self._ask(golden, self._live, registry)
+        except MlxToolsError as error:
+            # A backend's hint is for the command line.
+            said = error.message if isinstance(error, BackendError) else _said(path, error)
+            return GoldenCheck.of(golden, path, samples=(Sample(error=said),), **live)
 
     def passed(self, check: GoldenCheck) -> bool:
         """Whether as many of the runs passed as are asked for."""
@@ -119,45 +219,25 @@ async def _find(live: Live, style: Style) -> tuple[CompletionsBackend, RunSettin
     )
 
 
-def _failed(path: Path, golden: Golden | None, error: str, live: Live) -> GoldenCheck:
-    own: dict[str, Any] = {"name": path.stem}
-    if golden is not None:
-        about = golden.golden
-        own = {"name": golden.name, "source": about.source, "about": about.about}
-        own |= {"features": about.features}
-    cell = Column("", live.style, live.strategy)
-    return GoldenCheck(
-        path=str(path), mode="live", cell=cell, samples=(Sample(error=error),), **own
-    )
-
-
 def failure_text(check: GoldenCheck) -> str:
-    """What was found of a check that did not pass, for a person at a terminal: nothing in it steers
+    """The findings of a check that did not pass, for a person at a terminal: nothing in it steers
     that, or cannot be sent as UTF-8."""
-    return spelled(_text(check))
-
-
-def _text(check: GoldenCheck) -> str:
     if len(check.samples) == 1:
-        return "\n".join(_lines(check.samples[0]))
+        return spelled("\n".join(_lines(check.samples[0])))
     share = check.share
     lines = [f"{share.hits} of {share.total} runs were as they should be"]
     for number, sample in enumerate(check.samples, start=1):
         if not sample.passed:
             lines += ["", f"run {number}", *_lines(sample)]
-    return "\n".join(lines)
+    return spelled("\n".join(lines))
 
 
 def _lines(sample: Sample) -> Iterator[str]:
     if sample.error:
         yield sample.error
     for difference in sample.differences[:_SHOWN]:
-        yield _heading(difference)
+        where = f" ({difference.where})" if difference.where else ""
+        yield f"{difference.room}: {difference.what}{where}"
         yield from (f"  {line}" for line in difference.lines())
     if (more := len(sample.differences) - _SHOWN) > 0:
         yield f"({more} more)"
-
-
-def _heading(difference: Difference) -> str:
-    where = f" ({difference.where})" if difference.where else ""
-    return f"{difference.room}: {difference.what}{where}"

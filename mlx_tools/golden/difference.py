@@ -1,15 +1,30 @@
-"""What came out otherwise than it was recorded, small enough to be read."""
+"""Differences between a recorded run and today's: what, where, in which room, and as a diff."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.store.transcript import to_json
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    CallRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+    ResumedRecord,
+    StoppedRecord,
+)
+
 Room = Literal["prompt", "reading", "policy", "tools", "outcome"]
-"""Where a difference comes from: the words and turns that the model reads, how its text is read,
-what is decided about its calls, the tools themselves, and what a question came to."""
+"""The source of a difference: the words and turns that the model reads, how its text is read, what
+is decided about its calls, the tools themselves, and what a question came to."""
 
 ROOMS: Final[tuple[Room, ...]] = get_args(Room)
 
@@ -41,14 +56,7 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """The difference as ``--json`` prints it."""
-        return {
-            "room": self.room,
-            "what": self.what,
-            "where": self.where,
-            "was": self.was,
-            "now": self.now,
-            "diff": self.lines(),
-        }
+        return asdict(self) | {"diff": self.lines()}
 
 
 def _diff(was: str, now: str) -> Iterator[str]:
@@ -88,3 +96,184 @@ def _around(was: str, now: str) -> tuple[str, str]:
 
 def _cut(line: str) -> str:
     return line if len(line) <= 2 * _WIDTH else line[: 2 * _WIDTH - 1] + "…"
+
+
+# --- records and values as texts that a diff can show ---------------------------------------------
+
+NAMES: Final = {
+    "tool_call": "the call",
+    "repair": "the repair",
+    "decision": "the decision",
+    "tool_observation": "the refusal",
+    "correction": "the correction",
+    "final_answer": "the answer",
+    "stopped": "the end",
+}
+
+
+def text(value: Any) -> str:
+    """A field's value: texts as they are, nothing where there is none, else JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, ErrorInfo):
+        return f"{value.code}: {value.message}"
+    if isinstance(value, tuple):
+        return "\n".join(map(text, value))
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def shown(record: Record) -> str:
+    """A record for a diff: its fields, a line each."""
+    return "\n".join(f"{key}: {text(value)}" for key, value in to_json(record).items())
+
+
+# --- finding them -------------------------------------------------------------------------------
+
+
+class Comparing:
+    """Collects differences. ``words_changed``: the words of observations and corrections are
+    others than when it was recorded. ``question`` and ``turn`` are where the replay stands."""
+
+    def __init__(self, *, words_changed: bool) -> None:
+        self.found: list[Difference] = []
+        self.question = 0
+        self.turn = 0
+        self.words_changed = words_changed
+
+    def texts(
+        self, room: Room, what: str, was: str, now: str, at: Record | str | None = None
+    ) -> None:
+        """Compares two texts; ``at`` is the record, or the place, that they are of."""
+        if was != now:
+            where = at if isinstance(at, str) else self._where(at)
+            self.found.append(Difference(room, what, where, was, now))
+
+    def field(self, room: Room, what: str, key: str, now: Record, was: Record) -> None:
+        """Compares one field of two records."""
+        before, after = getattr(was, key), getattr(now, key)
+        if before != after:
+            self.texts(room, what, text(before), text(after), was)
+
+    def record(
+        self, now: Record | None, was: Record | None, other_calls: Collection[str] = ()
+    ) -> None:
+        """Compares two records; None where there is none. ``other_calls`` are read otherwise."""
+        of = was if was is not None else now
+        if of is None or now == was:
+            return
+        room = self._room(now, was, of)
+        if room == "policy" and getattr(of, "call", None) in other_calls:
+            room = "reading"  # what is decided of a call follows from how it is read
+        before, after = ("" if record is None else shown(record) for record in (was, now))
+        self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
+
+    def records(self, now: Sequence[Record], was: Sequence[Record]) -> None:
+        """Compares the records that follow from a completion, each with the one that is alike."""
+        pairs = list(_paired(now, was))
+        other_calls = {
+            record.call
+            for pair in pairs
+            if pair[0] != pair[1]
+            for record in pair
+            if isinstance(record, CallRecord)
+            or (
+                isinstance(record, ObservationRecord)
+                and record.error is not None
+                and record.error.code in _BY_READING
+            )
+        }
+        for one, other in pairs:
+            self.record(one, other, other_calls)
+
+    def _room(self, now: Record | None, was: Record | None, of: Record) -> Room:
+        """The room that a difference between two records comes from.
+
+        Where the words of observations and corrections have changed, a message that differs while
+        its code does not comes from them.
+        """
+        error, other = (getattr(record, "error", None) for record in (now, was))
+        same = error is not None and other is not None and error.code == other.code
+        if same and self.words_changed:
+            return "prompt"
+        match of:
+            case DecisionRecord() | StoppedRecord(reason="repeated_call"):
+                return "policy"  # the latter by the rule that refuses such a call at first
+            case StoppedRecord():
+                return "outcome"
+            case ObservationRecord(error=info) if info is not None and info.code not in _BY_READING:
+                return "policy"
+        return "reading"
+
+    def _where(self, record: Record | None) -> str:
+        parts = [f"question {self.question}"] if self.question > 1 else []
+        turn = getattr(record, "turn", None) or self.turn
+        parts += [f"turn {turn}"] if record is not None and turn else []
+        parts += [f"call {call}"] if (call := getattr(record, "call", None)) else []
+        return ", ".join(parts)
+
+
+# --- what followed from a completion, beside what would follow from it today ----------------------
+
+_FOLLOWING: Final = (
+    *(CallRecord, RepairRecord, DecisionRecord, ObservationRecord),
+    *(CorrectionRecord, AnswerRecord, StoppedRecord),
+)
+"""The records that can follow from a completion."""
+
+_BY_READING: Final = frozenset(
+    ("invalid_json", "truncated_output", "unknown_tool", "invalid_arguments", "echoed_call")
+)
+"""Codes of faults that reading finds; the others are policy's."""
+
+
+def alike(one: Record, other: Record) -> bool:
+    """Whether two records are of one kind, about one call."""
+    return type(one) is type(other) and getattr(one, "call", None) == getattr(other, "call", None)
+
+
+def following(records: Sequence[Record], start: int, now: Sequence[Record]) -> list[int]:
+    """The places, from ``start`` on, of the records that followed from a completion, where ``now``
+    would follow today. Records of a later process in between are passed over."""
+    after = range(start, len(records))
+    places = [place for place in after if not isinstance(records[place], ResumedRecord)]
+    first = places[: len(now)]
+    if now and len(first) == len(now) and all(map(alike, now, (records[p] for p in first))):
+        return first
+    found: list[int] = []
+    calls: set[str] = set()
+    done: set[tuple[type[Record], str]] = set()
+    for place in places:
+        record = records[place]
+        by_limit = (
+            record.reason != "repeated_call"
+            if isinstance(record, StoppedRecord)
+            else isinstance(record, CorrectionRecord) and record.error.code == "iteration_limit"
+        )
+        if by_limit or not isinstance(record, _FOLLOWING):
+            break
+        if isinstance(record, CallRecord):
+            calls.add(record.call)
+        elif isinstance(record, DecisionRecord | ObservationRecord):
+            if record.call not in calls or (type(record), record.call) in done:
+                break
+            done.add((type(record), record.call))
+        found.append(place)
+    return found
+
+
+def _paired(
+    now: Sequence[Record], was: Sequence[Record]
+) -> Iterator[tuple[Record | None, Record | None]]:
+    """The records of now, each beside the one of then that is alike; None where there is none."""
+    keys = [[(type(r).type, getattr(r, "call", None)) for r in records] for records in (now, was)]
+    if keys[0] == keys[1]:
+        yield from zip(now, was, strict=True)
+        return
+    matcher = difflib.SequenceMatcher(a=keys[0], b=keys[1], autojunk=False)
+    for _, a, b, c, d in matcher.get_opcodes():
+        for step in range(max(b - a, d - c)):
+            one = now[a + step] if a + step < b else None
+            other = was[c + step] if c + step < d else None
+            yield one, other

@@ -18,9 +18,8 @@ from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.recorded import Given
+from mlx_tools.golden.recorded import Given, recorded_specs
 from mlx_tools.golden.results import Column, GoldenCheck, Sample
-from mlx_tools.golden.session_start import recorded_specs
 from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import told_when_needed
@@ -72,16 +71,8 @@ async def check_live(
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)
         asked = _LiveRun(golden, backend, seeded, wanted, registry if tools == "run" else None)
         made.append(await asked.sample())
-    return GoldenCheck(
-        name=golden.name,
-        path="" if golden.path is None else str(golden.path),
-        mode="live",
-        cell=Column(settings.model or header.model or "", style, str(settings.strategy)),
-        source=golden.golden.source,
-        about=golden.golden.about,
-        features=golden.golden.features,
-        samples=tuple(made),
-    )
+    cell = Column(settings.model or header.model or "", style, str(settings.strategy))
+    return GoldenCheck.of(golden, mode="live", cell=cell, samples=tuple(made))
 
 
 class _LiveRun:

@@ -6,11 +6,15 @@ before there is a golden transcript to check.
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import stat
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -130,7 +134,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.golden_report is not None:
         path = config.invocation_params.dir / config.option.golden_report
         if path.is_dir():
-            _refuse("--golden-report", f"{path} is a folder")
+            raise pytest.UsageError(f"--golden-report: {path} is a folder")
         config.pluginmanager.register(_ReportWriter(path), f"{NAME}-report")
 
 
@@ -140,11 +144,7 @@ def _reach(config: pytest.Config) -> None:
     try:
         _checker(config).reach()
     except MlxToolsError as error:
-        _refuse("--golden-live", error.message)
-
-
-def _refuse(option: str, why: str) -> NoReturn:
-    raise pytest.UsageError(f"{option}: {why}")
+        raise pytest.UsageError(f"--golden-live: {error.message}") from None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -165,8 +165,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> GoldenFile
         return None
     if file_path.name.startswith(".") and not parent.session.isinitpath(file_path):
         return None
-    from mlx_tools.golden.detect import is_golden
-
     if not is_golden(file_path):
         return None
     found: GoldenFile = GoldenFile.from_parent(parent, path=file_path)
@@ -194,7 +192,7 @@ class GoldenItem(pytest.Item):
     def runtest(self) -> None:
         """Checks it. Raises `NotAsRecorded`."""
         from mlx_tools.golden.checking import failure_text
-        from mlx_tools.golden.visible import spelled
+        from mlx_tools.golden.steps import spelled
 
         checker = _checker(self.config)
         found = checker.check(self.path, self._registry())
@@ -323,3 +321,60 @@ class _ReportWriter:
         """Says where the report is."""
         if self._said:
             terminalreporter.write_line(self._said)
+
+
+# --- which files are golden transcripts ---------------------------------------------------------
+#
+# Told by the beginning of their first two lines. pytest asks about every file below the folders
+# that it collects from, whoever they belong to: no other file may be read whole, waited for, or
+# complained about.
+
+_LOOK: Final = 1 << 16
+"""Bytes of a line that are looked at; one that is longer must say what it is at its beginning."""
+
+_LONGEST: Final = 1 << 26
+"""Bytes after which a first line is nobody's header."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def is_golden(path: Path) -> bool:
+    """Whether a file's first line is a transcript's header and its second a golden record, as far
+    as can be told without reading on: what is damaged after that, or within these, is one too."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return _says(file, "header") and _says(file, "golden", last=True)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _says(file: IO[bytes], kind: str, *, last: bool = False) -> bool:
+    """Whether the line at which a file stands is a record of this kind; it then stands at the next
+    one, but for the last."""
+    line = file.readline(_LOOK).removeprefix(_BOM)
+    if re.match(rb'\s*\{\s*"type"\s*:\s*"%s"' % kind.encode(), line):
+        return last or line.endswith(b"\n") or _skip_line(file)
+    if not line.lstrip().startswith(b"{") or b'"%s"' % kind.encode() not in line:
+        return False
+    try:  # another program may have written its keys in another order
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("type") == kind
+
+
+def _skip_line(file: IO[bytes]) -> bool:
+    """Reads to the end of a line; whether there is one."""
+    for _ in range(_LONGEST // _LOOK):
+        part = file.readline(_LOOK)
+        if part.endswith(b"\n") or len(part) < _LOOK:
+            return part.endswith(b"\n")
+    return False

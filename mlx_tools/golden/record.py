@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,20 +14,27 @@ from mlx_tools.errors import TranscriptError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import UNFINISHED, outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.placeholders import named
+from mlx_tools.golden.recorded import SECRET, effects_of, specs_today, template_of
 from mlx_tools.golden.replaying import Replay, replay
-from mlx_tools.golden.session_start import effects_of, specs_today, template_of
-from mlx_tools.messages import ToolCall, ToolSpec
+from mlx_tools.messages import ToolCall
 from mlx_tools.policy import Policy, permitted
+from mlx_tools.policy.redact import find_secrets
 from mlx_tools.prompt import ChatFormat
+from mlx_tools.store.transcript import from_json, to_json
 from mlx_tools.tools import Registry
 from mlx_tools.transcript.records import (
+    ApprovalRecord,
     CallRecord,
+    CompactedRecord,
+    CompletionRecord,
     EditRecord,
     GoldenRecord,
     Header,
+    NestedRecord,
     ObservationRecord,
+    PauseRecord,
     Record,
+    SummaryRecord,
 )
 
 ROUNDS: Final = 6
@@ -69,19 +78,32 @@ def make_golden(
     header = session.header
     if any(o["status"] == UNFINISHED for o in outcomes_of(header, session.records)):
         raise TranscriptError("the session has not come to rest", hint="resume it first")
-    calls = [r for r in session.records if isinstance(r, CallRecord | EditRecord)]
+    tools = {r.call: r.name for r in session.records if isinstance(r, CallRecord)}
+    made = [
+        ToolCall(tools[r.call], r.arguments)
+        for r in session.records
+        if isinstance(r, CallRecord | EditRecord) and r.call in tools
+    ]
+    called, listed = set(tools.values()), {tool["name"] for tool in header.tools}
+    own, policy = registry.all_specs(), Policy.from_json(header.policy)
     # Of which folders the session could see, the registry of today need not know.
-    specs = {**registry.all_specs(), **_builtin_then(session, registry)}
+    specs = own | {
+        name: spec
+        for name, spec in specs_today(session).items()
+        if name in own and own[name].plugin == spec.plugin
+    }
     golden = GoldenRecord(
         name=name,
         source=source,
         about=about,
         features=tuple(features),
-        known=_known(
-            header, registry.specs(), {c.name for c in calls if isinstance(c, CallRecord)}
+        known=tuple(  # the tools that matter to the run and that its catalog does not hold
+            spec.to_json()
+            for name, spec in registry.specs().items()
+            if name not in listed and (name in called or permitted(policy, spec))
         ),
-        disabled=_disabled(header, registry, calls),
-        effects=effects_of(specs, _made(session.records)),
+        disabled={n: w for n, w in registry.disabled.items() if n in called and n not in listed},
+        effects=effects_of(specs, made),
         template=template_of(files, ChatFormat.from_json(header.chat_format), header.model),
         expect=tuple(expect),
         volatile=tuple(tool for tool in volatile if tool in specs),
@@ -90,11 +112,11 @@ def make_golden(
     raw = Golden(header, golden, tuple(records))
     if differences := replay(raw).differences:
         raise CannotSettle("the session does not replay as it is", differences)
-    own = str(Path.home()) if home is None else home
-    named_header, (kept, *named_records), names = named(header, [golden, *records], home=own)
+    hidden = str(Path.home()) if home is None else home
+    named_header, (kept, *named_records), meant = named(header, [golden, *records], home=hidden)
     if not isinstance(kept, GoldenRecord):
         raise AssertionError("the golden record comes first")
-    kept = replace(kept, named=names)
+    kept = replace(kept, named=meant)
     return settled(Golden(named_header, kept, tuple(named_records))).now
 
 
@@ -107,59 +129,14 @@ def settled(golden: Golden, **today: Any) -> Replay:
         except TranscriptError as error:
             raise CannotSettle(f"what was recorded does not follow any more: {error}") from None
         if done.now.all == golden.all and done.passed:
-            _check_rest(done)
+            outcomes = outcomes_of(done.now.header, done.now.records)
+            if any(outcome["status"] == UNFINISHED for outcome in outcomes):
+                raise CannotSettle(
+                    "the run would go on today, and nobody knows what the model would write"
+                )
             return done
         golden = done.now
     raise CannotSettle("it comes out otherwise each time", done.differences)
-
-
-def _check_rest(done: Replay) -> None:
-    """A run that would go on today, or ends before all that was recorded, is no run."""
-    outcomes = outcomes_of(done.now.header, done.now.records)
-    if any(outcome["status"] == UNFINISHED for outcome in outcomes):
-        raise CannotSettle("the run would go on today, and nobody knows what the model would write")
-
-
-def _known(
-    header: Header, specs: Mapping[str, ToolSpec], called: set[str]
-) -> tuple[Mapping[str, Any], ...]:
-    """The tools that matter to the run and that its catalog does not hold."""
-    listed = {tool["name"] for tool in header.tools}
-    policy = Policy.from_json(header.policy)
-    return tuple(
-        spec.to_json()
-        for name, spec in specs.items()
-        if name not in listed and (name in called or permitted(policy, spec))
-    )
-
-
-def _builtin_then(session: Golden, registry: Registry) -> dict[str, ToolSpec]:
-    """The built-in tools as they are with the folders that the session could see."""
-    own = registry.all_specs()
-    return {
-        name: spec
-        for name, spec in specs_today(session).items()
-        if name in own and own[name].plugin == spec.plugin
-    }
-
-
-def _disabled(
-    header: Header, registry: Registry, calls: Sequence[CallRecord | EditRecord]
-) -> dict[str, str]:
-    """The tools that were called and could not run, with the reason."""
-    listed = {tool["name"] for tool in header.tools}
-    called = {call.name for call in calls if isinstance(call, CallRecord)} - listed
-    return {name: why for name, why in registry.disabled.items() if name in called}
-
-
-def _made(records: Sequence[Record]) -> list[ToolCall]:
-    """All calls that were read or edited."""
-    names = {r.call: r.name for r in records if isinstance(r, CallRecord)}
-    return [
-        ToolCall(names[r.call], r.arguments)
-        for r in records
-        if isinstance(r, CallRecord | EditRecord) and r.call in names
-    ]
 
 
 def _with_whole(record: Record, artifact: Callable[[str], str | None]) -> Record:
@@ -168,3 +145,147 @@ def _with_whole(record: Record, artifact: Callable[[str], str | None]) -> Record
         return record
     whole = artifact(record.artifact)
     return record if whole is None or whole == record.content else replace(record, whole=whole)
+
+
+# --- names in the place of what changes from run to run -------------------------------------------
+#
+# What a golden transcript holds must be the same wherever and whenever the same thing is recorded,
+# and must tell nobody whose machine it was: sessions, folders, keys of artifacts, digests and
+# secrets get names, times are counted from one fixed day, durations are left out.
+
+DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""When all golden transcripts begin."""
+
+_TIMES: Final = frozenset(("created", "at", "expires_at"))
+_PROTOCOL: Final = frozenset(("type", *_TIMES))
+"""Keys under which no secret can stand."""
+
+
+def named(
+    header: Header, records: Sequence[Record], *, home: str = ""
+) -> tuple[Header, list[Record], Mapping[str, str]]:
+    """The records with names in them, and the meaning of each name.
+
+    ``home`` is a folder whose name is nobody's business: the user's own.
+    """
+    every = [_without_marks(record) for record in (header, *records)]
+    meant = _meant(header, every, home)
+    plain = [to_json(record) for record in every]
+    for number, (value, kind) in enumerate(sorted(_secrets(plain).items()), start=1):
+        meant[value] = f"{{secret {number}}}", f"{SECRET}{kind}"
+    names = {value: name for value, (name, _) in meant.items()}
+    order = sorted(names, key=len, reverse=True)  # a folder before the one that it lies in
+    began = _time(header.created)
+    made = [from_json(_replaced(value, order, names, began, "")) for value in plain]
+    first = made[0]
+    if not isinstance(first, Header):
+        raise AssertionError("the first record is the header")
+    return first, made[1:], dict(meant.values())
+
+
+def _without_marks(record: Record) -> Record:
+    """The record without what only this run could have: seals, durations, digests, the address of
+    the server."""
+    match record:
+        case Header():
+            kind = {k: v for k, v in record.backend.items() if k == "kind"}
+            return replace(record, seal="", backend=kind)
+        case CompletionRecord() | SummaryRecord() | CompactedRecord() | ObservationRecord():
+            return replace(record, duration_ms=None)
+        case PauseRecord():
+            digests = tuple(f"{{digest {call}}}" for call in record.calls)
+            within = tuple(
+                replace(call, digest=f"{{digest {call.call_id}}}") for call in record.within
+            )
+            return replace(record, digests=digests, within=within, seal="")
+        case ApprovalRecord():
+            state = "{state}" if record.state else ""
+            return replace(record, digest=f"{{digest {record.call}}}", state=state, seal="")
+    return record
+
+
+def _meant(header: Header, records: Iterable[Record], home: str) -> dict[str, tuple[str, str]]:
+    """By value: the name that stands for it, and what it is."""
+    found: dict[str, tuple[str, str]] = {}
+
+    def name(value: str, text: str, what: str) -> None:
+        if len(value) > 1:
+            found.setdefault(value, (text, what))
+
+    name(header.session, "{session}", "the session's id")
+    for number, root in enumerate(header.roots, start=1):
+        path = root.removesuffix(":rw").removesuffix(":ro")
+        mark = "" if number == 1 else f" {number}"
+        name(os.path.normpath(path), f"{{root{mark}}}", "a folder that the run could see")
+    if home:
+        name(os.path.normpath(home), "{home}", "the user's own folder")
+    if header.parent:
+        name(header.parent.partition("/")[0], "{parent}", "the session that this one runs within")
+    artifacts = nested = 0
+    for record in records:
+        keys: tuple[str | None, ...] = ()
+        if isinstance(record, ObservationRecord):
+            keys = (record.artifact,)
+        elif isinstance(record, CompactedRecord):
+            keys = record.artifacts
+        for key in keys:
+            if key is not None and key not in found:
+                artifacts += 1
+                name(key, f"{{artifact {artifacts}}}", "the key of an artifact")
+        if isinstance(record, NestedRecord) and record.session not in found:
+            nested += 1
+            name(record.session, f"{{nested {nested}}}", "the session of a run within a call")
+    return found
+
+
+def _secrets(values: Any) -> dict[str, str]:
+    """The secrets in the texts of JSON values, each with its kind."""
+    found: dict[str, str] = {}
+    waiting: list[Any] = [values]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            for secret in find_secrets(value):
+                found[value[secret.start : secret.end]] = secret.kind
+        elif isinstance(value, dict):
+            waiting += [item for key, item in value.items() if key not in _PROTOCOL]
+        elif isinstance(value, list | tuple):
+            waiting += value
+    return found
+
+
+def _replaced(
+    value: Any, order: Sequence[str], names: Mapping[str, str], began: datetime | None, key: str
+) -> Any:
+    """A JSON value with the names in its texts, and its times counted from `DAY`."""
+    if isinstance(value, str):
+        if key in _TIMES:
+            return _from_day(value, began)
+        for one in order:
+            if one in value:
+                value = value.replace(one, names[one])
+        return value
+    if isinstance(value, dict):
+        return {
+            _replaced(k, order, names, None, ""): _replaced(v, order, names, began, k)
+            for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_replaced(item, order, names, began, "") for item in value]
+    return value
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _from_day(text: str, began: datetime | None) -> str:
+    """The time as it would be, had the session begun on `DAY`."""
+    at = _time(text)
+    if at is None or began is None:
+        return text
+    moved = DAY + (at - began)
+    return moved.isoformat(timespec="milliseconds" if "." in text else "seconds")

@@ -1,21 +1,43 @@
-"""What a recorded run did, done again: its calls, its mended turns, its tools that only read."""
+"""A recorded run with today's code: its opening, its chat format, its tools, its mended turns."""
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
 import anyio
 
+from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.step import Complete
 from mlx_tools.decoding import Draw, HeldTurn, Score
+from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
-from mlx_tools.messages import ErrorInfo, FinishReason
-from mlx_tools.policy import Limits, Policy
-from mlx_tools.prompt import is_reader
+from mlx_tools.messages import ALL_EFFECTS, Effects, ErrorInfo, FinishReason, ToolCall, ToolSpec
+from mlx_tools.policy import Limits, Policy, redact
+from mlx_tools.policy.redact import SecretSpan
+from mlx_tools.prompt import (
+    CATALOG_BUDGET,
+    ChatFormat,
+    Frame,
+    Neutraliser,
+    Opening,
+    Openings,
+    PromptWords,
+    is_reader,
+    is_search,
+    told_when_needed,
+)
+from mlx_tools.prompt.words import parts
+from mlx_tools.protocol import canonical
+from mlx_tools.toolbox import builtin_tools
+from mlx_tools.toolbox.file_access import file_access_spec
 from mlx_tools.tools import Registry, ToolResult, execute
 from mlx_tools.transcript.records import (
     CallRecord,
@@ -23,7 +45,133 @@ from mlx_tools.transcript.records import (
     ExecutionRecord,
     MendRecord,
     ObservationRecord,
+    UserRecord,
 )
+
+# --- tools, opening, chat format ----------------------------------------------------------------
+
+
+def recorded_specs(golden: Golden) -> dict[str, ToolSpec]:
+    """The tools as they were recorded, by name: those of the catalog, then the others."""
+    found: dict[str, ToolSpec] = {}
+    for value in (*golden.header.tools, *golden.golden.known):
+        spec = _spec(json.dumps(value))
+        if value.get("by_arguments"):
+            effects = RecordedEffects(spec.name, golden.golden.effects, value["effects"])
+            spec = replace(spec, effects=effects)
+        found.setdefault(spec.name, spec)
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _spec(text: str) -> ToolSpec:
+    """The tool of a header's JSON. One object for all transcripts, since what is made of its
+    parameters, such as their validator, is kept with them."""
+    return ToolSpec.from_json(json.loads(text))
+
+
+class RecordedEffects:
+    """The effects that the calls of a tool had when they were recorded; any other call has all that
+    are ``possible``."""
+
+    def __init__(self, name: str, recorded: Mapping[str, Any], possible: Any) -> None:
+        self._name = name
+        self._recorded = recorded
+        self.possible: Effects = frozenset(possible) & ALL_EFFECTS
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Effects:
+        found = self._recorded.get(canonical(self._name, arguments))
+        return self.possible if found is None else frozenset(found)
+
+
+def effects_of(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str, list[str]]:
+    """What `RecordedEffects` needs to know of these calls."""
+    return {
+        canonical(call.name, call.arguments): sorted(spec.effects_of(call.arguments))
+        for call in calls
+        if (spec := specs.get(call.name)) is not None and callable(spec.effects)
+    }
+
+
+def specs_today(golden: Golden) -> Mapping[str, ToolSpec]:
+    """The built-in tools as this session would have them today."""
+    return _builtin_specs(writable=any(root.endswith(":rw") for root in golden.header.roots))
+
+
+@functools.cache
+def _builtin_specs(*, writable: bool) -> Mapping[str, ToolSpec]:
+    specs = builtin_tools().all_specs()
+    if writable:
+        spec = file_access_spec(writable=True)
+        specs[spec.name] = spec
+    return specs
+
+
+def opening_today(
+    golden: Golden, specs: Mapping[str, ToolSpec], words: PromptWords, chat_format: ChatFormat
+) -> Opening:
+    """The opening that the recorded tools and settings have with today's words."""
+    header = golden.header
+    tools = tuple(specs[tool["name"]] for tool in header.tools if tool["name"] in specs)
+    frame = Frame(
+        words=words,
+        tools=tuple(spec for spec in tools if not told_when_needed(spec)),
+        neutraliser=Neutraliser(chat_format.control_tokens),
+        style=header.style,
+        native=chat_format.tools,
+        response_mode=header.response_mode,
+        project_context=header.project_context,
+        persona=header.persona,
+        catalog_budget=CATALOG_BUDGET if header.catalog_budget is None else header.catalog_budget,
+    )
+    search = next((spec for spec in tools if is_search(spec)), None)
+    first = next(r for r in golden.records if isinstance(r, UserRecord))
+    choice = first.tool_choice or header.tool_choice
+    return Openings(frame, lambda: search).opening(
+        first.content,
+        history=tuple((said["role"], said["content"]) for said in header.history),
+        first=(choice, *header.require_tools),
+    )
+
+
+def chat_format_today(golden: Golden) -> ChatFormat | None:
+    """The chat format as today's code finds it, None where the transcript does not say of what."""
+    known = golden.golden.template
+    return _found_format(json.dumps(known), golden.header.model) if known else None
+
+
+@functools.lru_cache(maxsize=32)
+def _found_format(template: str, model: str | None) -> ChatFormat:
+    values = json.loads(template)
+    files = values.get("files")
+    read = None
+    if files is not None:
+        lists = {k: tuple(v) for k, v in files.items() if isinstance(v, list)}
+        read = ModelFiles(path=Path(), **(files | lists))
+    return find_chat_format(values["wanted"], files=read, model=model).chat_format
+
+
+_OF_FILES: Final = (
+    *("name", "chat_template", "bos_token", "eos_token", "adds_bos", "special_tokens"),
+    "end_tokens",
+)
+
+
+def template_of(files: ModelFiles | None, chat_format: ChatFormat, model: str | None) -> Any:
+    """The source of ``chat_format``, for a golden record; empty where nothing here gives it."""
+    read = None if files is None else {key: getattr(files, key) for key in _OF_FILES}
+    for wanted in ("auto", chat_format.name):
+        for known in (read, None):
+            value = json.dumps({"wanted": wanted, "files": known})
+            try:
+                if _found_format(value, model) == chat_format:
+                    return json.loads(value)
+            except ChatFormatError:
+                continue
+    return {}
+
+
+# --- what tools gave ----------------------------------------------------------------------------
 
 Given = str | ErrorInfo
 """What a tool gave: its output, or an error."""
@@ -173,3 +321,42 @@ def _started(golden: Golden) -> Sequence[CallRecord]:
             case ExecutionRecord():
                 started[record.call] = calls[record.call]
     return list(started.values())
+
+
+def could_say(words: PromptWords, error: ErrorInfo) -> bool:
+    """Whether these words say this for some tool and some reason: which ones they were was not
+    recorded."""
+    template = " ".join(words.errors[error.code].split())
+    pattern = "".join(".*" if named else re.escape(part) for part, named in parts(template))
+    cut = error.message.endswith("…")
+    # A reason that is empty leaves no blank behind it.
+    said = (error.message, f"{error.message} ")
+    return cut or any(re.fullmatch(pattern.strip(), one, re.DOTALL) for one in said)
+
+
+SECRET: Final = "a secret: "  # noqa: S105
+"""The meaning of a secret's name begins so; its kind follows."""
+
+
+class NamedSecrets:
+    """Finds the secrets in a text, those among them whose place a name has taken: what policy says
+    of a call that holds one is the same then."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._kinds = {
+            name: what.removeprefix(SECRET)
+            for name, what in names.items()
+            if what.startswith(SECRET)
+        }
+
+    def find_secrets(self, text: str, /) -> Sequence[SecretSpan]:
+        """The secrets, in no order."""
+        found = list(redact.find_secrets(text))
+        for name, kind in self._kinds.items():
+            if (start := text.find(name)) >= 0:
+                found.append(SecretSpan(kind, start, start + len(name)))
+        return found
+
+    def holds_placeholder(self, text: str, /) -> bool:
+        """Whether the text holds what stands for a secret that was taken out of an output."""
+        return redact.holds_placeholder(text)

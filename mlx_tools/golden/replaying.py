@@ -7,30 +7,46 @@ where it arises, and does not show again in all that follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mlx_tools.controller.completion import Written, misfits
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.step import Complete, Write
 from mlx_tools.controller.turn import Turn, decision_on, refusal_by
+from mlx_tools.decoding import HeldTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.golden.beginning import beginning
-from mlx_tools.golden.comparing import Comparing
-from mlx_tools.golden.difference import Difference, Room
+from mlx_tools.golden.difference import (
+    Comparing,
+    Difference,
+    Room,
+    alike,
+    following,
+    shown,
+    text,
+)
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.placeholders import NamedSecrets
-from mlx_tools.golden.recorded import Given, given_by, observed
-from mlx_tools.golden.session_start import recorded_specs, specs_today
-from mlx_tools.golden.texts import could_say, shown, text
-from mlx_tools.golden.turns import alike, calls_that_differ, following, paired
+from mlx_tools.golden.recorded import (
+    Given,
+    NamedSecrets,
+    chat_format_today,
+    could_say,
+    given_by,
+    observed,
+    opening_today,
+    recorded_specs,
+    redrawn,
+    specs_today,
+)
 from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
+from mlx_tools.policy import BUILTIN
 from mlx_tools.prompt import Cut, PromptWords, worded
 from mlx_tools.prompt.words import MESSAGES
 from mlx_tools.protocol import Reading, judge, read, with_mended
 from mlx_tools.store import load_words, word_files
+from mlx_tools.store.transcript import FORMAT_VERSION
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     CompactedRecord,
@@ -50,9 +66,6 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 
-if TYPE_CHECKING:
-    from mlx_tools.decoding import HeldTurn
-
 _BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
 """Reasons to stop that follow from the records; the others are the world's."""
 
@@ -62,7 +75,7 @@ _OF_THE_WORLD: Final = frozenset(("access_list", "changed", "edited"))
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay came to.
+    """The result of a replay.
 
     ``now`` is the transcript as today's code would have written it, as far as the records say;
     ``steps`` is how many completions were read.
@@ -118,7 +131,9 @@ class _Replayer:
         self._given = given
         self._specs = recorded_specs(golden)
         self._today = {**specs_today(golden), **tools}
-        self._comparing = Comparing(words_changed=_words_changed(golden))
+        messages = golden.golden.words.get(MESSAGES)
+        changed = messages is not None and messages != word_files()[MESSAGES]
+        self._comparing = Comparing(words_changed=changed)
         self._now: list[Record] = []
         self._followed: set[int] = set()  # positions of records that were compared already
         self._steps = 0
@@ -133,43 +148,80 @@ class _Replayer:
 
     def run(self) -> Replay:
         """Replays it."""
-        header = self._begin()
-        self._take_all()
+        self._session.apply(self._golden.header)
+        header = self._begin(self._golden.header)
+        try:
+            for position, record in enumerate(self._golden.records):
+                self._take(position, record)
+        except MlxToolsError:
+            # What differs may make the rest impossible: then what was found is what there is to
+            # tell.
+            if not self._comparing.found:
+                raise
         recorded = self._golden.golden
         outcomes = outcomes_of(self._golden.header, self._golden.records)
-        for number, was in enumerate(recorded.outcomes[: len(outcomes)]):
-            self._compare_outcome(number, was, outcomes[number])
+        for number, (was, found) in enumerate(zip(recorded.outcomes, outcomes, strict=False)):
+            self._compare_keys("outcome", "the {}", was, found, f"question {number + 1}")
         if (header, self._now) != (self._golden.header, [*self._golden.records]):
             outcomes = outcomes_of(header, self._now)
         golden = replace(recorded, words=word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(self._now))
         return Replay(self._golden, tuple(self._comparing.found), now, self._steps)
 
-    # --- the beginning, and the end ---
+    # --- the beginning ---
 
-    def _begin(self) -> Header:
-        """Folds the header; returns it as it would be today."""
-        self._session.apply(self._golden.header)
-        return beginning(self._golden, self._session, self._today, self._comparing)
+    def _begin(self, header: Header) -> Header:
+        """The header as it would be today: compares chat format, opening and tools."""
+        recorded = self._session.chat_format
+        chat_format = chat_format_today(self._golden) or recorded
+        if recorded != chat_format:
+            was, now = recorded.to_json(), chat_format.to_json()
+            keys = [key for key in was if was[key] != now[key]]
+            texts = ("\n".join(f"{key}: {text(v[key])}" for key in keys) for v in (was, now))
+            self._comparing.texts("prompt", f"the chat format {recorded.name}", *texts)
+        opening = opening_today(self._golden, self._specs, self._session.words, recorded)
+        for what, before, after in (
+            ("the system prompt", header.system, opening.system),
+            ("the examples", _turns(header.examples), _turns(opening.examples)),
+            ("the shortlist of tools", text(header.shortlist), text(opening.shortlist)),
+        ):
+            self._comparing.texts("prompt", what, before, after)
+        self._compare_tools()
+        return replace(
+            header,
+            version=FORMAT_VERSION,
+            chat_format=chat_format.to_json(),
+            tools=tuple(self._tool_now(value) for value in header.tools),
+            system=opening.system,
+            examples=opening.examples,
+            shortlist=opening.shortlist,
+            shortlist_request=opening.request,
+        )
 
-    def _compare_outcome(self, number: int, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        for key in [*was, *(key for key in now if key not in was)]:
+    def _compare_tools(self) -> None:
+        """Tools that were recorded and exist today must not have changed."""
+        for name, spec in self._specs.items():
+            found = self._today.get(name)
+            if found is None and spec.plugin == BUILTIN:
+                self._comparing.texts("tools", f"the tool {name}", name, "")
+            elif found is not None and found.plugin == spec.plugin:
+                what = f"the {{}} of the tool {name}"
+                self._compare_keys("tools", what, spec.to_json(), found.to_json())
+
+    def _tool_now(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = self._today.get(value["name"])
+        return found.to_json() if found is not None and found.plugin == value["plugin"] else value
+
+    def _compare_keys(
+        self, room: Room, what: str, was: Mapping[str, Any], now: Mapping[str, Any], at: str = ""
+    ) -> None:
+        """Compares two objects, key by key; ``what`` has a place for the key."""
+        for key in dict.fromkeys((*was, *now)):
             if was.get(key) != now.get(key):
                 before, after = text(was.get(key, "")), text(now.get(key, ""))
-                where = f"question {number + 1}"
-                self._comparing.texts("outcome", f"the {key}", before, after, where)
+                self._comparing.texts(room, what.format(key), before, after, at)
 
     # --- record by record ---
-
-    def _take_all(self) -> None:
-        """Takes all records. What differs may make the rest impossible: then what was found is what
-        there is to tell."""
-        try:
-            for position, record in enumerate(self._golden.records):
-                self._take(position, record)
-        except MlxToolsError:
-            if not self._comparing.found:
-                raise
 
     def _take(self, position: int, record: Record) -> None:
         """Compares one record, and folds it."""
@@ -269,8 +321,6 @@ class _Replayer:
         """The turn of a completion that was mended: the model's draws are served as they were
         recorded, and what each goes on from, and what is put in place of what does not fit, is
         compared."""
-        from mlx_tools.golden.recorded import redrawn
-
         mends, self._mends = self._mends, []
         if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
             due = replace(due, rules=replace(due.rules, prefix=record.prefix))
@@ -299,30 +349,24 @@ class _Replayer:
         """Compares what follows from the completion at ``position`` with what followed then."""
         session = self._session
         due = session.due()
-        reading = session.state is State.READING and isinstance(due, Write)
+        reading = session.state is State.READING
         now = due.records if reading and isinstance(due, Write) else ()
         places = following(self._golden.records, position + 1, now)
         was = [self._golden.records[place] for place in places]
-        pairs = list(paired(now, was))
-        other_calls = calls_that_differ(pairs)
-        for one, other in pairs:
-            self._comparing.records(one, other, other_calls)
+        self._comparing.records(now, was)
         self._now += now
         self._followed.update(places)
         if not all(map(alike, now, was)) or len(now) != len(was):
-            self._put_right(was)
-
-    def _put_right(self, was: Sequence[Record]) -> None:
-        """Lets what was recorded take the place of what would follow today."""
-        self._session.current = Turn(was)
-        self._session.state = State.READING if was else State.COMPLETING
+            # What was recorded takes the place of what would follow today.
+            session.current = Turn(was)
+            session.state = State.READING if was else State.COMPLETING
 
     def _limited(self, record: CorrectionRecord | StoppedRecord) -> Record:
         """A limit that was reached: what is due by the records is compared, the world is not."""
         due = self._session.due()
         expected = due.records[0] if isinstance(due, Write) and due.records else None
         if expected is not None and alike(expected, record):
-            self._comparing.records(expected, record)
+            self._comparing.record(expected, record)
             return expected
         if isinstance(record, CorrectionRecord) or record.reason in _BY_RULE:
             now = "" if expected is None else shown(expected)
@@ -350,7 +394,7 @@ class _Replayer:
         if isinstance(before, EditRecord):  # it is decided as what a person wrote, not a model
             call = replace(call, runs="freely", echoed=False)
         now = decision_on(call, self._session)
-        self._comparing.records(now, record)
+        self._comparing.record(now, record)
         return now
 
     def _paused(self, record: PauseRecord) -> PauseRecord:
@@ -385,7 +429,9 @@ class _Replayer:
 
     def _observed(self, record: ObservationRecord) -> ObservationRecord:
         session = self._session
-        if not session.current.was_started(record.call) or _in_hosts_words(record):
+        # Whatever a tool gives has a size: else the words are the host's.
+        by_host = record.error is not None and record.output_size_chars is None
+        if by_host or not session.current.was_started(record.call):
             return self._refused(record)
         was = given_by(session, record)
         given = self._given.get(record.call, was)
@@ -417,16 +463,10 @@ class _Replayer:
             now = replace(record, error=ErrorInfo(code, said))
         if not isinstance(now, ObservationRecord):
             return record
-        self._comparing.records(now, record)
+        self._comparing.record(now, record)
         return now
 
 
-def _in_hosts_words(record: ObservationRecord) -> bool:
-    """Whether no tool gave what is observed: whatever a tool gives has a size."""
-    return record.error is not None and record.output_size_chars is None
-
-
-def _words_changed(golden: Golden) -> bool:
-    """Whether the words of observations and corrections are others than when it was recorded."""
-    recorded = golden.golden.words.get(MESSAGES)
-    return recorded is not None and recorded != word_files()[MESSAGES]
+def _turns(examples: Iterable[Mapping[str, str]]) -> str:
+    """The turns of examples, a line each."""
+    return "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in examples)

@@ -2,7 +2,7 @@
 
 The page holds its style and its script and names no other file: its content security policy lets
 nothing else be loaded or run. All that it shows is of others, models and tools, and is escaped; a
-character that is not seen is written by its number (`mlx_tools.golden.visible`). It can be read
+character that is not seen is written by its number (`mlx_tools.golden.steps`). It can be read
 without its script, which only filters.
 """
 
@@ -12,22 +12,30 @@ import base64
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.difference import ROOMS, Room
-from mlx_tools.golden.report_rows import rows_of, state_of
-from mlx_tools.golden.report_runs import Writing
-from mlx_tools.golden.results import Column, GoldenCheck
-from mlx_tools.golden.visible import as_text, brief, by_number, pieces, spelled
+from mlx_tools.golden.difference import ROOMS, Difference, Room
+from mlx_tools.golden.results import Column, GoldenCheck, Sample, sum_of
+from mlx_tools.golden.steps import ReportStep, as_text, brief, by_number, pieces, spelled, steps_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 TITLE: Final = "Golden transcripts"
+
+MANY: Final = 5
+"""A difference that more runs than this share is written once, for all of them."""
+
+FEW: Final = 12
+"""Where no more runs than this are written out, their conversations are unfolded."""
+
+MAX_WRITTEN: Final = 8_000_000
+"""Characters of conversations on a page. What comes after them is left out, which is said."""
 
 MEANING: Final[dict[Room, str]] = {
     "prompt": "the words and turns that the model reads",
@@ -36,9 +44,15 @@ MEANING: Final[dict[Room, str]] = {
     "tools": "the tools, and what they give",
     "outcome": "what a question came to",
 }
-"""What the rooms are, for who has not met them."""
+"""The rooms, for who has not met them."""
 
 _FOLDER: Final = Path(__file__).resolve().parent
+
+State = Literal["error", "failed", "none", "passed"]
+"""The result of a check; ``none`` where there is no run of it. ``error`` is a failure too: a run
+did not come to its end."""
+
+_ORDER: Final[tuple[State, ...]] = ("error", "failed", "none", "passed")
 
 
 class Html(str):
@@ -71,35 +85,40 @@ def write_report(
 
 
 def _page(checks: Sequence[GoldenCheck], title: str, made: str) -> dict[str, Any]:
-    """What the template is filled with."""
+    """The values that the template is filled with."""
     cells = list(dict.fromkeys(check.cell for check in checks)) or [Column()]
     rows, runs = rows_of(checks, cells)
-    writing = Writing(runs)
+    differences = [d for check in checks for sample in check.samples for d in sample.differences]
+    of_checks = Counter(room for check in checks for room in check.rooms)
+    of_all = Counter(difference.room for difference in differences)
+    shared = _shared(runs)
+    style, script = (
+        Html((_FOLDER / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js")
+    )
     return {
         "title": title,
         "made": made,
-        "style": _own("report.css"),
-        "script": _own("report.js"),
-        "style_hash": _hash(_own("report.css")),
-        "script_hash": _hash(_own("report.js")),
+        "style": style,
+        "script": script,
+        "style_hash": _hash(style),
+        "script_hash": _hash(script),
         "verdict": _verdict(checks, "transcript" if len(cells) == 1 else "check"),
-        "counts": Counter(state_of(check) for check in checks),
-        "total": len(checks),
-        "rooms": _rooms(checks),
-        "sampled": _sum(checks).share,
+        "counts": Counter(map(state_of, checks)),
+        "rooms": [(room, MEANING[room], of_checks[room], of_all[room]) for room in ROOMS],
+        "sampled": sum_of(check.share for check in checks),
         "cells": cells,
-        "sums": [_sum([c for c in checks if c.cell == cell]) for cell in cells],
+        "sums": [sum_of(c.share for c in checks if c.cell == cell) for cell in cells],
         "live": any(check.mode == "live" for check in checks),
         "drawn": any(len(check.samples) > 1 for check in checks),
         "rows": rows,
         "runs": len(runs),
-        "written": writing.written(),
-        "shared": writing.shared,
+        "written": written(runs, shared),
+        "shared": list(shared.values()),
     }
 
 
 def _verdict(checks: Sequence[GoldenCheck], noun: str) -> str:
-    """What all of it came to, in a sentence; ``noun`` is what was checked."""
+    """The result of all in a sentence; ``noun`` is what was checked."""
     total = len(checks)
     failed = sum(1 for check in checks if not check.passed)
     if not total:
@@ -111,26 +130,8 @@ def _verdict(checks: Sequence[GoldenCheck], noun: str) -> str:
     return f"{failed:,} of {total:,} {noun} failed"
 
 
-def _rooms(checks: Sequence[GoldenCheck]) -> list[tuple[Room, str, int, int]]:
-    """The rooms: name, meaning, checks with a difference there, and differences."""
-    of_checks = Counter(room for check in checks for room in check.rooms)
-    of_all: Counter[str] = Counter(d.room for c in checks for s in c.samples for d in s.differences)
-    return [(room, MEANING[room], of_checks[room], of_all[room]) for room in ROOMS]
-
-
-def _sum(checks: Sequence[GoldenCheck]) -> GoldenCheck:
-    """All runs of the checks, as one check."""
-    samples = tuple(sample for check in checks for sample in check.samples)
-    return GoldenCheck(name="", path="", samples=samples)
-
-
-def _own(name: str) -> Html:
-    """The text of a file of the page, which is ours and goes in as it is."""
-    return Html((_FOLDER / name).read_text(encoding="utf-8"))
-
-
 def _hash(text: str) -> str:
-    """What a content security policy calls a text by."""
+    """The name of a text in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -148,30 +149,188 @@ def _template() -> Template:
     )
     environment.filters["seen"] = seen
     environment.filters["brief"] = lambda value: seen(brief(value))
-    environment.filters["percent"] = _percent
+    environment.filters["percent"] = lambda ends: "{}–{} %".format(*(round(100 * e) for e in ends))
     return environment.get_template("report.html.j2")
 
 
 def seen(value: Any) -> Html:
     """A text as HTML, with what would not be seen in marks of its own."""
-    text = as_text(value)
-    if text.isascii() and text.isprintable():
-        return Html(escape(text))
     out = (
         escape(part) if plain else f'<b class="x">{by_number(part)}</b>'
-        for plain, part in pieces(text)
+        for plain, part in pieces(as_text(value))
     )
     return Html("".join(out))
 
 
 def _final(value: Any) -> Any:
     """Whatever is printed, and was not through `seen`: in attributes, and elsewhere."""
-    if hasattr(value, "__html__"):
-        return value
-    return spelled(value) if isinstance(value, str) else spelled(as_text(value))
+    return value if hasattr(value, "__html__") else spelled(as_text(value))
 
 
-def _percent(share: tuple[float, float]) -> str:
-    """An interval in percent."""
-    low, high = (round(100 * end) for end in share)
-    return f"{low}–{high} %"
+# --- the table: a transcript a row, what it was checked with a column ----------------------------
+
+
+class ReportedRun(NamedTuple):
+    """A check that is written out, under its number; ``row`` is that of its row."""
+
+    number: int
+    row: int
+    check: GoldenCheck
+
+
+class Result(NamedTuple):
+    """A check in the table. ``run`` is the number that it is written out under, or 0."""
+
+    check: GoldenCheck
+    state: State
+    run: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptRow:
+    """A transcript, told by one of its checks. ``cells`` are the results in each cell: one, mostly;
+    none where it was not checked with it."""
+
+    number: int
+    check: GoldenCheck
+    state: State
+    rooms: tuple[str, ...]
+    cells: tuple[tuple[Result, ...], ...]
+
+
+def state_of(check: GoldenCheck) -> State:
+    """The result of a check."""
+    if not check.samples:
+        return "none"
+    if any(sample.error for sample in check.samples):
+        return "error"
+    return "passed" if check.passed else "failed"
+
+
+def rows_of(
+    checks: Sequence[GoldenCheck], cells: Sequence[Column]
+) -> tuple[list[TranscriptRow], list[ReportedRun]]:
+    """The rows, those that failed first and the worst of them first, and the runs that are written
+    out, in the same order: those of which there is more to tell than a row holds."""
+    by_transcript: dict[tuple[str, str], list[GoldenCheck]] = {}
+    for check in checks:
+        by_transcript.setdefault((check.path, check.name), []).append(check)
+    ordered = sorted(by_transcript.values(), key=_rank)
+    place = {cell: number for number, cell in enumerate(cells)}
+    told = [
+        (row, check)
+        for row, own in enumerate(ordered, start=1)
+        for check in sorted(own, key=lambda check: place[check.cell])
+        if not check.passed or any(sample.records for sample in check.samples)
+    ]
+    told.sort(key=lambda each: each[1].passed)
+    runs = [ReportedRun(number, row, check) for number, (row, check) in enumerate(told, start=1)]
+    numbers = {id(run.check): run.number for run in runs}
+    rows = []
+    for number, own in enumerate(ordered, start=1):
+        found = {room for check in own for room in check.rooms}
+        results: dict[Column, list[Result]] = {cell: [] for cell in cells}
+        for check in own:
+            results[check.cell].append(Result(check, state_of(check), numbers.get(id(check), 0)))
+        rows.append(
+            TranscriptRow(
+                number,
+                own[0],
+                min(map(state_of, own), key=_ORDER.index),
+                tuple(room for room in ROOMS if room in found),
+                tuple(map(tuple, results.values())),
+            )
+        )
+    return rows, runs
+
+
+def _rank(checks: Sequence[GoldenCheck]) -> tuple[int, float, str, str]:
+    share = sum_of(check.share for check in checks)
+    worst = min(_ORDER.index(state_of(check)) for check in checks)
+    first = checks[0]
+    return max(worst, 1), share.hits / share.total if share.total else 1.0, first.name, first.path
+
+
+# --- runs: their differences as small diffs, and their steps --------------------------------------
+
+_Key = tuple[str, str, tuple[str, ...]]
+"""A difference wherever it arises: room, what, and the lines of its diff."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A difference that ``runs`` runs share."""
+
+    number: int
+    difference: Difference
+    runs: int
+    live: bool
+
+
+class Diff(NamedTuple):
+    """A difference of a run, and where it is written once for many."""
+
+    difference: Difference
+    shared: Shared | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSample:
+    """One run. ``left_out``: its steps are, for the page would grow too long."""
+
+    number: int
+    sample: Sample
+    diffs: tuple[Diff, ...]
+    steps: Sequence[ReportStep]
+    left_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRun:
+    """A check that is written out."""
+
+    number: int
+    row: int
+    check: GoldenCheck
+    state: State
+    unfolded: bool
+    samples: tuple[WrittenSample, ...]
+
+
+def _shared(runs: Sequence[ReportedRun]) -> dict[_Key, Shared]:
+    """The differences that more than `MANY` runs share, the most often shared first."""
+    found: Counter[_Key] = Counter()
+    example: dict[_Key, tuple[Difference, bool]] = {}
+    for run in runs:
+        own = {_key(d): d for sample in run.check.samples for d in sample.differences}
+        found.update(own.keys())
+        for key, difference in own.items():
+            example.setdefault(key, (difference, run.check.mode == "live"))
+    many = [(key, count) for key, count in found.most_common() if count > MANY]
+    return {
+        key: Shared(number, example[key][0], count, example[key][1])
+        for number, (key, count) in enumerate(many, start=1)
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(difference: Difference) -> _Key:
+    return difference.room, difference.what, tuple(difference.lines())
+
+
+def written(
+    runs: Sequence[ReportedRun], shared: dict[_Key, Shared], *, limit: int = MAX_WRITTEN
+) -> Iterator[WrittenRun]:
+    """The runs as they are written out, one at a time: thousands are never held at once. ``limit``
+    is how many characters of conversations are written."""
+    size = 0
+    for run in runs:
+        samples = []
+        for number, sample in enumerate(run.check.samples, start=1):
+            diffs = tuple(Diff(d, shared.get(_key(d))) for d in sample.differences)
+            steps = steps_of(sample.records, sample.differences) if size < limit else []
+            size += sum(step.size for step in steps)
+            left_out = bool(sample.records) and not steps
+            samples.append(WrittenSample(number, sample, diffs, steps, left_out))
+        state, unfolded = state_of(run.check), len(runs) <= FEW
+        yield WrittenRun(*run, state=state, unfolded=unfolded, samples=tuple(samples))

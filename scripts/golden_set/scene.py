@@ -22,8 +22,7 @@ from mlx_tools import (
 from mlx_tools.backends import FoundVerdict, ModelFiles
 from mlx_tools.controller.approver import ApprovalRequest
 from mlx_tools.errors import BackendError
-from mlx_tools.golden import Golden, make_golden, read_session
-from mlx_tools.golden.record import VOLATILE
+from mlx_tools.golden import VOLATILE, Golden, make_golden, read_session
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript.records import (
@@ -179,7 +178,7 @@ def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
 def shown_in(session: Golden) -> Iterator[str]:
     """The features that a run's records show of themselves: style, chat format, strategies,
     repairs, error codes, how its questions ended."""
-    from mlx_tools.golden.expect import outcomes_of
+    from mlx_tools.golden import outcomes_of
 
     header = session.header
     yield from (header.style, f"format-{header.chat_format['name']}")

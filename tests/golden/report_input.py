@@ -21,8 +21,16 @@ from mlx_tools import (
 )
 from mlx_tools.backends import FoundVerdict
 from mlx_tools.controller.approver import ApprovalAnswer
-from mlx_tools.golden import Difference, Golden, make_golden, read_session, replay
-from mlx_tools.golden.results import Column, GoldenCheck, Sample
+from mlx_tools.golden import (
+    Column,
+    Difference,
+    Golden,
+    GoldenCheck,
+    Sample,
+    make_golden,
+    read_session,
+    replay,
+)
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import to_json

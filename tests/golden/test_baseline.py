@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from mlx_tools.app.statistics import Share, fisher
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.baseline import Baseline
-from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.results import Column, GoldenCheck, Sample, read_results, write_results
+from mlx_tools.golden import (
+    Baseline,
+    Column,
+    Difference,
+    GoldenCheck,
+    Sample,
+    read_results,
+    write_results,
+)
 
 WRONG = Difference("outcome", "the calls", "", "a", "b")
 

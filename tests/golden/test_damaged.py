@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.golden.batch import replay_file
-from mlx_tools.golden.file import to_text
+from mlx_tools.golden import replay_file, to_text
 from tests.golden.test_rooms import answer, call, golden_of
 
 OTHER = (None, 5, -3.5, True, "", "zzz", "c1", "\ud800", [], {}, [1], {"a": "b"}, 10**30)

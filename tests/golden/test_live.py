@@ -15,9 +15,7 @@ from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec,
 from mlx_tools.backends import FoundVerdict
 from mlx_tools.controller.approver import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
-from mlx_tools.golden import Golden, make_golden
-from mlx_tools.golden.live import check_live
-from mlx_tools.golden.results import GoldenCheck
+from mlx_tools.golden import Golden, GoldenCheck, check_live, make_golden
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.testing import ScriptedBackend

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.expect import Expectation, expectations
-from mlx_tools.golden.match import Matcher
+from mlx_tools.golden.expect import Expectation, Matcher, expectations
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mlx_tools.backends import StrategyChoice, StyleChoice
-from mlx_tools.golden import plugin
-from mlx_tools.golden.difference import Difference
+from mlx_tools.golden import Difference, plugin
 from mlx_tools.golden.results import GoldenCheck, Sample, decode_check, encode_check
 from tests.cli.scripted_server import ScriptedServer, answer, call
 from tests.golden.made import changed_file, golden_file

@@ -16,24 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.difference import ROOMS, Difference
-from mlx_tools.golden.report import write_report
-from mlx_tools.golden.report_rows import rows_of
-from mlx_tools.golden.report_runs import MANY, Writing, diff_lines
-from mlx_tools.golden.results import Column, GoldenCheck, Sample
-from mlx_tools.golden.steps import MAX_CHARS, folded, steps_of
-from mlx_tools.golden.visible import brief, by_number, pieces, spelled
+from mlx_tools.golden import ROOMS, Column, Difference, GoldenCheck, Sample, write_report
+from mlx_tools.golden.report import MANY, rows_of, written
+from mlx_tools.golden.steps import MAX_CHARS, brief, by_number, folded, pieces, spelled, steps_of
 from mlx_tools.transcript.records import Record
 from tests.golden.report_input import live, replayed
 
 VOID = {"meta", "input"}
-INLINE = {"b", "mark", "span", "a", "strong", "small"}
+INLINE = {"b", "span", "a", "strong", "small"}
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "header", "p", "h1", "h2", "h3", "h4"),
     *("h5", "nav", "a", "main", "section", "dl", "div", "dt", "dd", "table", "caption", "span"),
     *("thead", "tr", "th", "tbody", "td", "tfoot", "small", "form", "label", "select"),
     *("option", "input", "output", "details", "summary", "article", "ol", "li", "strong"),
-    *("pre", "del", "ins", "mark", "b", "svg", "rect", "script"),
+    *("pre", "del", "ins", "b", "svg", "rect", "script"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "http-equiv", "content", "name", "href", "id", "class"),
@@ -313,7 +309,7 @@ def test_conversations_past_the_limit_are_left_out_and_that_is_said(tmp_path: Pa
         for n in range(3)
     ]
     _, runs = rows_of(checks, [Column()])
-    left = [run.samples[0].left_out for run in Writing(runs, limit=1500).written()]
+    left = [run.samples[0].left_out for run in written(runs, {}, limit=1500)]
     assert left == [False, False, True]
 
 
@@ -327,14 +323,6 @@ def test_an_endless_text_is_cut_in_its_middle() -> None:
 def test_a_file_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         write_report([], tmp_path / "no" / "report.html")
-
-
-@given(st.text(), st.text())
-def test_marks_change_no_line_of_a_diff(was: str, now: str) -> None:
-    lines = Difference("tools", "x", "", was, now).lines()
-    assert [
-        f"{line.sign} {''.join(text for text, _ in line.parts)}" for line in diff_lines(lines)
-    ] == [line[:1] + " " + line[2:] for line in lines]
 
 
 # --- nothing that is shown is obeyed ---

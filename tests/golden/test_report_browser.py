@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.report import write_report
-from mlx_tools.golden.results import Column, GoldenCheck, Sample
+from mlx_tools.golden import Column, Difference, GoldenCheck, Sample, write_report
 from tests.golden.chromium import Page, find_chromium, started
 from tests.golden.report_input import live, replayed
 

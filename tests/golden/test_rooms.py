@@ -21,10 +21,11 @@ from mlx_tools.golden import (
     make_golden,
     read_golden,
     replay,
+    replay_file,
+    replay_files,
     settled,
     write_golden,
 )
-from mlx_tools.golden.batch import replay_file, replay_files
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.store.session_store import MemoryStore

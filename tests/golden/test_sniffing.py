@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.golden.detect import is_golden
+from mlx_tools.golden.plugin import is_golden
 
 HEADER = '{"type":"header","session":"s"}'
 GOLDEN = '{"type":"golden","name":"n"}'

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.golden import find_golden
-from mlx_tools.golden.batch import replay_files
+from mlx_tools.golden import find_golden, replay_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
