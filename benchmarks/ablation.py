@@ -42,9 +42,8 @@ from mlx_tools.backends import (
     find_served_format,
     look_at,
 )
-from mlx_tools.evaluate.asking import described, run_bfcl
-from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel
-from mlx_tools.evaluate.results_file import Results
+from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel, run_bfcl
+from mlx_tools.evaluate.results import Results, described
 from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.prompt import NAMED_FORMATS, opening
 from mlx_tools.prompt.words import WRITTEN_STYLES
@@ -89,6 +88,7 @@ def switched(row: Row) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if not row.examples:
             stack.enter_context(mock.patch.object(opening, "build_examples", lambda *_: ()))
+            stack.enter_context(mock.patch.dict(opening._kept, clear=True))
         yield
 
 

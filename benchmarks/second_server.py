@@ -54,12 +54,10 @@ from mlx_tools.backends import (
     pull_model,
     read_model_files,
 )
-from mlx_tools.backends.models.download import fetch
-from mlx_tools.backends.models.embedded import SMOLLM2
+from mlx_tools.backends.models.embedded import SMOLLM2, fetch
 from mlx_tools.backends.server import free_port
-from mlx_tools.evaluate.asking import described, run_bfcl
-from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, sample
-from mlx_tools.evaluate.results_file import Results
+from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, run_bfcl, sample
+from mlx_tools.evaluate.results import Results, described
 from mlx_tools.paths import cache_dir, private_dir
 from mlx_tools.prompt import ChatFormat
 

@@ -19,7 +19,6 @@ from mlx_tools.cli.output import complain, note, print_json, print_text
 from mlx_tools.cli.progress import counting
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.asking import described, run_bfcl
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,
     PACKAGE,
@@ -28,11 +27,12 @@ from mlx_tools.evaluate.bfcl_data import (
     Half,
     have_wheel,
     load_items,
+    run_bfcl,
     sample,
     wheel_path,
 )
-from mlx_tools.evaluate.results_file import Results
-from mlx_tools.evaluate.summary import Result, summarise, table
+from mlx_tools.evaluate.results import Result, Results, described
+from mlx_tools.evaluate.summary import summarise, table
 from mlx_tools.evaluate.task_file import FILE, TaskSet, load_tasks
 from mlx_tools.evaluate.tasks import How, run_tasks
 

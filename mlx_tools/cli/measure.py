@@ -24,9 +24,15 @@ from mlx_tools.cli import version
 from mlx_tools.cli.output import note
 from mlx_tools.cli.progress import counting
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.evaluate.conclude import make_verdict
-from mlx_tools.evaluate.probe import STRATEGIES, Cell, Measured, measure, styles_for
-from mlx_tools.evaluate.probe_questions import load_questions
+from mlx_tools.evaluate.probe import (
+    STRATEGIES,
+    Cell,
+    Measured,
+    load_questions,
+    make_verdict,
+    measure,
+    styles_for,
+)
 from mlx_tools.messages import Style
 
 WITHIN: Final = 1800.0

@@ -1,27 +1,32 @@
-"""BFCL's questions and answers, read out of its own package's wheel; nothing of it is installed.
+"""BFCL's questions and answers, read out of its own package's wheel, and asking them.
 
 The Berkeley Function-Calling Leaderboard, version 4 (package ``bfcl-eval``, Apache-2.0). The wheel
-is pinned, its hash checked each time it is used.
+is pinned, its hash checked each time it is used; nothing of it is installed.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import tempfile
+import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
+from mlx_tools.app.proposal import Proposal
 from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_schema import tool_of
-from mlx_tools.evaluate.bfcl_score import language_of
+from mlx_tools.evaluate.bfcl_score import Language, language_of, score
+from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.messages import ToolSpec
-from mlx_tools.paths import cache_dir, private_dir
+from mlx_tools.paths import cache_dir, private_dir, read_data
+from mlx_tools.prompt.words import fill
 
 PACKAGE: Final = "bfcl-eval"
 VERSION: Final = "2026.3.23"
@@ -179,3 +184,192 @@ def sample(
 
 def _draw(salt: str, item_id: str) -> bytes:
     return hashlib.sha256(f"{salt}:{item_id}".encode()).digest()
+
+
+# --- its functions as tools -------------------------------------------------------------------
+#
+# BFCL's types are mapped to JSON Schema as BFCL itself maps them for models that take it (see
+# ``constants/type_mappings.py`` and ``model_handler/utils.py`` of its package): an unknown or
+# missing type is a string, and so is ``any``, since its checker takes nothing else there. Of Java
+# and JavaScript functions every argument is a string that holds a value in that language's syntax.
+# Names keep their dots, as BFCL scores models that may write them.
+
+_WORDS: Final = "prompts/evaluate/bfcl.toml"
+
+_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
+    **dict.fromkeys(("number", "float", "double"), "number"),
+    **dict.fromkeys(("boolean", "bool"), "boolean"),
+    **dict.fromkeys(("array", "list", "tuple"), "array"),
+    **dict.fromkeys(("ArrayList", "Array", "Queue", "Stack"), "array"),
+    **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
+}
+_KEPT: Final = frozenset(
+    ("description", "default", "format", "minimum", "maximum", "minItems", "maxItems")
+)
+_PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def tool_of(function: Mapping[str, Any], language: Language = "python") -> ToolSpec:
+    """A function of BFCL's data as a tool.
+
+    It takes the parameters that it names and no others, as a function does; BFCL's checker counts
+    any other as wrong.
+
+    Raises `ToolDefinitionError` where its name cannot be a tool's.
+    """
+    description = str(function.get("description", ""))
+    parameters = schema_of({**function.get("parameters", {}), "type": "dict"})
+    if language != "python":
+        words = _words()[language]
+        description = f"{description} {words['function']}".strip()
+        given = function["parameters"].get("properties", {})
+        parameters["properties"] = {
+            name: _written_in(words, schema) for name, schema in given.items()
+        }
+    parameters.setdefault("additionalProperties", False)
+    return ToolSpec(str(function["name"]), description, parameters)
+
+
+def schema_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in BFCL's types as JSON Schema.
+
+    What JSON Schema does not know (``optional``) is left out. An enumeration on an array is one of
+    its items; one that names values of another type (``["1", "2", "dontcare"]`` for an integer)
+    keeps those that can be read as the type, and is left out where none can.
+    """
+    kind = _TYPES.get(str(schema.get("type")), "string")
+    out: dict[str, Any] = {"type": kind}
+    out |= {key: schema[key] for key in schema if key in _KEPT}
+    items = schema.get("items")
+    if kind == "array":
+        out["items"] = schema_of(items) if isinstance(items, Mapping) else {}
+    if kind == "object":
+        named = schema.get("properties")
+        if isinstance(named, Mapping):
+            out["properties"] = {name: schema_of(inner) for name, inner in named.items()}
+        more = schema.get("additionalProperties")
+        if more is not None:
+            out["additionalProperties"] = schema_of(more) if isinstance(more, Mapping) else more
+        if isinstance(schema.get("required"), list):
+            out["required"] = schema["required"]
+    if isinstance(values := schema.get("enum"), list):
+        target = out["items"] if kind == "array" else out
+        allowed = _of_type(values, target.get("type", "string"))
+        if allowed:
+            target.setdefault("enum", allowed)
+    return out
+
+
+def _of_type(values: list[Any], kind: str) -> list[Any]:
+    """The values that are of the type, or that write one of it."""
+    read = []
+    for value in values:
+        if isinstance(value, str) and kind in ("integer", "number", "boolean"):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                continue
+        if isinstance(value, _PYTHON[kind]) and isinstance(value, bool) == (kind == "boolean"):
+            read.append(value)
+    return read
+
+
+@functools.cache
+def _words() -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads(read_data(_WORDS))
+
+
+def _written_in(words: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter whose value is written in the language, as a string that says so."""
+    kind = str(schema.get("type"))
+    values = {"type": kind}
+    if kind == "any":
+        form = "any"
+    elif kind in ("Array", "ArrayList", "array"):
+        form = "collection"
+        values["elements"] = str(schema.get("items", {}).get("type", "any"))
+    elif kind == "dict" and "properties" in schema:
+        form = "dictionary"
+        values["schema"] = json.dumps(schema["properties"])
+    else:
+        form = "plain"
+    said = f"{fill(words[form], values)} {schema.get('description', '')}".strip()
+    out: dict[str, Any] = {"type": "string", "description": said}
+    if "default" in schema:
+        default = schema["default"]
+        out["default"] = default if isinstance(default, str) else json.dumps(default)
+    return out
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+class Propose(Protocol):
+    """What is measured: anything that says what a model would do, as `Proposer` does."""
+
+    async def __call__(
+        self,
+        question: str,
+        tools: Mapping[str, ToolSpec],
+        *,
+        history: Sequence[Mapping[str, str]] = (),
+        context: str = "",
+    ) -> Proposal: ...
+
+
+async def run_bfcl(
+    items: Sequence[BfclItem],
+    proposers: Mapping[str, Propose],
+    results: Results,
+    step: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """The results of all items by all proposers, which are named by their strategy.
+
+    One strategy after the other, so that none finds prompts in the server's cache that another
+    left there a moment ago.
+    """
+    todo = [
+        (Key(item.category, item.id, strategy), partial(_ask, item, propose))
+        for strategy, propose in proposers.items()
+        for item in items
+    ]
+    return await run_all(todo, results, step)
+
+
+async def _ask(item: BfclItem, propose: Propose) -> Result:
+    """One item's result.
+
+    ``correct`` is by BFCL's rules. ``valid`` is the proposal's, and where a call is due one must be
+    there.
+    """
+    proposal = await propose(item.question, item.tools, history=item.history, context=item.context)
+    verdict = score(item.category, item.functions, proposal.calls, item.answers)
+    due = "irrelevance" not in item.category
+    return {
+        "correct": verdict.correct,
+        "valid": proposal.valid and (bool(proposal.calls) or not due),
+        "fault": verdict.fault,
+        "where": verdict.where,
+        "answered": proposal.answered,
+        "error": proposal.error,
+        "used": proposal.strategy,
+        "calls": [
+            {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
+            for call in proposal.calls
+        ],
+        "completion": proposal.completion,
+        "requests": proposal.requests,
+        "prompt_tokens": proposal.usage.prompt_tokens,
+        "cached_tokens": proposal.usage.cached_tokens,
+        "completion_tokens": proposal.usage.completion_tokens,
+        "pieces": proposal.pieces,
+        "seconds": round(proposal.seconds, 3),
+    }

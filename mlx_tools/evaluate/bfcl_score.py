@@ -20,8 +20,9 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_literals import JAVA_TYPES, JS_TYPES, java_value, javascript_value
-from mlx_tools.evaluate.bfcl_schema import Language
 from mlx_tools.messages import ToolCall
+
+Language = Literal["python", "java", "javascript"]
 
 Fault = Literal[
     "",

@@ -6,28 +6,44 @@ same questions. What differs by no more than chance is not told apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import json
+import platform
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import anyio
 
 from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.app.statistics import Share
-from mlx_tools.backends import Backend, FoundVerdict, StrategyChoice
+from mlx_tools.app.statistics import Share, mcnemar
+from mlx_tools.backends import (
+    DEFAULT_STYLE,
+    Backend,
+    FoundVerdict,
+    StrategyChoice,
+    StyleVerdict,
+    Verdict,
+)
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import (
     BackendError,
     BackendRefused,
     BackendTimeout,
+    ConfigError,
+    MlxToolsError,
     UsageError,
 )
-from mlx_tools.evaluate.probe_questions import Question
-from mlx_tools.messages import Style
+from mlx_tools.evaluate.results import REFUSALS
+from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec
+from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
+from mlx_tools.store import words_digest
+from mlx_tools.toolbox import builtin_tools
 
-STYLES: Final[tuple[Style, ...]] = get_args(Style)
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
 """What a session may begin with on any server."""
 
@@ -35,15 +51,130 @@ MAX_TOKENS: Final = 160
 """Of one completion: the longest right call takes half of it, and a model that writes on and on
 costs no more."""
 
-REFUSALS: Final = 3
-"""So many refusals or completions that took too long, in a row, are the server's state."""
+LEVEL: Final = 0.05
+"""Two ways of asking differ where chance alone makes such a difference less often than this."""
+
+FILE: Final = "prompts/evaluate/probe.toml"
+_EFFECTS: Final[Effects] = frozenset(("read",))
+
+
+# --- the questions ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The call that is right: each argument with its right values. Those of ``optional`` may be
+    left out; no other may be given."""
+
+    name: str
+    arguments: Mapping[str, Sequence[Any]]
+    optional: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def is_met(self, call: ToolCall) -> bool:
+        """Whether a call is this one."""
+        right, given = {**self.optional, **self.arguments}, call.arguments
+        return (
+            call.name == self.name
+            and self.arguments.keys() <= given.keys() <= right.keys()
+            and all(any(same(value, one) for one in right[key]) for key, value in given.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question, with the tools it is asked with; all of a ``group`` have the same. ``call``
+    None: it needs an answer."""
+
+    id: str
+    group: str
+    question: str
+    tools: Mapping[str, ToolSpec]
+    call: Expected | None = None
+
+    def is_valid(self, proposal: Proposal) -> bool:
+        """Whether the proposal keeps to the protocol, and is of the kind that is due."""
+        due = proposal.answered if self.call is None else bool(proposal.calls)
+        return proposal.valid and due
+
+    def is_right(self, proposal: Proposal) -> bool:
+        """Whether the proposal is the right call and no other, or an answer where one is due.
+
+        A line that needed a repair can be right.
+        """
+        if self.call is None:
+            return proposal.answered and not proposal.calls
+        return len(proposal.calls) == 1 and self.call.is_met(proposal.calls[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeQuestions:
+    """All questions, those with the same tools side by side; ``digest`` tells them from others."""
+
+    questions: tuple[Question, ...]
+    digest: str
+
+
+def load_questions(text: str | None = None) -> ProbeQuestions:
+    """The questions of ``text``, by default those that come with mlx-tools.
+
+    Raises `ConfigError` for a text that holds none.
+    """
+    text = read_data(FILE) if text is None else text
+    try:
+        catalogs = tomllib.loads(text)["catalogs"]
+        questions = [one for catalog in catalogs for one in _catalog(catalog)]
+    except (ValueError, KeyError, TypeError, AttributeError, MlxToolsError) as error:
+        raise ConfigError(f"{FILE} holds no questions: {error}") from None
+    if len({one.id for one in questions}) != len(questions) or not questions:
+        raise ConfigError(f"{FILE}: no question, or two with the same id")
+    return ProbeQuestions(tuple(questions), hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
+    if "builtin" in catalog:
+        builtin = builtin_tools().all_specs()
+        tools = {name: builtin[name] for name in catalog["builtin"]}
+    else:
+        tools = {
+            one["name"]: ToolSpec(
+                one["name"], one["description"], json.loads(one["parameters"]), _EFFECTS
+            )
+            for one in catalog["tools"]
+        }
+    for one in catalog["questions"]:
+        call = Expected(**one["call"]) if "call" in one else None
+        if call is not None and call.name not in tools:
+            raise ConfigError(f"{one['id']}: there is no tool {call.name}")
+        yield Question(one["id"], catalog["name"], one["question"], tools, call)
+
+
+def same(value: Any, right: Any) -> bool:
+    """Whether two values are the same. Numbers by what they are worth; texts whatever their case,
+    the white space between their words and a mark at their end."""
+    if isinstance(value, bool) or isinstance(right, bool):
+        return value is right
+    if isinstance(value, str) and isinstance(right, str):
+        return _plain(value) == _plain(right)
+    if isinstance(value, Mapping) and isinstance(right, Mapping):
+        return value.keys() == right.keys() and all(same(value[k], right[k]) for k in value)
+    if isinstance(value, list | tuple) and isinstance(right, list | tuple):
+        return len(value) == len(right) and all(map(same, value, right))
+    return bool(value == right)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".,;:!?")
+
+
+# --- measuring --------------------------------------------------------------------------------
 
 
 def styles_for(settings: RunSettings) -> tuple[Style, ...]:
     """The styles that can be asked in: ``native`` where the model's own template tells of tools."""
+    styles: tuple[Style, ...] = get_args(Style)
     known = settings.chat_format
     has_tools = known is not None and known.tools is not None
-    return tuple(style for style in STYLES if has_tools or style != "native")
+    return tuple(style for style in styles if has_tools or style != "native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +232,11 @@ class Cell:
         """The time of all questions."""
         return sum(one.seconds for one in self.trials)
 
+    @property
+    def marks(self) -> tuple[int, int]:
+        """How many were right, and how many valid."""
+        return len(self.right), len(self.valid)
+
     def total(self, name: str) -> int | None:
         """The sum of a number of all trials; None where one of them is not known."""
         numbers = [getattr(one, name) for one in self.trials]
@@ -108,7 +244,8 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         """The figures, with their 95 % intervals (Wilson), and what was wrong."""
-        valid, right = Share(len(self.valid), self.asked), Share(len(self.right), self.asked)
+        right, valid = (Share(hits, self.asked) for hits in self.marks)
+        counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "pieces")
         return {
             "style": self.style,
             "strategy": self.strategy,
@@ -119,11 +256,7 @@ class Cell:
             "correct_interval": [round(end, 3) for end in right.interval],
             "correct_by_group": self.groups,
             "seconds": round(self.seconds, 1),
-            "requests": self.total("requests"),
-            "prompt_tokens": self.total("prompt_tokens"),
-            "cached_tokens": self.total("cached_tokens"),
-            "completion_tokens": self.total("completion_tokens"),
-            "pieces": self.total("pieces"),
+            **{name: self.total(name) for name in counts},
             "wrong": [one.question for one in self.trials if not one.right],
             "invalid": [one.question for one in self.trials if not one.valid],
         }
@@ -143,12 +276,6 @@ class Measured:
     failure: BackendError | None = None
 
 
-@dataclass(slots=True)
-class _Run:
-    trials: list[Trial] = field(default_factory=list)
-    failures: int = 0
-
-
 async def measure(
     backend: Backend,
     questions: Sequence[Question],
@@ -166,7 +293,8 @@ async def measure(
     long, or that the server refuses while it takes others, counts as wrong; any other failure of
     the backend ends the probe. Nothing is raised for it: the value says so.
     """
-    run, failure, began = _Run(), None, monotonic()
+    trials: list[Trial] = []
+    failure, failures, began = None, 0, monotonic()
     styles = styles_for(settings)
     limits = replace(limits, max_tokens=min(limits.max_tokens, MAX_TOKENS))
     with anyio.move_on_after(seconds):
@@ -181,13 +309,22 @@ async def measure(
                     tool_choice="auto",
                     require_tools=(),
                 )
-                propose = Proposer(backend, settings=given, limits=limits)
-                run.trials.append(await _try(propose, question, style, strategy, run))
+                trial, error = await _try(
+                    Proposer(backend, settings=given, limits=limits), question, style, strategy
+                )
+                failures = 0 if error is None else failures + 1
+                if failures >= REFUSALS and isinstance(error, BackendError):
+                    raise error
+                trials.append(trial)
                 step()
         except BackendError as error:
             failure = error
-    cells = _cells(run.trials, styles, strategies)
-    complete = len(run.trials) == len(questions) * len(cells)
+    cells = tuple(
+        Cell(style, way, tuple(t for t in trials if (t.style, t.strategy) == (style, way)))
+        for style in styles
+        for way in strategies
+    )
+    complete = len(trials) == len(questions) * len(cells)
     return Measured(cells, complete, monotonic() - began, failure)
 
 
@@ -207,25 +344,20 @@ def _order(
 
 
 async def _try(
-    propose: Proposer, question: Question, style: Style, strategy: StrategyChoice, run: _Run
-) -> Trial:
+    propose: Proposer, question: Question, style: Style, strategy: StrategyChoice
+) -> tuple[Trial, MlxToolsError | None]:
+    """One trial, and why it is none of the model's doing."""
     began = monotonic()
     try:
         proposal = await propose(question.question, question.tools)
     except (BackendTimeout, BackendRefused, UsageError) as error:
         if isinstance(error, UsageError) and strategy != "grammar":
             raise
-        run.failures += 1
-        if run.failures >= REFUSALS and isinstance(error, BackendError):
-            raise
         name = "timeout" if isinstance(error, BackendTimeout) else "refused"
         seconds = monotonic() - began
-        return Trial(question.id, style, strategy, question.group, error=name, seconds=seconds)
-    run.failures = 0
-    return _trial(question, style, strategy, proposal)
-
-
-def _trial(question: Question, style: Style, strategy: StrategyChoice, proposal: Proposal) -> Trial:
+        trial = Trial(question.id, style, strategy, question.group, error=name, seconds=seconds)
+        return trial, error
+    usage = proposal.usage
     return Trial(
         question.id,
         style,
@@ -235,19 +367,117 @@ def _trial(question: Question, style: Style, strategy: StrategyChoice, proposal:
         right=question.is_right(proposal),
         error=proposal.error,
         requests=proposal.requests,
-        prompt_tokens=proposal.usage.prompt_tokens,
-        cached_tokens=proposal.usage.cached_tokens,
-        completion_tokens=proposal.usage.completion_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
         pieces=proposal.pieces,
         seconds=proposal.seconds,
+    ), None
+
+
+# --- what follows -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What follows from the figures: the style to use, and the strategy to begin with in each."""
+
+    style: Style
+    reason: str
+    styles: Mapping[Style, StyleVerdict]
+
+
+def judge(cells: Sequence[Cell]) -> Judged:
+    """What follows from the cells of a whole probe, which must hold ``auto`` for every style.
+
+    In each style ``auto``, unless ``guided`` is better and in no group of questions right less
+    often, or ``free`` is better, or ``grammar`` better than all of these. Of the styles ``jsonl``,
+    unless another is better, each with the strategy it would be used with.
+    """
+    by_style: dict[Style, dict[str, Cell]] = {}
+    for cell in cells:
+        by_style.setdefault(cell.style, {})[cell.strategy] = cell
+    styles = {style: _strategy(ways) for style, ways in by_style.items()}
+    used = {style: ways[styles[style].strategy] for style, ways in by_style.items()}
+    usual = used[DEFAULT_STYLE]
+    better = [cell for cell in used.values() if is_better(cell, usual)]
+    best = max(better, key=lambda cell: cell.marks, default=usual)
+    figures = (_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items())
+    why = "better than" if best is not usual else "none is clearly better than"
+    said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
+    return Judged(best.style, said, styles)
+
+
+def make_verdict(
+    model: str,
+    measured: Measured,
+    asked: ProbeQuestions,
+    settings: RunSettings,
+    versions: Mapping[str, Any],
+) -> Verdict:
+    """The verdict on the model with this identity, of a complete probe, as of now.
+
+    ``settings`` are those it was measured with; ``versions`` are of what it was measured on.
+    """
+    judged = judge(measured.cells)
+    chat_format = settings.chat_format
+    return Verdict(
+        model=model,
+        style=judged.style,
+        styles=judged.styles,
+        reason=judged.reason,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        questions=len(asked.questions),
+        prompts=words_digest(),
+        probe=asked.digest,
+        settings={
+            "backend": settings.backend.get("kind"),
+            "chat_format": chat_format.name if chat_format is not None else None,
+            "reasoning": settings.reasoning,
+            "response_mode": settings.response_mode,
+            "own_persona": settings.persona is not None,
+            "temperature": settings.temperature,
+            "max_tokens": MAX_TOKENS,
+        },
+        versions={**versions, "python": platform.python_version()},
+        measured=tuple(cell.to_json() for cell in measured.cells),
     )
 
 
-def _cells(
-    trials: Sequence[Trial], styles: Sequence[Style], strategies: Sequence[StrategyChoice]
-) -> tuple[Cell, ...]:
-    return tuple(
-        Cell(style, way, tuple(t for t in trials if (t.style, t.strategy) == (style, way)))
-        for style in styles
-        for way in strategies
-    )
+def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
+    auto, grammar = ways["auto"], ways.get("grammar")
+    said = "right: " + ", ".join(_figures(name, cell) for name, cell in ways.items())
+    best, reason = auto, f"nothing is clearly better than auto; {said}"
+    for name in ("free", "guided"):
+        cell = ways.get(name)
+        if cell is None or not is_better(cell, auto):
+            continue
+        worse = [group for group, right in cell.groups.items() if right < auto.groups[group]]
+        if name == "guided" and worse:
+            if best is auto:
+                groups = ", ".join(worse)
+                reason = f"guided is better than auto, but not in the group {groups}; {said}"
+        elif best is auto or cell.marks > best.marks:
+            best, reason = cell, f"{name} is better than auto; {said}"
+    otherwise = cast(Literal["auto", "free", "guided"], best.strategy)
+    rivals = [cell for name, cell in ways.items() if name != "grammar"]
+    if grammar is not None and all(is_better(grammar, rival) for rival in rivals):
+        return StyleVerdict("grammar", otherwise, f"grammar is better than the others; {said}")
+    return StyleVerdict(otherwise, otherwise, reason)
+
+
+def _figures(name: str, cell: Cell) -> str:
+    return f"{name} {len(cell.right)} of {cell.asked} ({len(cell.valid)} valid)"
+
+
+def is_better(one: Cell, other: Cell) -> bool:
+    """Whether one way is better than another by more than chance, on the same questions: right more
+    often, or right as often and valid more often."""
+    if _clearly_more(one.right, other.right):
+        return True
+    return len(one.right) >= len(other.right) and _clearly_more(one.valid, other.valid)
+
+
+def _clearly_more(one: frozenset[str], other: frozenset[str]) -> bool:
+    only_one, only_other = len(one - other), len(other - one)
+    return only_one > only_other and mcnemar(only_one, only_other) < LEVEL

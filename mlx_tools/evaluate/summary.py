@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Final
 
 from mlx_tools.app.statistics import Mean, Share, mcnemar, weighted_mean
-
-Result = Mapping[str, Any]
+from mlx_tools.evaluate.results import Result
 
 _SIMPLE: Final = ("simple_python", "simple_java", "simple_javascript")
 AVERAGES: Final[Mapping[str, Mapping[str, float]]] = {
@@ -82,14 +81,7 @@ class Pair:
 
     def to_json(self) -> dict[str, Any]:
         """The pair as ``--json`` prints it."""
-        return {
-            "category": self.category,
-            "first": self.first,
-            "second": self.second,
-            "only_first": self.only_first,
-            "only_second": self.only_second,
-            "p": self.p,
-        }
+        return {**asdict(self), "p": self.p}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +156,8 @@ def _averages(
     for name, weights in AVERAGES.items():
         for strategy in strategies:
             if all((category, strategy) in rows for category in weights):
-                mean = weighted_mean(
-                    [
-                        (weight, rows[category, strategy].correct)
-                        for category, weight in weights.items()
-                    ]
-                )
-                if mean is not None:
+                shares = [(weights[one], rows[one, strategy].correct) for one in weights]
+                if (mean := weighted_mean(shares)) is not None:
                     yield name, strategy, mean
 
 
@@ -229,12 +216,10 @@ def table(summary: Summary) -> str:
 
 
 def _cells(row: SummaryRow) -> list[str]:
-    tokens = "" if row.generated_tokens is None else str(row.generated_tokens)
-    share, valid = row.correct.value, row.valid.value
     return [
-        _percent(share or 0.0, row.correct.interval),
-        f"{100 * (valid or 0.0):.0f} %",
-        tokens,
+        _percent(row.correct.value or 0.0, row.correct.interval),
+        f"{100 * (row.valid.value or 0.0):.0f} %",
+        "" if row.generated_tokens is None else str(row.generated_tokens),
         f"{row.seconds:.0f} s",
     ]
 

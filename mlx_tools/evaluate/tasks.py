@@ -1,28 +1,40 @@
-"""Whole runs with real tools, judged by their outcome: `mlx-tools eval tasks`."""
+"""Whole runs with real tools, judged by their outcome: `mlx-tools eval tasks`.
+
+Each task has a folder of its own, and a clock that stands. Nothing of the user's is seen or
+changed: files, notes, documents, jobs and sessions all lie below that folder, and go with it.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.backends import Backend
+from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
 from mlx_tools.controller.controller import Controller
 from mlx_tools.controller.run_settings import RunSettings
 from mlx_tools.errors import BackendError, UsageError
-from mlx_tools.evaluate.asking import Ask, run_all
-from mlx_tools.evaluate.results_file import Key, Results
-from mlx_tools.evaluate.task_file import Task, TaskSet
-from mlx_tools.evaluate.task_judge import fault_of, repeated
-from mlx_tools.evaluate.task_world import SaysYes, World
-from mlx_tools.policy import Limits
+from mlx_tools.evaluate.results import Key, Result, Results, run_all
+from mlx_tools.evaluate.task_file import After, JobDue, Task, TaskSet
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.protocol import canonical
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.tools import Registry
 from mlx_tools.transcript.events import Finished, FormatBroken
-from mlx_tools.transcript.outcome import Answered, Outcome, Stopped
+from mlx_tools.transcript.outcome import Answered, CallReport, Outcome, Stopped
+
+if TYPE_CHECKING:
+    from mlx_tools.toolbox.schedule import Job, JobStore
 
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
 
@@ -45,17 +57,14 @@ async def run_tasks(
     how: How = How(),
     *,
     step: Callable[[], None] = lambda: None,
-) -> list[Mapping[str, Any]]:
+) -> list[Result]:
     """The results of all tasks by all strategies, each with its settings."""
 
-    def asking(task: Task, strategy: str, settings: RunSettings) -> Ask:
-        async def ask() -> Mapping[str, Any]:
-            return await ask_task(task, tasks, backend, settings, how, f"{task.id}-{strategy}")
-
-        return ask
-
     todo = [
-        (Key(task.category, task.id, strategy), asking(task, strategy, settings))
+        (
+            Key(task.category, task.id, strategy),
+            partial(ask_task, task, tasks, backend, settings, how, f"{task.id}-{strategy}"),
+        )
         for strategy, settings in strategies.items()
         for task in tasks.tasks
     ]
@@ -153,3 +162,248 @@ def _raise_if_unasked(outcome: Outcome) -> None:
     """Raise what the backend did to a run that it ended: that is no result of the model's."""
     if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
         raise BackendError(outcome.message)
+
+
+# --- what a task is asked over ----------------------------------------------------------------
+
+READING_ON: Final = "read_artifact"
+"""Reads on in an output that was too long: every preset has it, so every task does."""
+
+
+class SaysYes:
+    """Approves every call, a repaired one too: in a task's own folder nothing can be lost, and what
+    came of it is judged."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """Yes, to each."""
+        return [ApprovalAnswer(True) for _ in requests]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run left behind: the files by their paths, the texts of new notes, the jobs with when
+    each is due first."""
+
+    files: Mapping[str, str]
+    notes: tuple[str, ...]
+    jobs: tuple[tuple[Job, datetime | None], ...]
+
+
+class World:
+    """The place of one task below ``folder``, which must be empty. ``seed`` lays out what the task
+    has; `left` says what is there afterwards."""
+
+    def __init__(self, folder: Path, task: Task, tasks: TaskSet) -> None:
+        self.files = folder / "files"
+        self.root = f"{self.files}:rw" if task.writable else str(self.files)
+        self._task = task
+        self._now = tasks.now.astimezone(tasks.timezone)
+        self._zone = tasks.timezone.key
+        self._notes = folder / "notes"
+        self._documents = folder / "documents"
+        self._knowledge = folder / "knowledge.sqlite"
+        self._jobs = folder / "schedule.sqlite"
+        self._sessions = folder / "sessions"
+
+    def seed(self) -> None:
+        """Lays out the task's files, notes and documents."""
+        self.files.mkdir()
+        _write(self.files, self._task.files)
+        if self._task.notes:
+            _write(self._notes, self._task.notes)
+        for corpus, documents in self._task.corpora.items():
+            from mlx_tools.toolbox.kb import KnowledgeBase
+
+            place = self._documents / corpus
+            _write(place, documents)
+            KnowledgeBase(self._knowledge).add([place], corpus)
+
+    def now(self) -> datetime:
+        """The time at which the clock stands, in UTC."""
+        return self._now.astimezone(UTC)
+
+    def registry(self) -> Registry:
+        """The built-in tools that need no network and start no program, all of them real."""
+        from mlx_tools.store.roots import Root, RootName
+        from mlx_tools.toolbox.calculator import calculator
+        from mlx_tools.toolbox.clock import clock
+        from mlx_tools.toolbox.file_access import create_file, file_access
+        from mlx_tools.toolbox.format_xml import format_xml
+        from mlx_tools.toolbox.knowledge import Knowledge
+        from mlx_tools.toolbox.note_tools import notes_create, notes_search
+        from mlx_tools.toolbox.notes import Notes
+        from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
+        from mlx_tools.tools import read_artifact
+
+        roots = [Root(RootName.parse(self.root))]
+        notes = Notes(self._notes, lambda: self._now)
+        jobs = Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
+        tools = [calculator(), clock(lambda: self._now, local=self._now.tzinfo)]
+        tools += [file_access(roots), create_file(roots), format_xml(), read_artifact()]
+        if self._task.corpora:
+            tools += Knowledge(self._knowledge).tools()
+        tools += [notes_create(notes), notes_search(notes), schedule_task(jobs)]
+        return Registry(tools)
+
+    def policy(self, *, all_tools: bool = False) -> Policy:
+        """What the task's person allows: its preset, its tools; with ``all_tools`` every tool."""
+        if all_tools:
+            return Policy(allow=("*",))
+        return Policy(allow=(*self._task.tools, READING_ON), preset=self._task.preset)
+
+    def sessions(self) -> TranscriptStore:
+        """Where the run's transcript and its long outputs are kept."""
+        return TranscriptStore(self._sessions)
+
+    def left(self) -> Left:
+        """What is there now."""
+        from mlx_tools.toolbox.notes import Notes
+
+        seeded = set(self._task.notes)
+        notes = Notes(self._notes).read_all().notes
+        jobs = [one for one in self._store().listing() if one.job is not None]
+        return Left(
+            _read(self.files),
+            tuple(f"{n.title}\n{n.text}" for n in notes if n.path not in seeded),
+            tuple((one.job, one.next_due) for one in jobs if one.job is not None),
+        )
+
+    def _store(self) -> JobStore:
+        from mlx_tools.toolbox.schedule import JobStore
+
+        return JobStore(self._jobs, lambda: self.sessions().secret, self.now)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+def _read(folder: Path) -> dict[str, str]:
+    """The files below a folder by their paths. What is no text is there all the same."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# --- whether a run did what its task demands --------------------------------------------------
+
+_NUMBER: Final = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?", re.ASCII)
+_WITH_COMMA: Final = re.compile(r"(-?\d+(?:\.\d{3})*),(\d{1,2})(?!\d)", re.ASCII)
+_MINUS: Final = str.maketrans("\u2212\u00a0\u202f", "-  ")
+
+
+def fault_of(task: Task, outcome: Outcome, left: Left) -> str:
+    """What is wrong with a run, in a few words; empty where nothing is."""
+    if not isinstance(outcome, Answered):
+        return outcome.status
+    ran = {call.name for call in outcome.calls if call.status == "ok"}
+    tried = {call.name for call in outcome.calls}
+    if task.quiet and tried:
+        return f"called {min(tried)}"
+    if lacking := [name for name in task.ran if name not in ran]:
+        return f"{lacking[0]} did not run"
+    if lacking := [name for name in task.tried if name not in tried]:
+        return f"{lacking[0]} was not called"
+    if fault := fault_of_world(task.after, task.files, left):
+        return fault
+    if not answers(task, outcome.answer):
+        return "wrong answer"
+    places = [source.location for source in outcome.sources]
+    if lacking := [name for name in task.cites if not any(p.endswith(name) for p in places)]:
+        return f"{lacking[0]} is not cited"
+    return ""
+
+
+# --- what stands afterwards -------------------------------------------------------------------
+
+
+def fault_of_world(after: After, before: Mapping[str, str], left: Left) -> str:
+    """What is not there that must be, or was changed though nobody asked for it."""
+    for path, texts in after.files.items():
+        if path not in left.files:
+            return f"no file {path}"
+        if not _holds(left.files[path], texts):
+            return f"{path} does not hold what it must"
+    for path in after.gone:
+        if path in left.files:
+            return f"{path} is still there"
+    meant = {*after.files, *after.gone}
+    for path in sorted({*before, *left.files} - meant):
+        if before.get(path) != left.files.get(path):
+            return f"{path} was {'changed' if path in before else 'made'}"
+    return _fault_of_notes(after, left) or _fault_of_jobs(after.job, left)
+
+
+def _fault_of_notes(after: After, left: Left) -> str:
+    if not after.note:
+        return "a note was made" if left.notes else ""
+    if not left.notes:
+        return "no note was made"
+    if len(left.notes) > 1:
+        return f"{len(left.notes)} notes were made"
+    return "" if _holds(left.notes[0], after.note) else "the note does not hold what it must"
+
+
+def _fault_of_jobs(wanted: JobDue | None, left: Left) -> str:
+    if wanted is None:
+        return "a job was made" if left.jobs else ""
+    if not left.jobs:
+        return "no job was made"
+    if len(left.jobs) > 1:
+        return f"{len(left.jobs)} jobs were made"
+    job, due = left.jobs[0]
+    if not _is_due(wanted, job, due):
+        return f"the job is due at {due:%Y-%m-%d %H:%M:%S %Z}" if due else "the job is never due"
+    return "" if _holds(job.task, wanted.holds) else "the job does not say what it must"
+
+
+def _is_due(wanted: JobDue, job: Job, due: datetime | None) -> bool:
+    """Whether a job is due at all these times, one after the other, and then again or no more."""
+    if due != wanted.due[0]:
+        return False
+    if any(job.when.next_after(one) != after for one, after in pairwise(wanted.due)):
+        return False
+    return (job.when.next_after(wanted.due[-1]) is not None) is wanted.again
+
+
+def _holds(text: str, parts: Iterable[str]) -> bool:
+    return all(part.casefold() in text.casefold() for part in parts)
+
+
+# --- the answer -------------------------------------------------------------------------------
+
+
+def answers(task: Task, answer: str) -> bool:
+    """Whether the answer's text is what the task demands."""
+    text = answer.casefold()
+    if not _holds(text, task.contains):
+        return False
+    if task.any_of and not any(part.casefold() in text for part in task.any_of):
+        return False
+    if any(part.casefold() in text for part in task.lacks):
+        return False
+    if task.matches is not None and not re.search(task.matches, answer):
+        return False
+    return task.number is None or any(
+        abs(number - task.number) <= task.tolerance + 1e-9 for number in numbers_in(answer)
+    )
+
+
+def numbers_in(text: str) -> list[float]:
+    """The numbers in a text: with a point before the fraction and commas between thousands, or the
+    other way round where that is what it must be."""
+    text = text.translate(_MINUS)
+    found = [number.replace(",", "") for number in _NUMBER.findall(text)]
+    found += [f"{whole.replace('.', '')}.{part}" for whole, part in _WITH_COMMA.findall(text)]
+    return [float(number) for number in found if len(number) < 300]
+
+
+def repeated(calls: Sequence[CallReport]) -> int:
+    """How many calls are the same as an earlier one."""
+    seen = [canonical(call.name, call.arguments) for call in calls]
+    return len(seen) - len(set(seen))

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any
 
 from mlx_tools.backends import Chunk, CompletionRequest
-from mlx_tools.evaluate.probe_questions import ProbeQuestions, Question, load_questions
+from mlx_tools.evaluate.probe import ProbeQuestions, Question, load_questions
 from mlx_tools.messages import Style
 from mlx_tools.protocol import write_answer, write_call
 

@@ -20,9 +20,10 @@ from mlx_tools.evaluate.bfcl_data import (
     have_wheel,
     load_items,
     sample,
+    schema_of,
+    tool_of,
     wheel_path,
 )
-from mlx_tools.evaluate.bfcl_schema import schema_of, tool_of
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import validate_arguments

@@ -28,9 +28,19 @@ from mlx_tools.errors import (
     BackendUnreachable,
     ConfigError,
 )
-from mlx_tools.evaluate.conclude import is_better, judge, make_verdict
-from mlx_tools.evaluate.probe import Cell, Measured, Trial, measure, styles_for
-from mlx_tools.evaluate.probe_questions import Expected, fits, load_questions, same
+from mlx_tools.evaluate.probe import (
+    Cell,
+    Expected,
+    Measured,
+    Trial,
+    is_better,
+    judge,
+    load_questions,
+    make_verdict,
+    measure,
+    same,
+    styles_for,
+)
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.prompt.words import WRITTEN_STYLES
@@ -319,7 +329,7 @@ def test_the_questions_that_come_along_can_be_answered() -> None:
             continue
         arguments = {name: values[0] for name, values in one.call.arguments.items()}
         call = ToolCall(one.call.name, arguments)
-        assert fits(call, one.call)
+        assert one.call.is_met(call)
         (judged,) = judge_calls(Reading(messages=(call,)), one.tools)
         assert judged.error is None and not judged.call.repairs
 
@@ -352,7 +362,7 @@ EXPECTED = Expected("f", {"city": ["York"], "n": [2]}, {"unit": ["kg"]})
 def test_a_call_is_right_by_its_name_and_all_of_its_arguments(
     name: str, arguments: dict[str, Any], right: bool
 ) -> None:
-    assert fits(ToolCall(name, arguments), EXPECTED) is right
+    assert EXPECTED.is_met(ToolCall(name, arguments)) is right
 
 
 JSON = st.recursive(

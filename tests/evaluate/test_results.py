@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.results_file import Key, Results
+from mlx_tools.evaluate.results import Key, Results
 
 SETTINGS: dict[str, Any] = {"model": "a", "limits": {"max_tokens": 512, "parallel": 4}}
 KEYS = [Key("multiple", f"multiple_{n}", s) for n in range(3) for s in ("free", "guided")]
@@ -123,7 +123,8 @@ def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
         pytest.raises(UsageError, match="another run writes it"),
     ):
         open_results(path)
-    open_results(path).close()
+    with open_results(path):
+        pass
 
 
 def test_where_nothing_can_be_written_that_is_told(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_a_killed_run_loses_at_most_the_line_under_way(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from mlx_tools.evaluate.results_file import Key, Results\n"
+        "from mlx_tools.evaluate.results import Key, Results\n"
         "results = Results(Path(sys.argv[1]), 'bfcl', {'model': 'a'})\n"
         "results.add(Key('a', 'b', 'free'), {'correct': True})\n"
         "os.kill(os.getpid(), 9)\n"

@@ -14,9 +14,8 @@ import pytest
 from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposal
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, BackendTimeout
-from mlx_tools.evaluate.asking import described, run_bfcl
-from mlx_tools.evaluate.bfcl_data import BfclItem, load_items
-from mlx_tools.evaluate.results_file import Results
+from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
+from mlx_tools.evaluate.results import Results, described
 from mlx_tools.evaluate.summary import AVERAGES, summarise, table
 from mlx_tools.messages import ToolCall, Usage
 from mlx_tools.prompt import NAMED_FORMATS

@@ -14,11 +14,20 @@ from hypothesis import strategies as st
 
 from mlx_tools import Answered, RunSettings, Stopped
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
-from mlx_tools.evaluate.results_file import Results
+from mlx_tools.evaluate.results import Results
 from mlx_tools.evaluate.task_file import FILE, TOOLS, After, JobDue, Task, load_tasks
-from mlx_tools.evaluate.task_judge import answers, fault_of, fault_of_world, numbers_in, repeated
-from mlx_tools.evaluate.task_world import Left, World
-from mlx_tools.evaluate.tasks import How, ask_task, run_tasks
+from mlx_tools.evaluate.tasks import (
+    How,
+    Left,
+    World,
+    answers,
+    ask_task,
+    fault_of,
+    fault_of_world,
+    numbers_in,
+    repeated,
+    run_tasks,
+)
 from mlx_tools.paths import read_data
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend

@@ -1,0 +1,254 @@
+"""Asks what a file of results does not hold yet, one item after the other, and writes down each.
+
+A file of results is JSON lines, each on disk as it comes, so that a run can be gone on with. The
+first names the settings under which all others were found; a file of other settings is refused.
+Every other line is one item, by one strategy. What a crash left of a line is dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, Self
+
+from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
+from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, UsageError
+from mlx_tools.policy import Limits
+from mlx_tools.store import words_digest
+
+FORMAT: Final = 1
+
+REFUSALS: Final = 3
+"""So many refusals in a row are the server's state, and no longer the items'."""
+
+_NAMED: Final = 3
+"""So many settings that differ are named in an error."""
+
+Result = Mapping[str, Any]
+Ask = Callable[[], Awaitable[Result]]
+
+
+class Key(NamedTuple):
+    """What a result is of."""
+
+    category: str
+    id: str
+    strategy: str
+
+
+class Results:
+    """The results of a run: those of ``path``, and those that are added.
+
+    Without a path they are kept in memory alone. Use it with ``with``: the file is locked
+    meanwhile.
+
+    Raises:
+        UsageError: the file is no file of results, is one of other settings or another benchmark,
+            cannot be written, or another run writes it.
+    """
+
+    def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
+        self._path = path
+        self._found: dict[Key, Result] = {}
+        self._file: BinaryIO | None = None
+        plain = json.loads(_text(settings))
+        self.fingerprint = hashlib.sha256(_text(plain).encode()).hexdigest()[:16]
+        self._header = {
+            "type": "settings",
+            "format": FORMAT,
+            "benchmark": benchmark,
+            "fingerprint": self.fingerprint,
+            "settings": plain,
+        }
+        if path is not None:
+            self._open(path)
+
+    def get(self, key: Key) -> Result | None:
+        """The result of ``key``, None where there is none yet."""
+        return self._found.get(key)
+
+    def add(self, key: Key, result: Result) -> Result:
+        """Write a result, and give it as it was written."""
+        line = {"type": "item"} | key._asdict() | {"settings": self.fingerprint} | dict(result)
+        self._write(line)
+        self._found[key] = line
+        return line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, line: Result) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(_text(line).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise UsageError(f"{self._path} cannot be written: {error.strerror}") from error
+
+    def _open(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._file = os.fdopen(descriptor, "r+b")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{path} is no file that results can be read back from")
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_in(path, self._file)
+        except BlockingIOError:
+            self.__exit__()
+            raise UsageError(f"{path}: another run writes it", hint="name another file") from None
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _take_in(self, path: Path, file: BinaryIO) -> None:
+        """Read what is there, drop what a crash left of a line, begin an empty file."""
+        data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole and _text(self._header).encode().startswith(data):
+            file.truncate(0)
+            self._write(self._header)
+            return
+        lines = whole.decode("utf-8", errors="replace").split("\n")[:-1]
+        self._check(path, _object(lines[0]) if lines else {})
+        for number, text in enumerate(lines[1:], start=2):
+            line = _object(text)
+            key = [line.get(name) for name in Key._fields]
+            if line.get("type") != "item" or not all(isinstance(part, str) for part in key):
+                raise UsageError(f"{path}: line {number} is no result", hint="name another file")
+            self._found.setdefault(Key(*map(str, key)), line)
+        file.truncate(len(whole))
+
+    def _check(self, path: Path, header: Mapping[str, Any]) -> None:
+        """Raise where the file is not one to go on with."""
+        settings, wrong = header.get("settings"), ""
+        if header.get("type") != "settings" or not isinstance(settings, dict):
+            wrong = "is no file of results"
+        elif (found := header.get("format")) != FORMAT:
+            wrong = f"is of format {found}, not {FORMAT}"
+        elif (other := header.get("benchmark")) != self._header["benchmark"]:
+            wrong = f"holds results of {other}"
+        elif header.get("fingerprint") != self.fingerprint:
+            differ = _differences(settings, json.loads(_text(self._header["settings"])))
+            raise UsageError(
+                f"{path} was written with other settings: {differ}",
+                hint="name another file, or ask with the settings of this one",
+            )
+        if wrong:
+            raise UsageError(f"{path} {wrong}", hint="name another file")
+
+
+def _text(value: Any) -> str:
+    """One line of JSON, in ASCII: half of a surrogate pair, which a model may write, is no text."""
+    return json.dumps(value, separators=(",", ":"), default=str)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The settings that differ, in words."""
+    old, new = _flat(there), _flat(now)
+    told = [
+        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key)
+    ]
+    more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
+    return "; ".join([*told[:_NAMED], *more])
+
+
+def _flat(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        nested = isinstance(inner, dict) and inner
+        found |= _flat(inner, f"{path}{key}.") if nested else {f"{path}{key}": inner}
+    return found
+
+
+def _short(value: Any) -> str:
+    text = _text(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+async def run_all(
+    todo: Sequence[tuple[Key, Ask]],
+    results: Results,
+    step: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """The results of all keys, in order: those that are there, and the others asked for.
+
+    A completion that takes too long is a result without calls, and so is one that the server
+    refuses (a prompt too long for it, say) while it takes others. Any other failure of the backend
+    is raised, with everything before it written down.
+    """
+    found: dict[Key, Result] = {}
+    refused: list[tuple[Key, BackendError]] = []
+
+    def take_refused() -> None:
+        for key, error in refused:
+            found[key] = results.add(key, _failed("refused", error))
+        refused.clear()
+
+    for key, ask in todo:
+        known = results.get(key)
+        if known is None:
+            try:
+                known = results.add(key, await ask())
+            except BackendTimeout as error:
+                known = results.add(key, _failed("timeout", error))
+            except BackendRefused as error:
+                refused.append((key, error))
+                if len(refused) >= REFUSALS:
+                    raise
+        if known is not None:
+            found[key] = known
+            take_refused()
+        step()
+    if refused and not found:
+        raise refused[-1][1]
+    take_refused()
+    return [found[key] for key, _ in todo]
+
+
+def _failed(kind: str, error: BackendError) -> dict[str, Any]:
+    """The result of an item that the backend failed: no calls, no answer."""
+    return {"correct": False, "valid": False, "error": kind, "message": str(error), "calls": []}
+
+
+def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, Any]:
+    """All that results depend on besides question and strategy, as JSON: a file of results is of
+    these settings. ``prompts`` is a digest of the words that the model reads."""
+    given = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    for name in ("backend", "roots", "strategy", "require_tools", "verdict"):
+        given.pop(name, None)
+    if settings.chat_format is not None:
+        given["chat_format"] = settings.chat_format.to_json()
+    if settings.style == "auto":
+        known = settings.verdict or FoundVerdict()
+        given["style"] = known.verdict.style if known.verdict is not None else DEFAULT_STYLE
+    kind, digest = settings.backend.get("kind"), words_digest()
+    return given | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | more
