@@ -36,7 +36,6 @@ from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
 from mlx_tools.store.roots import RootName
 from mlx_tools.store.session_store import TranscriptStore
-from mlx_tools.toolbox import builtin_tools
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.toolbox.web_tools import WebOptions
 from mlx_tools.tools import Registry
@@ -89,9 +88,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for name, on in shelf.said().switched.items():
         if not on:
             off[name] = OFF.format(name=name)
-    registry = builtin_tools(
-        own.roots,
-        switched_off=off,
+    registry = Registry(switched_off=off).with_builtin(
+        roots=own.roots,
         commands=own.commands,
         notes=own.notes or data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),

@@ -1,17 +1,17 @@
-"""The registry of the built-in tools, each disabled with the reason where it cannot work here."""
+"""The built-in tools, each disabled with the reason where it cannot work here."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from mlx_tools.errors import require_instance, require_items
 from mlx_tools.policy import check_presets
 from mlx_tools.store.roots import Root, RootName, supported
-from mlx_tools.tools import Registry, read_artifact, tool_search
+from mlx_tools.tools import Registry, Tool, read_artifact, tool_search
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule_task import Jobs
@@ -22,55 +22,94 @@ _NO_ROOTS: Final = "no folder was named that it may see (--root DIR)"
 _NO_JOBS: Final = "no place for jobs was named"
 
 
+class ToolOptions(TypedDict, total=False):
+    """What the built-in tools are made with.
+
+    ``commands`` are programs that ``run_command`` may run besides its own, with any arguments.
+    ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools are
+    disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be there;
+    without one, the tools for notes are disabled. ``jobs`` is where ``schedule_task`` puts jobs;
+    without it, that is disabled. ``web`` is for ``fetch_url`` and ``web_search``, by default the
+    usual options.
+    """
+
+    commands: Iterable[str]
+    knowledge_base: str | os.PathLike[str] | None
+    notes: str | os.PathLike[str] | None
+    jobs: Jobs | None
+    web: WebOptions | None
+
+
 def builtin_tools(
     roots: Iterable[str | os.PathLike[str] | RootName] = (),
     *,
     switched_off: Mapping[str, str] | None = None,
-    commands: Iterable[str] = (),
-    knowledge_base: str | os.PathLike[str] | None = None,
-    notes: str | os.PathLike[str] | None = None,
-    jobs: Jobs | None = None,
-    web: WebOptions | None = None,
+    **options: Unpack[ToolOptions],
 ) -> Registry:
-    """The built-in tools, in the order of a listing.
+    """A registry of the built-in tools, in the order of a listing.
 
-    Args:
-        roots: Folders that file tools may see (``DIR`` or ``DIR:rw``); without one, the file tools
-            and ``run_command`` are disabled.
-        switched_off: As for `Registry`.
-        commands: Programs that ``run_command`` may run besides its own, with any arguments.
-        knowledge_base: The file of the one to be searched, None for the user's own; its tools are
-            disabled while nothing is in it.
-        notes: The folder of the notes, which need not be there; without one, the tools for notes
-            are disabled.
-        jobs: Where ``schedule_task`` puts jobs; without it, that is disabled.
-        web: For ``fetch_url`` and ``web_search``, by default the usual options.
+    ``roots`` are folders that file tools may see (``DIR`` or ``DIR:rw``); without one, the file
+    tools and ``run_command`` are disabled. ``switched_off`` is as for `Registry`.
 
     Raises UsageError for a root that is no folder, a program that is no name and options that
     cannot be, ToolDefinitionError where a preset does not hold for these tools.
     """
-    from mlx_tools.toolbox.calculator import calculator
-    from mlx_tools.toolbox.clock import clock
-    from mlx_tools.toolbox.format_xml import format_xml
-    from mlx_tools.toolbox.run_command import run_command, unusable
-    from mlx_tools.toolbox.schedule_task import schedule_task
-
     registry = Registry(switched_off=switched_off)
-    names = [_root(root) for root in require_items("roots", roots, "give a list of folders")]
-    opened = [Root(name) for name in names] if supported() else []
-    registry.provide(calculator())
-    registry.provide(clock())
-    _add_files(registry, opened)
-    for tool in (format_xml(), tool_search(registry), read_artifact()):
+    for tool in tools(registry, roots, **options):
         registry.provide(tool)
-    commanding = run_command(opened, require_items("commands", commands, "give a list of programs"))
-    registry.provide(commanding, unusable=functools.partial(unusable, opened))
-    _add_knowledge(registry, None if knowledge_base is None else Path(knowledge_base))
-    registry.provide(schedule_task(jobs), _NO_JOBS if jobs is None else None)
-    _add_notes(registry, None if notes is None else Path(notes))
-    _add_web(registry, web)
     check_presets(registry.all_specs())
     return registry
+
+
+def tools(
+    registry: Registry,
+    roots: Iterable[str | os.PathLike[str] | RootName] = (),
+    **options: Unpack[ToolOptions],
+) -> list[Tool]:
+    """The built-in tools, for ``registry``: what this package's entry point names."""
+    from mlx_tools.toolbox.calculator import calculator
+    from mlx_tools.toolbox.clock import clock
+    from mlx_tools.toolbox.file_access import create_file, file_access
+    from mlx_tools.toolbox.format_xml import format_xml
+    from mlx_tools.toolbox.knowledge import Knowledge
+    from mlx_tools.toolbox.note_tools import notes_create, notes_search
+    from mlx_tools.toolbox.notes import NO_FOLDER, Notes
+    from mlx_tools.toolbox.run_command import run_command, unusable
+    from mlx_tools.toolbox.schedule_task import schedule_task
+    from mlx_tools.toolbox.web_tools import WebOptions, fetch_url, missing, web_search
+
+    names = [_root(root) for root in require_items("roots", roots, "give a list of folders")]
+    opened = [Root(name) for name in names] if supported() else []
+    commands = require_items("commands", options.get("commands"), "give a list of programs")
+    file, folder = options.get("knowledge_base"), options.get("notes")
+    knowledge = Knowledge(None if file is None else Path(file))
+    notes = Notes(None if folder is None else Path(folder))
+    jobs, web = options.get("jobs"), options.get("web") or WebOptions()
+    no_walk = None if supported() else _NO_WALK
+    no_files = no_walk or (None if opened else _NO_ROOTS)
+    no_notes = no_walk or (NO_FOLDER if folder is None else None)
+    return [
+        calculator(),
+        clock(),
+        _off(file_access(opened), no_files),
+        _off(create_file(opened), no_files),
+        format_xml(),
+        tool_search(registry),
+        read_artifact(),
+        _off(run_command(opened, commands), functools.partial(unusable, opened)),
+        *(_off(tool, knowledge.unusable) for tool in knowledge.tools()),
+        _off(schedule_task(jobs), _NO_JOBS if jobs is None else None),
+        _off(notes_create(notes), no_notes),
+        _off(notes_search(notes), no_notes),
+        fetch_url(web.fetcher(), web.seconds),
+        _off(web_search(engines=web.engines, seconds=web.seconds), missing),
+    ]
+
+
+def _off(tool: Tool, why: str | Callable[[], str | None] | None) -> Tool:
+    """The tool, disabled where ``why`` says why."""
+    tool.unusable = why if callable(why) else lambda: why
+    return tool
 
 
 def _root(root: str | os.PathLike[str] | RootName) -> RootName:
@@ -79,38 +118,3 @@ def _root(root: str | os.PathLike[str] | RootName) -> RootName:
     if isinstance(root, RootName):
         return root
     return RootName.parse(require_instance("a root", root, str, "write DIR, or DIR:rw"))
-
-
-def _add_files(registry: Registry, roots: list[Root]) -> None:
-    from mlx_tools.toolbox.file_access import create_file, file_access
-
-    off = None if roots else _NO_ROOTS if supported() else _NO_WALK
-    registry.provide(file_access(roots), off)
-    registry.provide(create_file(roots), off)
-
-
-def _add_knowledge(registry: Registry, file: Path | None) -> None:
-    from mlx_tools.toolbox.knowledge import Knowledge
-
-    knowledge = Knowledge(file)
-    for tool in knowledge.tools():
-        registry.provide(tool, unusable=knowledge.unusable)
-
-
-def _add_notes(registry: Registry, folder: Path | None) -> None:
-    from mlx_tools.toolbox.note_tools import notes_create, notes_search
-    from mlx_tools.toolbox.notes import NO_FOLDER, Notes
-
-    kept = Notes(folder)
-    off = _NO_WALK if not supported() else NO_FOLDER if folder is None else None
-    registry.provide(notes_create(kept), off)
-    registry.provide(notes_search(kept), off)
-
-
-def _add_web(registry: Registry, given: WebOptions | None) -> None:
-    from mlx_tools.toolbox.web_tools import WebOptions, fetch_url, missing, web_search
-
-    options = given or WebOptions()
-    registry.provide(fetch_url(options.fetcher(), options.seconds))
-    searching = web_search(engines=options.engines, seconds=options.seconds)
-    registry.provide(searching, unusable=missing)

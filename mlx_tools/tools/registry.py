@@ -6,6 +6,7 @@ a list of tools, or a function without parameters that returns either.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mlx_tools.tools.folder.collection import Shelf
 
 GROUP: Final = "mlx_tools.tools"
+OWN: Final = "mlx-tools"
+"""This package's own name."""
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
@@ -42,23 +45,24 @@ class Registry:
         self, tools: Iterable[Callee] | None = (), *, switched_off: Mapping[str, str] | None = None
     ) -> None:
         self._tools: dict[str, Callee] = {}
-        self._disabled: dict[str, str] = {}
+        self._refused: dict[
+            str, str
+        ] = {}  # what was offered and is no tool, as plugin:PACKAGE/NAME
         self._switched_off = dict(switched_off or {})
-        self._unusable: dict[str, Callable[[], str | None]] = {}
         self._pending: Callable[[], Iterable[Offer]] | None = None
         for tool in require_items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
 
-    def provide(
-        self, tool: Callee, off: str | None = None, unusable: Callable[[], str | None] | None = None
-    ) -> None:
-        """Adds a tool that comes with the package, disabled where ``off`` says why; ``unusable``
-        says so too, each time somebody asks."""
+    def with_builtin(self, **options: Any) -> Self:
+        """Adds the tools that come with the package: they are found as those of any package are, by
+        its entry point, and made with these options (`mlx_tools.toolbox.tools`)."""
+        for tool in own_offer().load()(registry=self, **options):
+            self.provide(tool)
+        return self
+
+    def provide(self, tool: Callee) -> None:
+        """Adds a tool that comes with the package, whose declaration its tests look at."""
         self._tools[tool.spec.name] = tool
-        if unusable is not None:
-            self._unusable[tool.spec.name] = unusable
-        if off is not None:
-            self._disabled[tool.spec.name] = off
 
     def with_entry_points(self, find: Callable[[], Iterable[Offer]] | None = None) -> Self:
         """Adds the tools of installed packages: entry points of the group ``mlx_tools.tools``.
@@ -83,15 +87,12 @@ class Registry:
         for found in shelf.tools():
             key = f"{PLUGIN}{FOLDER}/{found.name}"
             if found.folder is None or refused is not None:
-                self._disabled[key] = refused or found.reason or ""
+                self._refused[key] = refused or found.reason or ""
                 continue
             try:
-                self.add(folder_tool(found.folder))
+                self.add(folder_tool(found.folder, found.reason))
             except ToolDefinitionError as error:
-                self._disabled[key] = str(error)
-                continue
-            if found.reason is not None:
-                self._disabled[found.name] = found.reason
+                self._refused[key] = str(error)
         return self
 
     def add(self, tool: Callee) -> None:
@@ -141,7 +142,7 @@ class Registry:
             self.all_specs()
         tool = self._tools.get(tool_named(name, self._tools))
         if tool is None:
-            reason = self._refused_offer(name)
+            reason = self._why_refused(name)
             if reason is not None:
                 raise UsageError(f"{name} is disabled: {reason}")
             close = difflib.get_close_matches(name, self._tools, n=1)
@@ -166,9 +167,9 @@ class Registry:
         """The name of the tool that is meant: ``name``, or of which it is another one."""
         return tool_named(name, self.all_specs())
 
-    def _refused_offer(self, name: str) -> str | None:
+    def _why_refused(self, name: str) -> str | None:
         """Why a tool of this name was offered and could not be added, None where none was."""
-        offers = (why for key, why in self._disabled.items() if key.endswith(f"/{name}"))
+        offers = (why for key, why in self._refused.items() if key.endswith(f"/{name}"))
         return next(offers, None)
 
     @property
@@ -177,14 +178,14 @@ class Registry:
         not be added stands under ``plugin:PACKAGE/NAME``."""
         reasons = {name: self._reason(spec) for name, spec in self.all_specs().items()}
         found = {name: reason for name, reason in reasons.items() if reason is not None}
-        return MappingProxyType({**self._disabled, **found})
+        return MappingProxyType({**self._refused, **found})
 
     def lacks(self, name: str, policy: Policy) -> str | None:
         """Why a run under ``policy`` can call no tool of this name: there is none, it is disabled
         (with the reason), or the policy does not permit it. None where it may."""
         spec = self.all_specs().get(self.named(name))
         if spec is None:
-            reason = self._refused_offer(name)
+            reason = self._why_refused(name)
             return NO_SUCH if reason is None else f"it is disabled: {reason}"
         reason = self._reason(spec)
         if reason is not None:
@@ -219,20 +220,20 @@ class Registry:
         every call is asked about. Disabled tools, and offers that could not be added, come along.
         """
         rows = [_row(spec, self._reason(spec), policy) for spec in self.all_specs().values()]
-        for key, why in self._disabled.items():
-            if key not in self._tools:  # an offer, plugin:PACKAGE/NAME, that came to no tool
-                plugin, _, name = key.removeprefix(PLUGIN).partition("/")
-                nothing = {"description": "", "effects": [], "permitted": False}
-                off = {"enabled": False, "disabled_reason": why, "needs_approval": False}
-                rows.append({"name": name, "plugin": plugin, **nothing, **off})
+        for key, why in self._refused.items():
+            plugin, _, name = key.removeprefix(PLUGIN).partition("/")
+            nothing = {"description": "", "effects": [], "permitted": False}
+            off = {"enabled": False, "disabled_reason": why, "needs_approval": False}
+            rows.append({"name": name, "plugin": plugin, **nothing, **off})
         return rows
 
     def _reason(self, spec: ToolSpec) -> str | None:
         """Why a tool is disabled, None where it is not."""
-        off = (why for pattern, why in self._switched_off.items() if matches(pattern, spec))
-        reason = next(off, None) or self._disabled.get(spec.name)
-        late = self._unusable.get(spec.name) if reason is None else None
-        return reason if late is None else late()
+        for pattern, why in self._switched_off.items():
+            if matches(pattern, spec):
+                return why
+        unusable = getattr(self._tools[spec.name], "unusable", None)
+        return None if unusable is None else unusable()
 
     def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
         """Loads what installed packages offer, once."""
@@ -241,24 +242,24 @@ class Registry:
             offers = list(find())
         except Exception as error:  # the metadata of installed packages can be in any state
             reason = f"installed packages cannot be looked through: {error}"
-            self._disabled["plugin:any/entry_points"] = reason[:300]
+            self._refused["plugin:any/entry_points"] = reason[:300]
             return
         for offer in offers:
             off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
             if off is not None:
-                self._disabled[offer.key] = self._switched_off[off]
+                self._refused[offer.key] = self._switched_off[off]
                 continue
             try:
                 tools = offer.tools()
             except ToolDefinitionError as error:
-                self._disabled[offer.key] = str(error)
+                self._refused[offer.key] = str(error)
                 continue
             for tool in tools:
                 try:
                     self.add(_of_package(tool, offer.plugin))
                 except ToolDefinitionError as error:
                     name = getattr(tool, "__name__", offer.name)
-                    self._disabled[f"plugin:{offer.plugin}/{name}"] = str(error)
+                    self._refused[f"plugin:{offer.plugin}/{name}"] = str(error)
 
 
 def _row(spec: ToolSpec, off: str | None, policy: Policy) -> dict[str, Any]:
@@ -320,14 +321,26 @@ class Offer:
             raise ToolDefinitionError(f"it could not be loaded: {text[:300]}") from None
 
 
+def own_offer() -> Offer:
+    """What this package offers itself."""
+    from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+
+    point = EntryPoint("builtin", "mlx_tools.toolbox:tools", GROUP)
+    with contextlib.suppress(PackageNotFoundError):
+        # a checkout may have been installed before it offered any: then it is as it stands here
+        (point,) = distribution(OWN).entry_points.select(group=GROUP) or (point,)
+    return Offer(BUILTIN, point.name, point.load)
+
+
 def installed() -> list[Offer]:
-    """What is installed here, in order of package and name; nothing is imported yet."""
+    """What other packages offer here, in order of package and name; nothing is imported yet."""
     from importlib.metadata import entry_points
 
     offers = {}
     for point in entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else None
-        offers[str(package or point.module), point.name, point.value] = point.load
+        if package != OWN:
+            offers[str(package or point.module), point.name, point.value] = point.load
     return [Offer(plugin, name, offers[plugin, name, at]) for plugin, name, at in sorted(offers)]
 
 

@@ -30,7 +30,8 @@ class Callee(Protocol):
 
     What else it can it says by members that it has, or has not: ``blocking``, its call as a
     function of the arguments for a thread, which is then used in place of ``call``; ``preview``,
-    what a call with some arguments would change (`Preview`, None where it cannot tell).
+    what a call with some arguments would change (`Preview`, None where it cannot tell);
+    ``unusable``, why it cannot work now, None where it can, asked each time somebody wants to know.
     """
 
     @property
@@ -73,8 +74,8 @@ class Tool:
     ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
     ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
     that was made of a plain function can still be called as that function. ``preview`` tells what a
-    call would change; it runs in a thread, changes nothing, and may raise `ToolError`. ``__name__``
-    is the tool's name, known before its spec is made.
+    call would change; it runs in a thread, changes nothing, and may raise `ToolError`. ``unusable``
+    is as `Callee` has it. ``__name__`` is the tool's name, known before its spec is made.
     """
 
     __name__: str
@@ -86,6 +87,7 @@ class Tool:
         *,
         function: Callable[..., Any] | None = None,
         preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
+        unusable: Callable[[], str | None] | None = None,
     ) -> None:
         self._make_spec = spec
         self._run = run
@@ -93,6 +95,7 @@ class Tool:
         self.is_async = is_async(function if function is not None else run)
         self.blocking = None if self.is_async else run
         self.preview = preview
+        self.unusable = unusable
         if function is not None:
             functools.update_wrapper(cast("Any", self), function, updated=())
         if isinstance(spec, ToolSpec):
@@ -133,8 +136,8 @@ class Tool:
 def of_plugin(tool: Callee, plugin: str) -> Tool:
     """The same tool, said to come from ``plugin``."""
     run: Run = getattr(tool, "blocking", None) or tool.call
-    preview = getattr(tool, "preview", None)
-    return Tool(replace(tool.spec, plugin=plugin), run, preview=preview)
+    able = {name: getattr(tool, name, None) for name in ("preview", "unusable")}
+    return Tool(replace(tool.spec, plugin=plugin), run, **able)
 
 
 # --- what a tool declares of its calls ------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import Offer, Registry, Tool, tool
+from mlx_tools.tools.registry import installed, own_offer
 from mlx_tools.tools.tool import of_plugin
+from scripts.stretch import ROOT
 
 
 @tool(effects={"read"})
@@ -324,6 +328,41 @@ def test_what_is_installed_is_found_by_its_metadata(tmp_path: Path) -> None:
     plugins, disabled = json.loads(done.stdout)
     assert plugins["tide"] == "weather-tools"
     assert "AttributeError" in disabled["plugin:weather-tools/gone"]
+
+
+OWN_TOOL = """
+import sys
+from mlx_tools import Controller, Policy, tool
+from mlx_tools.testing import ScriptedBackend
+
+@tool(effects={"read"})
+def area(width: float, height: float) -> float:
+    "Area of a rectangle."
+    return width * height
+
+call = '{"type":"tool_call","name":"area","arguments":{"width":3.5,"height":4}}'
+backend = ScriptedBackend(call, '{"type":"final_answer","content":"14"}')
+outcome = Controller(backend, tools=[area], policy=Policy(allow=["area"])).run_sync("How large?")
+assert outcome.answer == "14"
+print([name for name in sys.modules if name.startswith("mlx_tools.toolbox")])
+"""
+
+
+def test_a_run_with_a_tool_of_ones_own_loads_no_built_in_one() -> None:
+    done = subprocess.run([sys.executable, "-c", OWN_TOOL], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_built_in_tools_are_found_by_the_entry_point_of_the_package(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (entry,) = project["entry-points"]["mlx_tools.tools"].values()
+    module, _, name = entry.partition(":")
+    assert own_offer().load() is getattr(importlib.import_module(module), name)
+    assert all(offer.plugin != "mlx-tools" for offer in installed())
+    registry = Registry().with_builtin(roots=[tmp_path])
+    assert list(registry.all_specs()) == EVERY and "file_access" in registry.specs()
+    with pytest.raises(UsageError, match="root"):
+        Registry().with_builtin(roots=[tmp_path / "nowhere"])
 
 
 # --- listings ---

@@ -54,8 +54,8 @@ def load_tool(folder: str | os.PathLike[str]) -> Tool:
     return folder_tool(read_folder(Path(folder).resolve()))
 
 
-def folder_tool(found: ToolFolder) -> Tool:
-    """The tool that a folder holds."""
+def folder_tool(found: ToolFolder, unusable: str | None = None) -> Tool:
+    """The tool that a folder holds; ``unusable`` is why it cannot run, None where it can."""
 
     def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         context = current_context()
@@ -85,7 +85,8 @@ def folder_tool(found: ToolFolder) -> Tool:
                 break
         return _result(came, seconds, found.max_output_bytes)
 
-    return Tool(found.spec, run, preview=lambda arguments: Preview("", found.digest))
+    preview = Preview("", found.digest)
+    return Tool(found.spec, run, preview=lambda arguments: preview, unusable=lambda: unusable)
 
 
 def _check_unchanged(found: ToolFolder) -> None:
