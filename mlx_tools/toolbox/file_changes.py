@@ -25,8 +25,7 @@ from mlx_tools.store.changes import (
     state_of,
 )
 from mlx_tools.store.roots import Absent, Refused, Root, Unfit
-from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded, one_line, up_to
-from mlx_tools.toolbox.unified import unified_diff
+from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded, one_line, unified_diff, up_to
 from mlx_tools.tools import Preview, ToolError, current_context
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/", re.ASCII)
@@ -175,30 +174,23 @@ class Changes:
         ranked: list[tuple[bool, bool, int, Candidate]] = []
         fault: Exception | None = None
         for number, (root, parts) in enumerate(self._candidates(path, making=True)):
-            there = True
             try:
                 with place_of(root, parts, self._writable) as place:
-                    if place.exists():
-                        raise _Taken(f"there is something at {place.name} already")
-                    may = place.writable
+                    missing, taken, may = False, place.exists(), place.writable
             except Absent:
-                there, may = False, root.writable
-            except _Taken:
-                raise Unfit(
-                    f"{parts[-1]} exists already, and create_file replaces nothing; file_access "
-                    "can, with write, below a folder that was named with :rw"
-                ) from None
+                missing, taken, may = True, False, root.writable
             except Unfit as error:
                 fault = fault or error
                 continue
-            ranked.append((not there, not may, number, (root, parts)))
+            if taken:
+                raise Unfit(
+                    f"{parts[-1]} exists already, and create_file replaces nothing; file_access "
+                    "can, with write, below a folder that was named with :rw"
+                )
+            ranked.append((missing, not may, number, (root, parts)))
         if not ranked:
             raise fault or Absent("there is no such folder")
         return min(ranked, key=lambda rank: rank[:3])[3]
-
-
-class _Taken(Exception):
-    """Something has the name."""
 
 
 @contextmanager

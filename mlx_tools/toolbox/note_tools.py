@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import Effects
 from mlx_tools.toolbox.notes import FoundNotes, Note, Notes, body_of
-from mlx_tools.toolbox.text_files import encoded, one_line
-from mlx_tools.toolbox.unified import unified_diff
+from mlx_tools.toolbox.text_files import encoded, one_line, unified_diff
 from mlx_tools.tools import Preview, Tool, current_context, words_of
 
 MAX_HITS: Final = 5

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.unified import MAX_CHARS, MAX_LINES, unified_diff
+from mlx_tools.toolbox.text_files import MAX_CHARS, MAX_LINES, unified_diff
 from mlx_tools.tools import Preview, Registry, ToolError
 from tests.tools.file_calls import done, preview, refusal, tree
 
