@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectWalker
+from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.transcript.records import MendKind
 
 _OPTIONS: Final = {"x-guidance": {"whitespace_flexible": False}}
@@ -280,7 +280,7 @@ class HeldObject:
     """
 
     def __init__(self, form: Form, text: str = "") -> None:
-        self._walk = ObjectWalker(self)
+        self._walk = ObjectScanner(self)
         self.text = ""
         self._read = 0  # up to where the walk has come: an escape may be half there
         self.misfit: Misfit | None = None

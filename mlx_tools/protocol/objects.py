@@ -71,7 +71,6 @@ class Candidate:
     def __init__(self, place: ObjectPlace, *, quiet: bool) -> None:
         self.place = place
         self.parts: list[str] = []  # its text in earlier pieces
-        self.back = ""  # what of them is to be read again
         self._scanner = ObjectScanner(quiet=quiet)
         self._started = False
 
@@ -85,7 +84,6 @@ class Candidate:
             self.parts.append(text[pos:end])
             return end, None
         if scanner.status == FAULT:
-            self.back = scanner.back
             return end, self._fault(text[end : end + 1])
         return end, self._closed("".join((*self.parts, text[pos:end])))
 
@@ -355,7 +353,7 @@ class ObjectSteps(Machine):
         if candidate.parts:
             earlier = "".join(candidate.parts)
             cursor.put_back(earlier, begin)
-            end += len(earlier) - begin - len(candidate.back)
+            end += len(earlier) - begin
         self._step = self._speech
         return self._act(verdict, end)
 

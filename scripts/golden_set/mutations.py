@@ -471,8 +471,8 @@ REPAIRS = (
     (
         "unquoted_key",
         "protocol/scan",
-        'if self.kind == "key" and _IDENTIFIER.fullmatch(word):',
-        'if self.kind == "never":',
+        "if not _IDENTIFIER.fullmatch(word):",
+        "if True:",
     ),
     (
         "raw_newline",
@@ -504,7 +504,7 @@ REPAIRS = (
         'pos + self._base, ",", "missing_comma"))',
         'pos + self._base, "", ""))',
     ),
-    ("comment", "protocol/scan", 'end + base, " ", "comment"))', 'end + base, ";", "comment"))'),
+    ("comment", "protocol/scan", 'self._base, " ", "comment"))', 'self._base, ";", "comment"))'),
     (
         "inline",
         "protocol/objects",
