@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import lexis
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.envelope import object_call
 from mlx_tools.protocol.lexis import END_TOKENS
 from mlx_tools.protocol.literals import elements, keywords, literal_object, property_types, typed
+from mlx_tools.protocol.objects import object_call
 from mlx_tools.protocol.scan import HEADS, repaired
 from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource, literals
 from mlx_tools.protocol.strict import Unreadable, encodable, loads, loose_name

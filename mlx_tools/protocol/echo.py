@@ -16,9 +16,9 @@ from typing import Any, Final
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.bodies import Run
 from mlx_tools.protocol.dialects import DIALECTS
-from mlx_tools.protocol.envelope import call_in
 from mlx_tools.protocol.lexis import HEADERS, NO_OBJECT
 from mlx_tools.protocol.literals import literal
+from mlx_tools.protocol.objects import call_in
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
 from mlx_tools.protocol.source import Cursor, TextSource
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name

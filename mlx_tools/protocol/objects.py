@@ -1,17 +1,20 @@
-"""The steps that read objects, and what ends in the middle of one."""
+"""An object in the model's text: from its opening brace to a call, an answer or prose (rules 5, 7).
+
+`envelope` tells what a value is, `object_call` what it is between a dialect's marks; `ObjectSteps`
+is what a reader does with one that may come in pieces.
+"""
 
 from __future__ import annotations
 
-import re
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import lexis
-from mlx_tools.protocol.envelope import Envelope, envelope
 from mlx_tools.protocol.reading import (
     Alias,
     AnswerDelta,
@@ -23,9 +26,170 @@ from mlx_tools.protocol.reading import (
     Wrapping,
     writable,
 )
-from mlx_tools.protocol.scan import FAULT, HEADS, MORE, ObjectScanner, repaired
+from mlx_tools.protocol.scan import CLOSED, HEADS, MORE, ObjectScanner, repaired
 from mlx_tools.protocol.source import Cursor
-from mlx_tools.protocol.strict import Unreadable
+from mlx_tools.protocol.strict import Unreadable, loads
+
+_CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
+_ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))
+_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))
+_SHOWN_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """An object, told apart.
+
+    ``alias``: a call in a form that counts only where such objects are the whole output; one that
+    is ``typed`` is an error elsewhere, any other is prose. ``faulty``: of a known type, but not as
+    it must be. ``dropped`` are its unknown keys, each as JSON.
+    """
+
+    kind: Literal["call", "answer", "alias", "observation", "faulty", "other"]
+    message: ToolCall | FinalAnswer | None = None
+    error: ErrorInfo | None = None
+    dropped: tuple[str, ...] = ()
+    typed: bool = False
+
+
+def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False) -> Envelope:
+    """What ``value`` is. ``tagged``: it stands in a tag that says that it is a call."""
+    match value.get("type") if isinstance(value, Mapping) else "none":
+        case "tool_call":
+            return _call(value, repairs)
+        case "final_answer":
+            return _answer(value, repairs)
+        case "tool_observation":
+            return Envelope("observation")
+        case None if tagged and "type" not in value and "name" in value:
+            return _call(value, repairs)
+        case None | "function":
+            return _alias(value, repairs)
+    return Envelope("other")
+
+
+def _faulty(message: str, code: ErrorCode = "invalid_json") -> Envelope:
+    return Envelope("faulty", error=ErrorInfo(code, message))
+
+
+def _dropped(value: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]:
+    return tuple(
+        json.dumps({key: item}, ensure_ascii=False)[1:-1][:_SHOWN_CHARS]
+        for key, item in value.items()
+        if key not in known
+    )
+
+
+def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
+    name, arguments = value.get("name"), value.get("arguments")
+    kind: Literal["call", "alias"] = "call"
+    known = _CALL_KEYS
+    if not isinstance(name, str) or not name:
+        return _faulty("name: required" if name is None else "name: a string")
+    if arguments is None and "parameters" not in value:
+        arguments, repairs = {}, (*repairs, "missing_arguments")
+    elif arguments is None or isinstance(arguments, str):  # written as other protocols do
+        kind = "alias"
+        if arguments is None:
+            known, repairs = known | {"parameters"}, (*repairs, "envelope_alias")
+        arguments, written = _arguments(value)
+        repairs += written
+    if not isinstance(arguments, Mapping):
+        return _faulty("arguments: an object", "invalid_arguments")
+    call_id = value.get("id")
+    if isinstance(call_id, int) and not isinstance(call_id, bool):
+        call_id, repairs = str(call_id), (*repairs, "id_string")  # as it is written
+    elif call_id is not None and not isinstance(call_id, str):
+        call_id, known = None, known - {"id"}
+    call = ToolCall(name, arguments, call_id, repairs)
+    return Envelope(kind, call, dropped=_dropped(value, known), typed=True)
+
+
+def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
+    content, sources = value.get("content"), value.get("sources")
+    if not isinstance(content, str):
+        return _faulty("content: required" if content is None else "content: a string")
+    known = _ANSWER_KEYS
+    if sources is not None and not isinstance(sources, list):
+        sources, known = None, known - {"sources"}
+    answer = FinalAnswer(content, tuple(sources or ()), repairs)
+    return Envelope("answer", answer, dropped=_dropped(value, known), typed=True)
+
+
+def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
+    """The forms in which other protocols write a call; with any other key it is none."""
+    inner, keys = value, value.keys() - {"type", "id"}
+    if keys == {"function"} and isinstance(value["function"], Mapping):
+        inner = value["function"]
+        keys = set(inner)
+    arguments, written = _arguments(inner)
+    name = inner.get("name")
+    if not keys <= _ALIAS_KEYS or not isinstance(name, str) or not name or arguments is None:
+        return Envelope("other")
+    found = _call(
+        {"name": name, "arguments": arguments, "id": value.get("id")},
+        (*repairs, "envelope_alias", *written),
+    )
+    return Envelope("alias", found.message)
+
+
+def _arguments(value: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+    """The arguments under either key, as an object or as a string of one; and the repair made."""
+    if value.get("arguments") is not None and "parameters" in value:
+        return None, ()
+    arguments = value.get("arguments")
+    if arguments is None:
+        arguments = value.get("parameters")
+    written: tuple[str, ...] = ()
+    if isinstance(arguments, str):
+        written = ("arguments_string",)
+        try:
+            arguments = loads(arguments)
+        except Unreadable:
+            arguments = None
+    return (arguments if isinstance(arguments, Mapping) else None), written
+
+
+_NAMES: Final = ("name", "tool_name", "tool", "function", "action")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
+_IDS: Final = ("id", "tool_call_id", "call_id")
+
+
+def object_call(
+    value: Mapping[str, Any], repairs: tuple[str, ...] = ()
+) -> tuple[ToolCall | None, tuple[str, ...]]:
+    """The call that an object between a dialect's marks is, under any family's keys.
+
+    None where it names no tool, or where two keys hold arguments. Also its keys that say nothing.
+    """
+    if isinstance(inner := value.get("function"), Mapping):
+        value = {**inner, **{key: value[key] for key in _IDS if key in value}}
+    names = [key for key in _NAMES if isinstance(value.get(key), str)]
+    held = [key for key in _ARGUMENTS if value.get(key) is not None]
+    if not names or len(held) > 1 or value.get("type") in ("final_answer", "tool_observation"):
+        return None, ()
+    arguments, written = _arguments({"arguments": value[held[0]]}) if held else ({}, _MISSING)
+    if arguments is None:
+        return None, ()
+    ids = [str(value[key]) for key in _IDS if isinstance(value.get(key), str | int)]
+    known = frozenset((*_IDS, "type", "index", names[0], *_ARGUMENTS))
+    call = ToolCall(value[names[0]], arguments, ids[0] if ids else None, (*repairs, *written))
+    return call, _dropped(value, known)
+
+
+_MISSING: Final = ("missing_arguments",)
+
+
+def call_in(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """Name and arguments of the call that ``value`` would be in any form, or None (rule 12)."""
+    found = envelope(value, tagged=True).message
+    if isinstance(found, ToolCall):
+        return found.name, found.arguments
+    name, (arguments, _) = value.get("name"), _arguments(value)
+    return (name, arguments) if isinstance(name, str) and arguments is not None else None
+
+
+# --- an object in its place -------------------------------------------------------------------
 
 _What = (
     Literal["call", "answer", "alias", "observation", "prose", "again"]
@@ -45,7 +209,7 @@ class Judgement:
     """
 
     what: _What
-    found: Envelope | None = None
+    found: Envelope = Envelope("other")
     error: ErrorInfo | None = None
 
 
@@ -64,146 +228,28 @@ class ObjectPlace:
     tagged: bool
     only_aliases: bool
 
-
-class Candidate:
-    """An object that may be a message, as it comes."""
-
-    def __init__(self, place: ObjectPlace, *, quiet: bool) -> None:
-        self.place = place
-        self.parts: list[str] = []  # its text in earlier pieces
-        self._scanner = ObjectScanner(quiet=quiet)
-        self._started = False
-
-    def advance(self, text: str, pos: int) -> tuple[int, Judgement | None]:
-        """Reads on; returns where it stopped, and the verdict once there is one."""
-        scanner, place = self._scanner, self.place
-        end = scanner.advance(text, pos)
-        if place.in_run and scanner.type not in (None, "tool_call"):
-            return end, Judgement("stop")  # as in judged(), but as early as it can be known
-        if scanner.status == MORE:
-            self.parts.append(text[pos:end])
-            return end, None
-        if scanner.status == FAULT:
-            return end, self._fault(text[end : end + 1])
-        return end, self._closed("".join((*self.parts, text[pos:end])))
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether it says that it is a message, by its type or the tag that it stands in."""
-        return self._scanner.type in ("tool_call", "final_answer") or self.place.tagged
-
-    def deltas(self, index: int) -> Iterator[Delta]:
-        """What can be shown since the last time; ``index`` is its number among the calls."""
-        scanner = self._scanner
-        if scanner.type == "final_answer" and scanner.answer:
-            yield AnswerDelta(writable("".join(scanner.answer)))
-            scanner.answer.clear()
-        is_call = scanner.type == "tool_call" or (self.place.tagged and scanner.type is None)
-        if not is_call or scanner.name is None:
-            return
-        if not self._started:
-            self._started = True
-            yield CallStarted(index, writable(scanner.name))
-        if scanner.raw_arguments:
-            yield ArgumentsDelta(index, writable("".join(scanner.raw_arguments)))
-            scanner.raw_arguments.clear()
-
-    # --- verdicts ---
-
-    def _fault(self, char: str) -> Judgement:
-        scanner = self._scanner
-        if scanner.message_like and scanner.closable and char and char in "`~<":
-            return Judgement("unclosed")
-        return self._unreadable(scanner.reason, again=scanner.restartable)
-
-    def _unreadable(
-        self, reason: str, code: ErrorCode = "invalid_json", *, again: bool = False
-    ) -> Judgement:
-        error = ErrorInfo(code, reason)
-        if self._scanner.message_like:
-            quoted = self.place.inline and not self.place.in_run
-            return Judgement("quoted" if quoted else "broken", error=error)
-        if self.place.in_run:
+    def judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
+        """What an object that could be read is here."""
+        if self.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
             return Judgement("stop")
-        return Judgement("again" if again else "prose")
+        repairs = (*repairs, "inline") if self.inline else repairs
+        found = envelope(value, repairs, tagged=self.tagged)
+        if found.kind == "call" or (found.kind == "answer" and not self.in_run):
+            return Judgement(found.kind, found)
+        if found.kind == "alias" and self.only_aliases and not self.in_run:
+            return Judgement("alias", found)
+        error = found.error
+        if found.kind == "alias" and found.typed:
+            error = ErrorInfo("invalid_arguments", "arguments: an object")
+        if error is not None:
+            return self.broken(error)
+        if self.in_run:
+            return Judgement("stop")
+        return Judgement("observation" if found.kind == "observation" else "prose")
 
-    def _closed(self, body: str) -> Judgement:
-        scanner = self._scanner
-        if scanner.bad:
-            return self._unreadable(scanner.bad)
-        try:
-            value, repairs = repaired(body, scanner.fixes)
-        except Unreadable as error:
-            return self._unreadable(str(error))
-        return judged(value, repairs, self.place)
-
-    @property
-    def unclosed_error(self) -> ErrorInfo:
-        """The error of an object after which more text came than a fence or a tag."""
-        return ErrorInfo("invalid_json", self._scanner.reason)
-
-    # --- when the text ends in it ---
-
-    def is_message(self) -> bool | None:
-        """Whether what there is of it begins a message; None where it is no object at all."""
-        scanner, place = self._scanner, self.place
-        if place.in_run or scanner.message_like:
-            return True
-        if scanner.begun:
-            return False
-        partial = scanner.partial_key()
-        begins = partial is not None and any(head.startswith(partial) for head in HEADS)
-        if begins and (partial or not place.inline):
-            return True
-        return None if scanner.restartable else False
-
-    def cut_answer(self) -> str:
-        """What there is of an answer's text; empty where it is none, or has none yet."""
-        scanner = ObjectScanner()
-        if self.place.in_run:
-            return ""
-        scanner.advance("".join(self.parts), 0)
-        return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
-
-    def close(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Judgement | None:
-        """The message with its missing closers, where rule 7 allows them."""
-        scanner, place = self._scanner, self.place
-        if not scanner.closable:
-            return None
-        try:
-            value, repairs = repaired("".join(self.parts), scanner.fixes, scanner.closers())
-        except Unreadable:
-            return None
-        verdict = judged(value, repairs, place)
-        found = verdict.found
-        if found is None or (verdict.what == "answer" and place.in_run):
-            return None
-        if found.call is not None:
-            if "missing_arguments" in found.call.repairs:  # they were still to come
-                return None
-            if may_mutate(mutates, found.call):
-                return None
-        return verdict
-
-
-def judged(value: Any, repairs: tuple[str, ...], place: ObjectPlace) -> Judgement:
-    """What an object that could be read is, in its place."""
-    if place.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
-        return Judgement("stop")
-    found = envelope(value, (*repairs, "inline") if place.inline else repairs, tagged=place.tagged)
-    if found.kind == "call" or (found.kind == "answer" and not place.in_run):
-        return Judgement(found.kind, found)
-    if found.kind == "alias" and place.only_aliases and not place.in_run:
-        return Judgement("alias", found)
-    error = found.error
-    if found.kind == "alias" and found.typed:
-        error = ErrorInfo("invalid_arguments", "arguments: an object")
-    if error is not None:
-        quoted = place.inline and not place.in_run
-        return Judgement("quoted" if quoted else "broken", error=error)
-    if place.in_run:
-        return Judgement("stop")
-    return Judgement("observation", found) if found.kind == "observation" else Judgement("prose")
+    def broken(self, error: ErrorInfo) -> Judgement:
+        """What an object is here that begins like a message and is none."""
+        return Judgement("quoted" if self.inline and not self.in_run else "broken", error=error)
 
 
 def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall) -> bool:
@@ -214,23 +260,24 @@ def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall
         return True
 
 
-# --- the state of a reader: the text, what was found in it, and where in a line it stands -------
+# --- reading ----------------------------------------------------------------------------------
 
 NO_ARRAY: Final = 0
 ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
 ARRAY: Final = 2
 
 
-class Machine(ABC):
-    """One step after the other, each taking up where the last one stopped.
+class ObjectSteps(ABC):
+    """The state of a reader, and what it does from an opening brace on.
 
     A step reads on and says whether to go on at once: it returns False where the text that is
     there does not suffice, and where reading is done. `_step` is the one to take next, None when
-    reading is done.
+    reading is done. ``whole``: the text comes in one piece, and nobody wants deltas.
     """
 
-    def __init__(self, rules: ReadingRules) -> None:
+    def __init__(self, rules: ReadingRules, *, whole: bool) -> None:
         self._rules = rules
+        self._whole = whole
         self._marks = lexis.marks(rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog))
         self._draft = Draft()
         self._cursor = Cursor()
@@ -243,20 +290,21 @@ class Machine(ABC):
         self._fence = False
         self._spoken = False  # more than wrapping stands before this
         self._reason: FinishReason = "stop"
+        self._place: ObjectPlace  # of what is open
+        self._scanner: ObjectScanner
+        self._parts: list[str] = []  # text of the open object in earlier pieces
+        self._started = False  # its call was told of
+        self._tail: list[str] = []  # text that is not decided on yet
 
     @abstractmethod
     def _speech(self) -> bool:
         """The step between objects."""
 
-    @abstractmethod
-    def _open_thought(self, closer: re.Pattern[str]) -> bool:
-        """Begins a thought that ``closer`` ends."""
-
     def _run(self) -> None:
         while self._step is not None and self._step():
             pass
         if self._step is None:
-            self._draft.rest.append(self._cursor.take_all())
+            self._draft.rest.append(self._cursor.take(len(self._cursor.text)))
 
     def _keep(self, end: int) -> bool:
         self._draft.keep(self._cursor.take(end))
@@ -282,52 +330,28 @@ class Machine(ABC):
         self._draft.bullet = False
         return True
 
-    @property
-    def _is_xml(self) -> bool:
-        return self._rules.style == "xml"
-
     def _here(self, *, inline: bool) -> ObjectPlace:
         draft = self._draft
         return ObjectPlace(
             inline=inline,
             begin=draft.size if inline else self._begin,
             in_run=bool(draft.messages),
-            tagged=self._tag and self._is_xml,
+            tagged=self._tag and self._rules.style == "xml",
             only_aliases=draft.only_aliases,
         )
 
+    @property
     def _wrapping_here(self) -> Wrapping:
         return Wrapping(self._array == ARRAY, self._tag, self._fence)
 
-
-_SHOWN: Final = frozenset(("call", "answer"))
-
-
-class ObjectSteps(Machine):
-    """What a reader does from an opening brace on.
-
-    ``whole``: the text comes in one piece, and nobody wants deltas.
-    """
-
-    def __init__(self, rules: ReadingRules, *, whole: bool) -> None:
-        super().__init__(rules)
-        self._whole = whole
-        self._place: ObjectPlace  # of what is open
-        self._candidate: Candidate
-        self._tail: list[str] = []  # text that is not decided on yet
-
-    @property
-    def open_message(self) -> str | None:
-        """The text so far of an object that is open and says that it is a message, at the start of
-        a line."""
-        return self.open_object if self._step == self._object and self._candidate.is_typed else None
+    # --- objects ---
 
     @property
     def open_object(self) -> str | None:
         """The text so far of an object that is open at the start of a line."""
-        if self._step != self._object or self._candidate.place.inline:
+        if self._step != self._object or self._place.inline:
             return None
-        return "".join(self._candidate.parts) + self._cursor.text[self._cursor.pos :]
+        return "".join(self._parts) + self._cursor.text[self._cursor.pos :]
 
     def _open_object(self, *, inline: bool) -> bool:
         self._place = self._here(inline=inline)
@@ -335,62 +359,98 @@ class ObjectSteps(Machine):
             return self._stray()
         if self._array:
             self._array = ARRAY
-        self._candidate = Candidate(self._place, quiet=self._whole)
+        self._scanner = ObjectScanner(quiet=self._whole)
+        self._parts, self._started = [], False
         self._step = self._object
         return True
 
     def _object(self) -> bool:
-        candidate, cursor = self._candidate, self._cursor
+        scanner, cursor, place = self._scanner, self._cursor, self._place
         begin = cursor.pos
-        end, verdict = candidate.advance(cursor.text, begin)
+        end = scanner.advance(cursor.text, begin)
+        verdict: Judgement | None = None
+        if place.in_run and scanner.type not in (None, "tool_call"):
+            verdict = Judgement("stop")  # as judged, but as early as it can be known
+        elif scanner.status == CLOSED:
+            verdict = self._closed("".join((*self._parts, cursor.text[begin:end])))
+        elif scanner.status != MORE:
+            verdict = self._fault(cursor.text[end : end + 1])
         # What stands in prose may turn out to be quoted: it is shown when it is whole.
-        shown = not candidate.place.inline if verdict is None else verdict.what in _SHOWN
-        if shown:
-            self._deltas += candidate.deltas(len(self._draft.messages))
+        if not place.inline if verdict is None else verdict.what in ("call", "answer"):
+            self._show()
         if verdict is None:
-            cursor.pos = end
+            self._parts.append(cursor.take(end))
             return False
-        if candidate.parts:
-            earlier = "".join(candidate.parts)
-            cursor.put_back(earlier, begin)
-            end += len(earlier) - begin
+        earlier = "".join(self._parts)
+        cursor.put_back(earlier, begin)
         self._step = self._speech
-        return self._act(verdict, end)
+        return self._act(verdict, end + len(earlier) - begin)
+
+    def _show(self) -> None:
+        """Tells what of a message came since the last time."""
+        scanner, index = self._scanner, len(self._draft.messages)
+        if scanner.type == "final_answer" and scanner.answer:
+            self._deltas.append(AnswerDelta(writable("".join(scanner.answer))))
+            scanner.answer.clear()
+        is_call = scanner.type == "tool_call" or (self._place.tagged and scanner.type is None)
+        if not is_call or scanner.name is None:
+            return
+        if not self._started:
+            self._started = True
+            self._deltas.append(CallStarted(index, writable(scanner.name)))
+        if scanner.raw_arguments:
+            self._deltas.append(ArgumentsDelta(index, writable("".join(scanner.raw_arguments))))
+            scanner.raw_arguments.clear()
+
+    def _closed(self, body: str) -> Judgement:
+        if self._scanner.bad:
+            return self._unreadable(self._scanner.bad)
+        try:
+            value, repairs = repaired(body, self._scanner.fixes)
+        except Unreadable as error:
+            return self._unreadable(str(error))
+        return self._place.judged(value, repairs)
+
+    def _fault(self, char: str) -> Judgement:
+        scanner = self._scanner
+        if scanner.message_like and scanner.closable and char and char in "`~<":
+            return Judgement("unclosed")
+        return self._unreadable(scanner.reason, again=scanner.restartable)
+
+    def _unreadable(self, reason: str, *, again: bool = False) -> Judgement:
+        if self._scanner.message_like:
+            return self._place.broken(ErrorInfo("invalid_json", reason))
+        return Judgement("stop" if self._place.in_run else "again" if again else "prose")
 
     def _act(self, verdict: Judgement, end: int) -> bool:
         """Does what the verdict says with the text up to ``end``."""
-        draft, found = self._draft, verdict.found
-        if verdict.what == "stop":
-            return self._stop()
-        if verdict.what == "broken":
+        draft, found, what = self._draft, verdict.found, verdict.what
+        message = found.message
+        if what in ("stop", "broken"):
             if verdict.error is not None:
                 draft.fail(verdict.error.code, verdict.error.message)
             return self._stop()
-        if verdict.what == "unclosed":
+        if what == "unclosed":
             self._tail = [self._cursor.take(end)]
-            self._candidate.parts = self._tail[:]
+            self._parts = self._tail[:]
             self._step = self._after_unclosed
             return True
-        if verdict.what == "alias" and found is not None and found.call is not None:
-            begin = self._place.begin
+        if what == "alias" and isinstance(message, ToolCall):
             self._keep(end)
-            wrapping, size = self._wrapping_here(), draft.size
-            draft.aliases.append(
-                Alias(found.call, found.typed, found.dropped, begin, size, wrapping)
-            )
+            place = self._place.begin, draft.size, self._wrapping_here
+            draft.aliases.append(Alias(message, found.typed, found.dropped, *place))
             return True
         if not draft.void_aliases():
             return self._stop()
-        if verdict.what == "observation":
+        if what == "observation":
             draft.keep_forged(self._cursor.take(end))
             return True
-        message = None if found is None else found.call or found.answer
-        if found is None or message is None:
+        if message is None:
             return self._go_on_in_prose(verdict, end)
         self._keep(end)
-        draft.add(message, self._place.begin, self._wrapping_here(), found.dropped)
+        draft.add(message, self._place.begin, self._wrapping_here, found.dropped)
         most = self._rules.max_calls
-        if verdict.what == "answer" or (most is not None and len(draft.messages) >= most):
+        if what == "answer" or (most is not None and len(draft.messages) >= most):
             return self._stop(wrapping_may_follow=True)
         return True
 
@@ -424,35 +484,77 @@ class ObjectSteps(Machine):
             self._tail.append(cursor.take(wrapping.end()))
             return True
         cursor.put_back("".join(self._tail), pos)
-        error = self._candidate.unclosed_error
-        self._draft.fail(error.code, error.message)
+        self._draft.fail("invalid_json", self._scanner.reason)
         return self._stop()
 
+    # --- the text ends in one ---
+
     def _end_object(self, reason: FinishReason, *, unclosed: bool) -> bool:
-        candidate, cursor = self._candidate, self._cursor
+        """The text ends within an object; True where some of it must be read anew."""
+        cursor = self._cursor
         held = cursor.text[cursor.pos :]
-        cursor.put_back("".join(self._tail if unclosed else candidate.parts), cursor.pos)
+        cursor.put_back("".join(self._tail if unclosed else self._parts), cursor.pos)
         size = len(cursor.text)
-        is_message = unclosed or candidate.is_message()
+        is_message = unclosed or self._is_message()
         self._step = self._speech
         if not is_message:
             self._act(Judgement("again" if is_message is None else "prose"), size)
             return is_message is None
-        closed = candidate.close(self._rules.mutates) if reason == "stop" and not held else None
-        if closed is None and reason == "length" and (text := candidate.cut_answer()):
-            self._keep(size)
-            self._add_cut_answer(text)
-        elif closed is None:
-            self._draft.cut(self._cursor.take(size))
-        else:
+        closed = self._close() if reason == "stop" and not held else None
+        if closed is not None:
             self._draft.unclean = True
             self._act(closed, size)
+        elif reason == "length" and (text := self._cut_answer()):
+            self._keep(size)
+            self._add_cut_answer(text)
+        else:
+            self._draft.cut(cursor.take(size))
         return False
+
+    def _is_message(self) -> bool | None:
+        """Whether what there is of it begins a message; None where it is no object at all."""
+        scanner, place = self._scanner, self._place
+        if place.in_run or scanner.message_like:
+            return True
+        if scanner.begun:
+            return False
+        partial = scanner.partial_key()
+        begins = partial is not None and any(head.startswith(partial) for head in HEADS)
+        if begins and (partial or not place.inline):
+            return True
+        return None if scanner.restartable else False
+
+    def _cut_answer(self) -> str:
+        """What there is of an answer's text; empty where it is none, or has none yet."""
+        scanner = ObjectScanner()
+        if not self._place.in_run:
+            scanner.advance("".join(self._parts), 0)
+        return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
+
+    def _close(self) -> Judgement | None:
+        """The message with its missing closers, where rule 7 allows them."""
+        scanner, place = self._scanner, self._place
+        if not scanner.closable:
+            return None
+        try:
+            value, repairs = repaired("".join(self._parts), scanner.fixes, scanner.closers())
+        except Unreadable:
+            return None
+        verdict = place.judged(value, repairs)
+        message = verdict.found.message
+        if message is None or (verdict.what == "answer" and place.in_run):
+            return None
+        if isinstance(message, ToolCall) and (
+            "missing_arguments" in message.repairs  # they were still to come
+            or may_mutate(self._rules.mutates, message)
+        ):
+            return None
+        return verdict
 
     def _add_cut_answer(self, text: str) -> None:
         """The answer as far as it came (rule 8c)."""
         repairs = ("inline",) if self._place.inline else ()
-        self._draft.add(FinalAnswer(text, (), repairs), self._place.begin, self._wrapping_here())
+        self._draft.add(FinalAnswer(text, (), repairs), self._place.begin, self._wrapping_here)
         self._draft.cut_answer = self._draft.unclean = True
 
     def _end_array(self, reason: FinishReason) -> None:
@@ -462,18 +564,16 @@ class ObjectSteps(Machine):
         calls += [alias.call for alias in draft.aliases]
         if self._array != ARRAY or not calls:
             return
-        mutates = self._rules.mutates
-        if reason != "stop" or any(may_mutate(mutates, call) for call in calls):
+        if reason != "stop" or any(may_mutate(self._rules.mutates, call) for call in calls):
             draft.cut()
             return
         draft.unclean = True
         if draft.messages and isinstance(last := draft.messages[-1], ToolCall):
-            draft.messages[-1] = replace(last, repairs=_closed(last.repairs))
+            draft.messages[-1] = _with_closers(last)
         elif draft.aliases:
             alias = draft.aliases[-1]
-            call = replace(alias.call, repairs=_closed(alias.call.repairs))
-            draft.aliases[-1] = alias._replace(call=call)
+            draft.aliases[-1] = alias._replace(call=_with_closers(alias.call))
 
 
-def _closed(repairs: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*repairs, "missing_closers")))
+def _with_closers(call: ToolCall) -> ToolCall:
+    return replace(call, repairs=tuple(dict.fromkeys((*call.repairs, "missing_closers"))))

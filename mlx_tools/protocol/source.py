@@ -42,10 +42,6 @@ class Cursor:
         self.pos = end
         return taken
 
-    def take_all(self) -> str:
-        """All that is left."""
-        return self.take(len(self.text))
-
     def put_back(self, earlier: str, begin: int) -> None:
         """``earlier`` was read before ``text[begin]``, and is to be read again."""
         self.text = earlier + self.text[begin:]

@@ -30,20 +30,29 @@ from mlx_tools.protocol.reading import (
 from mlx_tools.protocol.source import PlainText, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, compact, decode
 
+_DEFAULT: Final = ReadingRules()
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
-HARMONY: Final = _BY_NAME["harmony"]
+_HARMONY: Final = _BY_NAME["harmony"]
 _TO: Final = "to="
 _REREADS: Final = 4
 _SPARE: Final = 2_000
 """So many times the text before, and so many characters more, are read again of forms that need no
 mark, where they were no call."""
 
+_MOST_WRAPPING: Final = 1000
+_MESSAGE_END: Final = lexis.any_of(["<|end|>", "<|channel|>final<|message|>"])
 
-class CallSteps(ObjectSteps):
-    """What a reader does from a dialect's mark on, and the state that tells quoted text."""
 
-    def __init__(self, rules: ReadingRules, *, whole: bool) -> None:
-        super().__init__(rules, whole=whole)
+class Reader(ObjectSteps):
+    """Reads one completion as it comes.
+
+    `feed` takes a piece and gives what can be shown of it; once `done` nothing more can count, and
+    the stream may be closed. What is fed on all the same is recorded as dropped. `finish` gives the
+    `Reading`; it may be called once. No text makes any of them raise.
+    """
+
+    def __init__(self, rules: ReadingRules = _DEFAULT, *, _whole: bool = False) -> None:
+        super().__init__(rules, whole=_whole)
         self._ticks = 0  # backticks that opened the code that stands here
         self._ticking = 0  # backticks that were read just now, more may follow
         self._told = False  # speech is for the user by its header: nothing in it is a call
@@ -55,235 +64,29 @@ class CallSteps(ObjectSteps):
         self._run_of_calls: Run
         self._source: TextSource
         self._steps: Steps[None]
-
-    @property
-    def open_message(self) -> str | None:
-        """As for `ObjectSteps`; in a dialect, whose objects are read as a run, a brace for each."""
-        if self._step == self._dialect and not (self._fence or self._weak):
-            return "{"
-        return super().open_message
-
-    # --- quoted text --------------------------------------------------------------------------
-
-    @property
-    def _quoted(self) -> bool:
-        """Whether what stands here is shown, not said: within code, or in a fence beside text."""
-        return bool(self._ticks) or self._told or (self._fence and self._spoken)
-
-    def _backticks(self) -> None:
-        """The run of backticks before this is over: it opens code, or closes what it opened."""
-        run, self._ticking = self._ticking, 0
-        if self._ticks == run or (self._ticks >= 3 and run > self._ticks):
-            self._ticks = 0
-        elif not self._ticks and not (self._fence and run >= 3):
-            self._ticks = run
-
-    def _end_of_line(self) -> None:
-        if self._ticks < 3:  # a fence that began within a line goes on
-            self._ticks = 0
-
-    # --- the turn's end -----------------------------------------------------------------------
-
-    def _turn_ends(self, what: str) -> bool | None:
-        """Whether the mark ends the turn; where it does not, it is text."""
-        if what == lexis.STRUCK:
-            self._struck = True
-            return False
-        if what == "</s>" and self._struck:
-            self._struck = False
-            return False
-        return what in self._marks.own_ends or not (self._ticks or self._fence)
-
-    # --- runs of calls ------------------------------------------------------------------------
-
-    def _begin_run(self, dialect: Dialect, *, skip: int | None = None, weak: bool = False) -> bool:
-        self._place = self._here(inline=not self._lead)
-        self._source = TextSource(self._cursor)
-        rules = self._rules
-        run = Run(self._source, dialect, rules.catalog, rules.max_calls, skip)
-        self._run_of_calls, self._steps, self._weak = run, run.steps(), weak
-        self._step = self._dialect
-        return True
-
-    def _line_form(self, char: str) -> bool | None:
-        """Begins to read a form whose mark counts at a line's start alone, where one may stand.
-
-        None where none does, False where more text is needed.
-        """
-        text, pos, draft = self._cursor.text, self._cursor.pos, self._draft
-        tired = self._failed > _REREADS * draft.size + _SPARE
-        if draft.messages or self._tried == draft.size or tired or self._quoted:
-            return None
-        for dialect in self._marks.by_line:
-            opening = dialect.open
-            if char != opening[0]:
-                continue
-            if text.startswith(opening, pos):
-                return self._begin_run(dialect, weak=True)
-            if not self._cursor.final and opening.startswith(text[pos : pos + len(opening)]):
-                return False
-        if self._spoken:
-            return None
-        if char == _TO[0] and (_TO.startswith(ahead := text[pos : pos + 3])):
-            if ahead == _TO:
-                return self._begin_run(HARMONY, skip=0, weak=True)
-            if not self._cursor.final:
-                return False
-        if any(name[0] == char for name in self._rules.catalog if name):
-            return self._begin_run(_BY_NAME["functionary"], skip=0, weak=True)
-        return None
-
-    def _dialect(self) -> bool:
-        """Goes on with the run of calls; when it is over, does what came of it."""
-        for _ in self._steps:
-            return False
-        run = self._run_of_calls
-        self._step = self._speech
-        if run.header is not None:
-            return self._take_header(run)
-        if run.calls and run.cut is None and self._fence and not run.quoted:
-            self._step = self._after_fenced
-            return True
-        return self._take_run()
-
-    def _after_fenced(self) -> bool:
-        """After calls in a fence: they count where nothing else follows."""
-        cursor, run = self._cursor, self._run_of_calls
-        found = lexis.AFTER_MESSAGES.match(cursor.text, cursor.pos)
-        if not cursor.final and found is not None and found.end() == len(cursor.text):
-            if len(cursor.text) - cursor.pos > _MOST_WRAPPING:
-                run.quoted = True
-            else:
-                return False
-        elif found is None or found.end() < len(cursor.text):
-            run.quoted = True
-        self._step = self._speech
-        return self._take_run()
-
-    def _take_header(self, run: Run) -> bool:
-        """A message's header is no text; it may say that a thought follows, or speech."""
-        header = run.header
-        assert header is not None
-        self._source.put_back(run.end)
-        if header.channel == "analysis" and not header.recipient:
-            return self._open_thought(_MESSAGE_END)
-        self._told = header.channel == "final" or header.recipient == "user"
-        return self._begin_line(self._draft.size)
-
-    def _take_run(self) -> bool:
-        run, source, draft = self._run_of_calls, self._source, self._draft
-        if self._in_thought and (not run.calls or run.cut or not self._ends_text()):
-            self._end_cut()
-            return False
-        if not run.calls or run.quoted:
-            return self._no_call()
-        if run.cut is not None and not self._may_close():
-            self._end_cut()
-            return False
-        source.put_back(run.end)
-        size = draft.size
-        native = run.opening in self._rules.native or run.typed
-        text = "".join(source.taken)
-        done = 0
-        for call, end in zip(run.calls, run.ends, strict=True):
-            last = end == run.ends[-1]
-            draft.keep(text[done : run.end if last else end])
-            done = end
-            repairs = call.repairs if native else (*call.repairs, "dialect")
-            index = len(draft.messages)
-            draft.add(replace(call, repairs=repairs), self._place.begin, Wrapping())
-            if not self._whole:
-                arguments = writable(compact(call.arguments))
-                self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
-            if last:
-                break
-        if draft.size < size + run.end:
-            draft.keep(text[draft.size - size :])
-            draft.end = draft.size
-        draft.dropped += [dropped for dropped in run.dropped if dropped]
-        draft.unclean = draft.unclean or bool(run.dropped) or run.cut is not None
-        if run.fault:
-            draft.fail("invalid_json", run.fault)
-        return self._stop(wrapping_may_follow=True)
-
-    def _ends_text(self) -> bool:
-        """Whether nothing but wrapping and the turn's end follows the run."""
-        self._source.put_back(self._run_of_calls.end)
-        rest = self._cursor.text[self._cursor.pos :]
-        ending = self._marks.turn_end.match(rest)
-        return not rest[ending.end() if ending else 0 :].strip(lexis.WHITE)
-
-    def _may_close(self) -> bool:
-        """Whether the calls, the last without its closing brackets, count (rule 7)."""
-        calls = self._run_of_calls.calls
-        if self._reason != "stop" or "missing_closers" not in calls[-1].repairs:
-            return False
-        return not any(may_mutate(self._rules.mutates, call) for call in calls)
-
-    def _end_cut(self) -> None:
-        self._source.put_back(0)
-        self._draft.cut(self._cursor.take_all())
-        self._step = None
-
-    def _no_call(self) -> bool:
-        """What began like a call is none: text where it may be, else an error (rule 8b)."""
-        run, source, draft = self._run_of_calls, self._source, self._draft
-        weak_call = self._weak and run.cut is not None and self._names_tool()
-        if run.cut is not None and not run.quoted and (not self._weak or weak_call):
-            self._end_cut()
-            return False
-        if self._weak:
-            self._failed += source.size
-            source.put_back(0)
-            self._tried = draft.size
-            return True
-        if self._fence and run.quoted:
-            source.put_back(run.end)
-            draft.keep("".join(source.taken))
-            self._spoken = True
-            return True
-        source.put_back(0)
-        draft.fail("invalid_json", run.fault or "prose follows the call in its line")
-        draft.call_like = True
-        return self._stop()
-
-    def _names_tool(self) -> bool:
-        return self._run_of_calls.begun
-
-    def _text_of_mark(self, what: str) -> bool:
-        """A mark that is quoted: text like any other."""
-        self._lead = False
-        self._spoken = True
-        return self._keep(self._cursor.pos + len(what))
-
-
-_MOST_WRAPPING: Final = 1000
-_MESSAGE_END: Final = lexis.any_of(["<|end|>", "<|channel|>final<|message|>"])
-
-
-_DEFAULT: Final = ReadingRules()
-
-
-class Reader(CallSteps):
-    """Reads one completion as it comes.
-
-    `feed` takes a piece and gives what can be shown of it; once `done` nothing more can count, and
-    the stream may be closed. What is fed on all the same is recorded as dropped. `finish` gives the
-    `Reading`; it may be called once. No text makes any of them raise.
-    """
-
-    def __init__(self, rules: ReadingRules = _DEFAULT, *, _whole: bool = False) -> None:
-        super().__init__(rules, whole=_whole)
         self._closer = self._marks.any_end
         self._answer = PlainText(lexis.WHITE)
         if rules.in_thought:
-            self._open_thought(self._marks.any_end)
+            self._open_thought(self._closer)
         self._push(rules.prefix)
 
     @property
     def done(self) -> bool:
         """Whether nothing that follows can count."""
         return self._step is None
+
+    @property
+    def open_message(self) -> str | None:
+        """The text so far of an object that is open and says that it is a message, at the start of
+        a line; in a dialect, whose objects are read as a run, a brace for each."""
+        if self._step == self._dialect and not (self._fence or self._weak):
+            return "{"
+        is_object = self._step == self._object
+        if is_object and (
+            self._scanner.type in ("tool_call", "final_answer") or self._place.tagged
+        ):
+            return self.open_object
+        return None
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
@@ -313,9 +116,18 @@ class Reader(CallSteps):
         cursor = self._cursor
         if cursor.pos >= len(cursor.text):
             return False
-        if self._ticking and cursor.text[cursor.pos] != "`":
-            self._backticks()
+        if self._ticking and cursor.text[cursor.pos] != "`":  # they open code, or close it
+            run, self._ticking = self._ticking, 0
+            if self._ticks == run or (self._ticks >= 3 and run > self._ticks):
+                self._ticks = 0
+            elif not self._ticks and not (self._fence and run >= 3):
+                self._ticks = run
         return self._wrapping() if self._lead or self._draft.messages else self._prose()
+
+    @property
+    def _quoted(self) -> bool:
+        """Whether what stands here is shown, not said: within code, or in a fence beside text."""
+        return bool(self._ticks) or self._told or (self._fence and self._spoken)
 
     def _wrapping(self) -> bool:
         """At a line's start, or between calls: what may stand around a message."""
@@ -337,15 +149,15 @@ class Reader(CallSteps):
             return self._mark(mark)
         if char in "`~":
             return self._fence_mark()
-        if draft.messages or draft.aliases:
-            if char == "," or (char == ";" and draft.aliases):
-                draft.unclean = draft.unclean or self._array != ARRAY
-                return self._keep(pos + 1)
-            if char == "]" and self._array == ARRAY:
-                self._array = NO_ARRAY
-                return self._keep(pos + 1)
-            return self._stray()
-        return self._before_message(char)
+        if not (draft.messages or draft.aliases):
+            return self._before_message(char)
+        if char == "," or (char == ";" and draft.aliases):
+            draft.unclean = draft.unclean or self._array != ARRAY
+            return self._keep(pos + 1)
+        if char == "]" and self._array == ARRAY:
+            self._array = NO_ARRAY
+            return self._keep(pos + 1)
+        return self._stray()
 
     def _next_turn(self) -> bool | None:
         """Whether the next turn opens in this line; None where it does not."""
@@ -383,7 +195,8 @@ class Reader(CallSteps):
             return False
         if found[0] == "\n":
             self._keep(found.end())
-            self._end_of_line()
+            if self._ticks < 3:  # a fence that began within a line goes on
+                self._ticks = 0
             return self._begin_line(self._draft.size)
         if found[0][0] == "`":
             self._ticking += found.end() - found.start()
@@ -399,36 +212,31 @@ class Reader(CallSteps):
             return self._stray()
         if self._ticks >= 3:  # it closes what began within a line
             self._ticks = 0
-            return self._keep(fence.end())
-        says = fence[2] if fence.lastindex == 2 else ""
-        self._fence = bool(says) or not self._fence
+        else:
+            says = fence[2] if fence.lastindex == 2 else ""
+            self._fence = bool(says) or not self._fence
         return self._keep(fence.end())
 
+    # --- marks --------------------------------------------------------------------------------
+
     def _mark(self, mark: re.Match[str]) -> bool:
-        """A tag, or what opens or closes a thought."""
-        what, draft = mark[0], self._draft
-        if what in self._marks.closers:
+        """A tag, or what opens or closes a thought, a call or a turn."""
+        what, draft, marks = mark[0], self._draft, self._marks
+        if what in marks.closers:
             self._cursor.pos = mark.end()
-            return self._open_thought(self._marks.closers[what][1])
-        if what in self._marks.turn_ends or what == lexis.STRUCK:
-            return self._end_turn() if self._turn_ends(what) else self._text_of_mark(what)
+            return self._open_thought(marks.closers[what][1])
+        if what in marks.turn_ends or what == lexis.STRUCK:
+            return self._end_turn() if self._ends_turn(what) else self._text_of_mark(what)
         if draft.messages and what not in (lexis.CALL_TAG, lexis.CALL_END, lexis.ANSWER_END):
             return self._stop()
         if what in lexis.HEADERS:
             shown = self._ticks or (self._fence and self._spoken)
             if shown or self._tried == draft.size or draft.messages:
                 return self._text_of_mark(what)
-            return self._begin_run(HARMONY, skip=len(what), weak=True)
-        if what in self._marks.dialects:
-            if self._quoted:
-                return self._text_of_mark(what)
-            if what != lexis.CALL_TAG or not (self._is_xml or draft.messages):
-                return self._begin_run(self._marks.dialects[what])
-            self._keep(mark.end())
-            self._tag = True
-            self._step = self._after_call_tag
-            return True
-        if what in self._marks.ends:
+            return self._begin_run(_HARMONY, skip=len(what), weak=True)
+        if what in marks.dialects:
+            return self._dialect_mark(what)
+        if what in marks.ends:
             self._cursor.pos = mark.end()
             self._told = what.startswith("<|channel|>")
             draft.forget()
@@ -447,6 +255,32 @@ class Reader(CallSteps):
             self._step = self._tagged_answer
         return self._keep(mark.end())
 
+    @property
+    def _is_xml(self) -> bool:
+        return self._rules.style == "xml"
+
+    def _text_of_mark(self, what: str) -> bool:
+        """A mark that is quoted: text like any other."""
+        self._lead = False
+        self._spoken = True
+        return self._keep(self._cursor.pos + len(what))
+
+    def _ends_turn(self, what: str) -> bool:
+        """Whether the mark ends the turn; where it does not, it is text."""
+        if what == lexis.STRUCK or (what == "</s>" and self._struck):
+            self._struck = what == lexis.STRUCK
+            return False
+        return what in self._marks.own_ends or not (self._ticks or self._fence)
+
+    def _dialect_mark(self, what: str) -> bool:
+        if self._quoted:
+            return self._text_of_mark(what)
+        if what != lexis.CALL_TAG or not (self._is_xml or self._draft.messages):
+            return self._begin_run(self._marks.dialects[what])
+        self._tag = True
+        self._step = self._after_call_tag
+        return self._keep(self._cursor.pos + len(what))
+
     def _after_call_tag(self) -> bool:
         """After the tag that a style and many dialects share: an object is the style's."""
         if space := lexis.SPACE.match(self._cursor.text, self._cursor.pos):
@@ -458,6 +292,138 @@ class Reader(CallSteps):
             return self._begin_run(self._marks.dialects[lexis.CALL_TAG], skip=0)
         self._step = self._speech
         return True
+
+    # --- runs of calls ------------------------------------------------------------------------
+
+    def _begin_run(self, dialect: Dialect, *, skip: int | None = None, weak: bool = False) -> bool:
+        self._place = self._here(inline=not self._lead)
+        self._source = TextSource(self._cursor)
+        rules = self._rules
+        run = Run(self._source, dialect, rules.catalog, rules.max_calls, skip)
+        self._run_of_calls, self._steps, self._weak = run, run.steps(), weak
+        self._step = self._dialect
+        return True
+
+    def _line_form(self, char: str) -> bool | None:
+        """Begins to read a form whose mark counts at a line's start alone, where one may stand.
+
+        None where none does, False where more text is needed.
+        """
+        text, pos, draft = self._cursor.text, self._cursor.pos, self._draft
+        tired = self._failed > _REREADS * draft.size + _SPARE
+        if draft.messages or self._tried == draft.size or tired or self._quoted:
+            return None
+        for dialect in self._marks.by_line:
+            if text.startswith(dialect.open, pos):
+                return self._begin_run(dialect, weak=True)
+            if not self._cursor.final and dialect.open.startswith(text[pos:]):
+                return False
+        if self._spoken:
+            return None
+        if _TO.startswith(ahead := text[pos : pos + 3]):
+            if ahead == _TO:
+                return self._begin_run(_HARMONY, skip=0, weak=True)
+            if not self._cursor.final:
+                return False
+        if any(name[0] == char for name in self._rules.catalog if name):
+            return self._begin_run(_BY_NAME["functionary"], skip=0, weak=True)
+        return None
+
+    def _dialect(self) -> bool:
+        """Goes on with the run of calls; when it is over, does what came of it."""
+        for _ in self._steps:
+            return False
+        run = self._run_of_calls
+        self._step = self._speech
+        if run.header is not None:  # a message's header is no text; a thought may follow, or speech
+            self._source.put_back(run.end)
+            if run.header.channel == "analysis" and not run.header.recipient:
+                return self._open_thought(_MESSAGE_END)
+            self._told = run.header.channel == "final" or run.header.recipient == "user"
+            return self._begin_line(self._draft.size)
+        if run.calls and run.cut is None and self._fence and not run.quoted:
+            self._step = self._after_fenced
+            return True
+        return self._take_run()
+
+    def _after_fenced(self) -> bool:
+        """After calls in a fence: they count where nothing else follows."""
+        cursor, run = self._cursor, self._run_of_calls
+        found = lexis.AFTER_MESSAGES.match(cursor.text, cursor.pos)
+        if found is None or found.end() < len(cursor.text):
+            run.quoted = True
+        elif not cursor.final:
+            if len(cursor.text) - cursor.pos <= _MOST_WRAPPING:
+                return False
+            run.quoted = True
+        self._step = self._speech
+        return self._take_run()
+
+    def _take_run(self) -> bool:
+        run, source, draft = self._run_of_calls, self._source, self._draft
+        if self._in_thought and (not run.calls or run.cut or not self._ends_text()):
+            return self._cut()
+        if not run.calls or run.quoted:
+            return self._no_call()
+        if run.cut is not None and not self._may_close():
+            return self._cut()
+        source.put_back(run.end)
+        native = run.opening in self._rules.native or run.typed
+        text = "".join(source.taken)
+        done = 0
+        for call, end in zip(run.calls, (*run.ends[:-1], run.end), strict=True):
+            draft.keep(text[done:end])
+            done = end
+            repairs = call.repairs if native else (*call.repairs, "dialect")
+            index = len(draft.messages)
+            draft.add(replace(call, repairs=repairs), self._place.begin, Wrapping())
+            if not self._whole:
+                arguments = writable(compact(call.arguments))
+                self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
+        draft.dropped += [dropped for dropped in run.dropped if dropped]
+        draft.unclean = draft.unclean or bool(run.dropped) or run.cut is not None
+        if run.fault:
+            draft.fail("invalid_json", run.fault)
+        return self._stop(wrapping_may_follow=True)
+
+    def _ends_text(self) -> bool:
+        """Whether nothing but wrapping and the turn's end follows the run."""
+        self._source.put_back(self._run_of_calls.end)
+        rest = self._cursor.text[self._cursor.pos :]
+        ending = self._marks.turn_end.match(rest)
+        return not rest[ending.end() if ending else 0 :].strip(lexis.WHITE)
+
+    def _may_close(self) -> bool:
+        """Whether the calls, the last without its closing brackets, count (rule 7)."""
+        calls = self._run_of_calls.calls
+        if self._reason != "stop" or "missing_closers" not in calls[-1].repairs:
+            return False
+        return not any(may_mutate(self._rules.mutates, call) for call in calls)
+
+    def _cut(self) -> bool:
+        self._source.put_back(0)
+        self._draft.cut(self._cursor.take(len(self._cursor.text)))
+        return self._stop()
+
+    def _no_call(self) -> bool:
+        """What began like a call is none: text where it may be, else an error (rule 8b)."""
+        run, source, draft = self._run_of_calls, self._source, self._draft
+        if run.cut is not None and not run.quoted and (not self._weak or run.begun):
+            return self._cut()
+        if self._weak:
+            self._failed += source.size
+            source.put_back(0)
+            self._tried = draft.size
+            return True
+        if self._fence and run.quoted:
+            source.put_back(run.end)
+            draft.keep("".join(source.taken))
+            self._spoken = True
+            return True
+        source.put_back(0)
+        draft.fail("invalid_json", run.fault or "prose follows the call in its line")
+        draft.call_like = True
+        return self._stop()
 
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
@@ -538,17 +504,7 @@ class Reader(CallSteps):
         elif step == self._response:
             draft.keep_forged("".join(self._tail))
         elif step == self._tagged_answer:
-            begun = lexis.ANSWER_CLOSE[1].search(self._answer.text)
-            text = self._answer.text[: begun.start() if begun is not None else None].rstrip()
-            if reason == "length" and text:
-                self._add_cut_answer(writable(text))
-            elif reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
-                draft.cut()
-            elif not self._answer.text:
-                draft.fail("invalid_json", "the output is empty")
-            else:
-                draft.unclean = True
-                self._add_answer("missing_closers")
+            self._end_tagged_answer(reason)
         elif step in (self._object, self._after_unclosed) and self._end_object(
             reason, unclosed=step == self._after_unclosed
         ):
@@ -556,6 +512,20 @@ class Reader(CallSteps):
         if self._step is not None:
             self._end_array(reason)
         return False
+
+    def _end_tagged_answer(self, reason: FinishReason) -> None:
+        draft = self._draft
+        begun = lexis.ANSWER_CLOSE[1].search(self._answer.text)
+        text = self._answer.text[: begun.start() if begun is not None else None].rstrip()
+        if reason == "length" and text:
+            self._add_cut_answer(writable(text))
+        elif reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
+            draft.cut()
+        elif not self._answer.text:
+            draft.fail("invalid_json", "the output is empty")
+        else:
+            draft.unclean = True
+            self._add_answer("missing_closers")
 
 
 def read(
