@@ -735,5 +735,5 @@ def _bare(rules: ReadingRules) -> Dialect | None:
     if "" not in rules.native or key is None:
         return None
     return Dialect(
-        name="bare", open="", body="json", form="objects", arguments_key=key[1], separator=";"
+        "bare", open="", close="", body="json", form="objects", arguments_key=key[1], separator=";"
     )

@@ -15,7 +15,7 @@ Body = Literal["json", "named_json", "python", "xml", "pairs", "literal"]
 Form = Literal["object", "objects", "array", "any"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """One family: what opens and closes its calls, and what stands between.
 
@@ -38,7 +38,7 @@ class Dialect:
 
     name: str
     open: str
-    close: str = ""
+    close: str
     body: Body
     form: Form = "object"
     name_key: str = "name"
@@ -53,204 +53,101 @@ class Dialect:
         return any(char in self.open for char in "|｜▁[]")
 
 
-def _json(name: str, open_: str, close: str = "", form: Form = "object", **more: str) -> Dialect:
-    return Dialect(name=name, open=open_, close=close, body="json", form=form, **more)  # type: ignore[arg-type]
-
-
-_DEEPSEEK: Final = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_KIMI: Final = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_FUNCTION: Final = "<function=", "</function>", "<parameter=", "</parameter>"
+_INVOKE: Final = "<invoke name=", "</invoke>"
+_PAIRS: Final = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     # JSON between marks.
-    _json("hermes", "<tool_call>", "</tool_call>"),
-    _json("granite", "<|tool_call|>", "<|/tool_call|>", "array"),
-    _json("jamba", "<tool_calls>", "</tool_calls>", "any"),
-    _json("nemotron", "<TOOLCALL>", "</TOOLCALL>", "array"),
-    _json("mistral", "[TOOL_CALLS]", "", "any"),
-    _json("llama3", "<|python_tag|>", "", "objects", arguments_key="parameters", separator=";"),
-    _json("granite_20b", "<function_call>", ""),
-    _json("gigachat", "<|function_call|>", ""),
-    _json("gigachat_roles", "<|message_sep|>\n\nfunction call<|role_sep|>\n", ""),
-    _json("internlm", "<|action_start|><|plugin|>", "<|action_end|>", arguments_key="parameters"),
-    _json("longcat", "<longcat_tool_call>", "</longcat_tool_call>"),
-    _json(
-        *("cohere", "<|START_ACTION|>", "<|END_ACTION|>", "array"),
-        name_key="tool_name",
+    Dialect("hermes", "<tool_call>", "</tool_call>", "json"),
+    Dialect("granite", "<|tool_call|>", "<|/tool_call|>", "json", "array"),
+    Dialect("jamba", "<tool_calls>", "</tool_calls>", "json", "any"),
+    Dialect("nemotron", "<TOOLCALL>", "</TOOLCALL>", "json", "array"),
+    Dialect("mistral", "[TOOL_CALLS]", "", "json", "any"),
+    Dialect("llama3", "<|python_tag|>", "", "json", "objects", "name", "parameters", ";"),
+    Dialect("granite_20b", "<function_call>", "", "json"),
+    Dialect("gigachat", "<|function_call|>", "", "json"),
+    Dialect("gigachat_roles", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "", "json"),
+    Dialect(
+        *("internlm", "<|action_start|><|plugin|>", "<|action_end|>", "json"),
         arguments_key="parameters",
     ),
-    _json(
-        *("apertus", "<|tools_prefix|>", "<|tools_suffix|>", "array"),
-        name_key="",
-        arguments_key="",
-    ),
+    Dialect("longcat", "<longcat_tool_call>", "</longcat_tool_call>", "json"),
     Dialect(
-        name="phi",
-        open="functools[",
-        close="]",
-        body="json",
-        form="objects",
-        separator=",",
-        line=True,
+        *("cohere", "<|START_ACTION|>", "<|END_ACTION|>", "json", "array"),
+        *("tool_name", "parameters"),
     ),
+    Dialect("apertus", "<|tools_prefix|>", "<|tools_suffix|>", "json", "array", "", ""),
+    Dialect("phi", "functools[", "]", "json", "objects", separator=",", line=True),
     # The name, then the arguments as JSON.
+    Dialect("mistral_args", "[TOOL_CALLS]", "", "named_json", inner=("[CALL_ID]", "[ARGS]")),
     Dialect(
-        name="mistral_args", open="[TOOL_CALLS]", body="named_json", inner=("[CALL_ID]", "[ARGS]")
-    ),
-    Dialect(
-        name="deepseek",
-        open=_DEEPSEEK[0],
-        close=_DEEPSEEK[1],
-        body="named_json",
+        *("deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "named_json"),
         inner=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
     ),
     Dialect(
-        name="kimi",
-        open=_KIMI[0],
-        close=_KIMI[1],
-        body="named_json",
+        *("kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "named_json"),
         inner=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     ),
     Dialect(
-        name="harmony",
-        open="<|channel|>",
-        close="<|call|>",
-        body="named_json",
+        *("harmony", "<|channel|>", "<|call|>", "named_json"),
         inner=("<|start|>", "<|constrain|>", "<|message|>"),
     ),
-    Dialect(name="llama3_function", open="<function=", close="</function>", body="named_json"),
-    Dialect(name="functionary", open=">>>", body="named_json", line=True),
-    Dialect(name="react", open="Action:", body="named_json", line=True),
-    Dialect(name="call", open="call:", body="named_json", line=True),
+    Dialect("llama3_function", "<function=", "</function>", "named_json"),
+    Dialect("functionary", ">>>", "", "named_json", line=True),
+    Dialect("react", "Action:", "", "named_json", line=True),
+    Dialect("call", "call:", "", "named_json", line=True),
     # Calls as Python writes them.
-    Dialect(name="lfm2", open="<|tool_call_start|>", close="<|tool_call_end|>", body="python"),
-    Dialect(name="llama4", open="<|python_start|>", close="<|python_end|>", body="python"),
-    Dialect(name="llama3_builtin", open="<|python_tag|>", body="python"),
-    Dialect(name="olmo3", open="<function_calls>", close="</function_calls>", body="python"),
-    Dialect(name="gemma3", open="```tool_code\n", close="```", body="python", line=True),
-    Dialect(name="pythonic", open="[", close="]", body="python", line=True),
+    Dialect("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", "python"),
+    Dialect("llama4", "<|python_start|>", "<|python_end|>", "python"),
+    Dialect("llama3_builtin", "<|python_tag|>", "", "python"),
+    Dialect("olmo3", "<function_calls>", "</function_calls>", "python"),
+    Dialect("gemma3", "```tool_code\n", "```", "python", line=True),
+    Dialect("pythonic", "[", "]", "python", line=True),
     # A tag a parameter.
+    Dialect("qwen3_coder", "<tool_call>", "</tool_call>", "xml", inner=_FUNCTION),
+    Dialect("qwen3_coder_bare", "<function=", "</function>", "xml", inner=_FUNCTION[2:]),
+    Dialect("seed", "<seed:tool_call>", "</seed:tool_call>", "xml", inner=_FUNCTION),
+    Dialect("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", "xml", inner=_INVOKE),
     Dialect(
-        name="qwen3_coder",
-        open="<tool_call>",
-        close="</tool_call>",
-        body="xml",
-        inner=("<function=", "</function>", "<parameter=", "</parameter>"),
-    ),
-    Dialect(
-        name="qwen3_coder_bare",
-        open="<function=",
-        close="</function>",
-        body="xml",
-        inner=("<parameter=", "</parameter>"),
-    ),
-    Dialect(
-        name="seed",
-        open="<seed:tool_call>",
-        close="</seed:tool_call>",
-        body="xml",
-        inner=("<function=", "</function>", "<parameter=", "</parameter>"),
-    ),
-    Dialect(
-        name="minimax_m2",
-        open="<minimax:tool_call>",
-        close="</minimax:tool_call>",
-        body="xml",
-        inner=("<invoke name=", "</invoke>"),
-    ),
-    Dialect(
-        name="minimax_m3",
-        open="]<]minimax[>[<tool_call>",
-        close="]<]minimax[>[</tool_call>",
-        body="xml",
+        *("minimax_m3", "]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", "xml"),
         inner=("]<]minimax[>[",),
     ),
+    Dialect("invoke", "<function_calls>", "</function_calls>", "xml", inner=_INVOKE),
+    Dialect("dots", "<dots_function_call>", "</dots_function_call>", "xml", inner=_INVOKE),
     Dialect(
-        name="invoke",
-        open="<function_calls>",
-        close="</function_calls>",
-        body="xml",
-        inner=("<invoke name=", "</invoke>"),
-    ),
-    Dialect(
-        name="dots",
-        open="<dots_function_call>",
-        close="</dots_function_call>",
-        body="xml",
-        inner=("<invoke name=", "</invoke>"),
-    ),
-    Dialect(
-        name="muse",
-        open="<atem:function_calls>",
-        close="</atem:function_calls>",
-        body="xml",
+        *("muse", "<atem:function_calls>", "</atem:function_calls>", "xml"),
         inner=("<atem:invoke name=", "</atem:invoke>"),
     ),
-    Dialect(
-        name="deepseek_dsml",
-        open="<｜DSML｜function_calls>",
-        close="</｜DSML｜function_calls>",
-        body="xml",
-        inner=("<｜DSML｜invoke name=", "</｜DSML｜invoke>"),
+    *(
+        Dialect(
+            *(name, f"<｜DSML｜{tag}>", f"</｜DSML｜{tag}>", "xml"),
+            inner=("<｜DSML｜invoke name=", "</｜DSML｜invoke>"),
+        )
+        for name, tag in (("deepseek_dsml", "function_calls"), ("deepseek_v4", "tool_calls"))
     ),
     Dialect(
-        name="deepseek_v4",
-        open="<｜DSML｜tool_calls>",
-        close="</｜DSML｜tool_calls>",
-        body="xml",
-        inner=("<｜DSML｜invoke name=", "</｜DSML｜invoke>"),
-    ),
-    Dialect(
-        name="step3",
-        open="<｜tool_calls_begin｜>",
-        close="<｜tool_calls_end｜>",
-        body="xml",
+        *("step3", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "xml"),
         inner=("<｜tool_call_begin｜>", "<steptml:invoke name=", "<｜tool_call_end｜>"),
     ),
+    Dialect("minicpm", "<function name=", "</function>", "xml", inner=("<param name=", "</param>")),
     Dialect(
-        name="minicpm",
-        open="<function name=",
-        close="</function>",
-        body="xml",
-        inner=("<param name=", "</param>"),
-    ),
-    Dialect(
-        name="kimi_k3",
-        open="<|open|>tools<|sep|>",
-        close="<|close|>tools<|sep|>",
-        body="xml",
+        *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "xml"),
         inner=("<|open|>call", "<|open|>argument", "<|close|>argument", "<|close|>call"),
     ),
     # The name, then keys and values in turn.
+    Dialect("glm", "<tool_call>", "</tool_call>", "pairs", inner=_PAIRS),
     Dialect(
-        name="glm",
-        open="<tool_call>",
-        close="</tool_call>",
-        body="pairs",
-        inner=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    ),
-    Dialect(
-        name="longcat_pairs",
-        open="<longcat_tool_call>",
-        close="</longcat_tool_call>",
-        body="pairs",
+        *("longcat_pairs", "<longcat_tool_call>", "</longcat_tool_call>", "pairs"),
         inner=("<longcat_arg_key>", "<longcat_arg_value>"),
     ),
     Dialect(
-        name="hunyuan_v3",
-        open="<tool_calls>",
-        close="</tool_calls>",
-        body="pairs",
-        inner=("<tool_sep>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        *("hunyuan_v3", "<tool_calls>", "</tool_calls>", "pairs"), inner=("<tool_sep>", *_PAIRS)
     ),
     # Bare keys, and strings in marks of their own.
+    Dialect("gemma4", "<|tool_call>", "<tool_call|>", "literal", inner=('<|"|>',)),
     Dialect(
-        name="gemma4", open="<|tool_call>", close="<tool_call|>", body="literal", inner=('<|"|>',)
-    ),
-    Dialect(
-        name="functiongemma",
-        open="<start_function_call>",
-        close="<end_function_call>",
-        body="literal",
+        *("functiongemma", "<start_function_call>", "<end_function_call>", "literal"),
         inner=("<escape>",),
     ),
 )
