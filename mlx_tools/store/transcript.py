@@ -18,7 +18,6 @@ from types import UnionType
 from typing import Any, Final, Literal, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from mlx_tools.errors import StorageError, TranscriptError
-from mlx_tools.protocol.strict import writer
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     EditRecord,
@@ -38,7 +37,9 @@ NAME: Final = "transcript.jsonl"
 _CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
-_compact: Final = writer(allow_nan=False)
+_compact: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False
+).encode
 _ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
