@@ -18,7 +18,7 @@ from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import lexis
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.lexis import END_TOKENS
-from mlx_tools.protocol.literals import elements, keywords, literal_object, property_types, typed
+from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
 from mlx_tools.protocol.objects import object_call
 from mlx_tools.protocol.scan import HEADS, repaired
 from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource, literals
@@ -523,7 +523,7 @@ class Run:
                 raise Fault("a value is due after its key")
             value, _ = yield from source.until(_VALUE_END)
             key = key.strip()
-            value = typed(value, property_types(parameters, key))
+            value = typed(value, parameters, key)
             self._put(arguments, key, _unquoted(value) if isinstance(value, str) else value)
         closing = yield from source.mark(_CLOSING)
         if not closing:
@@ -642,7 +642,7 @@ class Run:
                 return text
             case "false":
                 return loads(text)
-        return typed(text, property_types(parameters, key))
+        return typed(text, parameters, key)
 
     def _kimi_k3(self) -> Steps[None]:
         source = self._source
