@@ -20,7 +20,7 @@ from mlx_tools.protocol.lexis import HEADERS, NO_OBJECT
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
-from mlx_tools.protocol.source import Cursor, TextSource
+from mlx_tools.protocol.source import Cursor
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
 _VARIANTS: Final = 8
@@ -87,7 +87,7 @@ def calls_in(observation: str) -> frozenset[str]:
         for value in _objects(text):
             todo += _strings_and_calls(value, found)
         for run in _runs(text):
-            keys = _untyped_key if run.is_tagged else echo_key
+            keys = _untyped_key if run.tagged else echo_key
             found.update(keys(call.name, call.arguments) for call in run.calls)
         todo += _unescaped(text)
     return frozenset(found)
@@ -176,11 +176,10 @@ def _runs(text: str) -> Iterator[Run]:
             dialect, skip = _FIRST[mark], None
         cursor = Cursor()
         cursor.text, cursor.pos, cursor.final = text, found.start(), True
-        source = TextSource(cursor)
-        run = _AnyTool(source, dialect, {}, skip=skip)
+        run = _AnyTool(cursor, dialect, {}, skip=skip)
         for _ in run.steps():
             pass
-        left -= source.size
+        left -= run.size
         if run.calls:
             yield run
         end = found.start() + run.end if run.calls else found.end()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from mlx_tools.protocol.lexis import any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
@@ -96,6 +96,7 @@ _SPACE: Final = re.compile(r"[ \t\r\n]++")
 _BLANKS: Final = re.compile(r"[ \t\r]++")
 _PLAIN: Final = re.compile(r"[^()\[\]{}'\"<]++")
 _NOT_END: Final = {quote: re.compile(rf"[^\\{quote}]++") for quote in "'\""}
+_CLOSERS: Final = {"(": ")", "{": "}", "[": "]"}
 
 
 class Fault(Exception):
@@ -111,23 +112,10 @@ class CutOff(Exception):
         self.scanner = scanner
 
 
-class Literals(NamedTuple):
-    """Some marks to look for."""
-
-    pattern: re.Pattern[str]
-    begun: re.Pattern[str]
-    longest: int
-
-
 @lru_cache(maxsize=256)
-def literals(*marks: str) -> Literals:
-    """The marks, ready to be looked for."""
-    return Literals(any_of(list(marks)), any_beginning_of(list(marks)), max(map(len, marks)))
-
-
-_STRINGS: Final = literals(*STRING_MARKS)
-_STRING_ENDS: Final = {mark: literals(mark) for mark in STRING_MARKS}
-_TRIPLES: Final = {quote: literals(quote * 3) for quote in "'\""}
+def _looked_for(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
+    """The marks, their beginnings, and the length of the longest."""
+    return any_of(list(marks)), any_beginning_of(list(marks)), max(map(len, marks))
 
 
 class TextSource:
@@ -174,8 +162,7 @@ class TextSource:
 
     def peek(self) -> Steps[str]:
         """The next character, empty at the end."""
-        there = yield from self.fill(1)
-        return self._cursor.text[self._cursor.pos] if there else ""
+        return (yield from self.ahead(1))
 
     def ahead(self, size: int) -> Steps[str]:
         """So many of the next characters, or all there are."""
@@ -187,10 +174,8 @@ class TextSource:
         cursor = self._cursor
         while True:
             end = cursor.text.find(">", cursor.pos, cursor.pos + most)
-            if end >= 0:
-                return cursor.text[cursor.pos : end + 1]
-            if cursor.final or self._left >= most:
-                return cursor.text[cursor.pos : cursor.pos + most]
+            if end >= 0 or cursor.final or self._left >= most:
+                return cursor.text[cursor.pos : end + 1 if end >= 0 else cursor.pos + most]
             yield
 
     def step(self, size: int = 1) -> str:
@@ -206,23 +191,22 @@ class TextSource:
                 return
             self._take(found.end())
 
-    def mark(self, marks: Literals) -> Steps[str]:
+    def mark(self, *marks: str) -> Steps[str]:
         """Takes the longest of the marks that stands here; empty where none does."""
+        pattern, begun, _ = _looked_for(*marks)
         cursor = self._cursor
-        while not cursor.final and marks.begun.match(cursor.text, cursor.pos):
+        while not cursor.final and (not self._left or begun.match(cursor.text, cursor.pos)):
             yield
-        if not cursor.final and not self._left:
-            yield from self.fill(1)
-            return (yield from self.mark(marks))
-        found = marks.pattern.match(cursor.text, cursor.pos)
+        found = pattern.match(cursor.text, cursor.pos)
         return self._take(found.end()) if found else ""
 
-    def until(self, marks: Literals) -> Steps[tuple[str, str]]:
+    def until(self, *marks: str) -> Steps[tuple[str, str]]:
         """The text before the next of the marks, and that mark; both are taken. Raises `CutOff`."""
+        looked_for = _looked_for(*marks)
         parts: list[str] = []
         cursor = self._cursor
         while True:
-            found, end = cursor.seek(*marks)
+            found, end = cursor.seek(*looked_for)
             parts.append(self._take(end))
             if found is not None:
                 return "".join(parts), self._take(found.end())
@@ -236,13 +220,10 @@ class TextSource:
         yield from self.fill(1)
         while True:
             found = pattern.match(cursor.text, cursor.pos, cursor.pos + most)
-            size = len(cursor.text)
-            if cursor.final or size - cursor.pos >= most or (found and found.end() < size):
-                break
-            if found is None:
-                break
+            whole = cursor.final or self._left >= most
+            if whole or found is None or found.end() < len(cursor.text):
+                return self._take(found.end()) if found else ""
             yield
-        return self._take(found.end()) if found else ""
 
     def bracketed(self, quotes: str) -> Steps[str]:
         """All from the bracket that stands here to the one that closes it, with both.
@@ -260,28 +241,26 @@ class TextSource:
                 continue
             char = cursor.text[cursor.pos]
             if char in quotes:
-                yield from self._string(char, parts)
-            elif char in "({[":
-                due.append({"(": ")", "{": "}", "[": "]"}[char])
-                parts.append(self.step())
+                yield from self._quoted(char, parts)
+                continue
+            if char == "<" and (mark := (yield from self.mark(*STRING_MARKS))):
+                parts += (mark, *(yield from self.until(mark)))
+                continue
+            parts.append(self.step())
+            if char in _CLOSERS:
+                due.append(_CLOSERS[char])
                 if len(due) > MAX_DEPTH:
                     raise Fault(f"it nests deeper than {MAX_DEPTH} levels")
             elif char in ")}]":
                 if not due or char != due.pop():
-                    raise Fault(f"{char!r} closes nothing at character {self.size - begin + 1}")
-                parts.append(self.step())
+                    raise Fault(f"{char!r} closes nothing at character {self.size - begin}")
                 if not due:
                     return "".join(parts)
-            elif char == "<" and (mark := (yield from self.mark(_STRINGS))):
-                text, end = yield from self.until(_STRING_ENDS[mark])
-                parts += (mark, text, end)
-            else:
-                parts.append(self.step())
         raise CutOff
 
-    def _string(self, quote: str, parts: list[str]) -> Steps[None]:
+    def _quoted(self, quote: str, parts: list[str]) -> Steps[None]:
         cursor = self._cursor
-        triple = yield from self.mark(_TRIPLES[quote])
+        triple = yield from self.mark(quote * 3)
         parts.append(triple or self.step())
         while (yield from self.fill(1)):
             if found := _NOT_END[quote].match(cursor.text, cursor.pos):
@@ -290,14 +269,11 @@ class TextSource:
                 if not (yield from self.fill(2)):
                     break
                 parts.append(self.step(2))
-            elif not triple:
-                parts.append(self.step())
-                return
-            elif end := (yield from self.mark(_TRIPLES[quote])):
-                parts.append(end)
-                return
             else:
-                parts.append(self.step())
+                end = (yield from self.mark(triple)) if triple else ""
+                parts.append(end or self.step())
+                if end or not triple:
+                    return
         raise CutOff
 
     def json_object(self) -> Steps[tuple[dict[str, Any], tuple[str, ...]]]:

@@ -27,7 +27,7 @@ from mlx_tools.protocol.reading import (
     Wrapping,
     writable,
 )
-from mlx_tools.protocol.source import PlainText, Steps, TextSource
+from mlx_tools.protocol.source import PlainText, Steps
 from mlx_tools.protocol.strict import Unreadable, compact, decode
 
 _DEFAULT: Final = ReadingRules()
@@ -62,7 +62,6 @@ class Reader(ObjectSteps):
         self._weak = False
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._run_of_calls: Run
-        self._source: TextSource
         self._steps: Steps[None]
         self._closer = self._marks.any_end
         self._answer = PlainText(lexis.WHITE)
@@ -297,9 +296,8 @@ class Reader(ObjectSteps):
 
     def _begin_run(self, dialect: Dialect, *, skip: int | None = None, weak: bool = False) -> bool:
         self._place = self._here(inline=not self._lead)
-        self._source = TextSource(self._cursor)
         rules = self._rules
-        run = Run(self._source, dialect, rules.catalog, rules.max_calls, skip)
+        run = Run(self._cursor, dialect, rules.catalog, rules.max_calls, skip)
         self._run_of_calls, self._steps, self._weak = run, run.steps(), weak
         self._step = self._dialect
         return True
@@ -336,7 +334,7 @@ class Reader(ObjectSteps):
         run = self._run_of_calls
         self._step = self._speech
         if run.header is not None:  # a message's header is no text; a thought may follow, or speech
-            self._source.put_back(run.end)
+            self._run_of_calls.put_back(run.end)
             if run.header.channel == "analysis" and not run.header.recipient:
                 return self._open_thought(_MESSAGE_END)
             self._told = run.header.channel == "final" or run.header.recipient == "user"
@@ -360,16 +358,16 @@ class Reader(ObjectSteps):
         return self._take_run()
 
     def _take_run(self) -> bool:
-        run, source, draft = self._run_of_calls, self._source, self._draft
+        run, draft = self._run_of_calls, self._draft
         if self._in_thought and (not run.calls or run.cut or not self._ends_text()):
             return self._cut()
         if not run.calls or run.quoted:
             return self._no_call()
         if run.cut is not None and not self._may_close():
             return self._cut()
-        source.put_back(run.end)
+        run.put_back(run.end)
         native = run.opening in self._rules.native or run.typed
-        text = "".join(source.taken)
+        text = "".join(run.taken)
         done = 0
         for call, end in zip(run.calls, (*run.ends[:-1], run.end), strict=True):
             draft.keep(text[done:end])
@@ -388,7 +386,7 @@ class Reader(ObjectSteps):
 
     def _ends_text(self) -> bool:
         """Whether nothing but wrapping and the turn's end follows the run."""
-        self._source.put_back(self._run_of_calls.end)
+        self._run_of_calls.put_back(self._run_of_calls.end)
         rest = self._cursor.text[self._cursor.pos :]
         ending = self._marks.turn_end.match(rest)
         return not rest[ending.end() if ending else 0 :].strip(lexis.WHITE)
@@ -401,26 +399,26 @@ class Reader(ObjectSteps):
         return not any(may_mutate(self._rules.mutates, call) for call in calls)
 
     def _cut(self) -> bool:
-        self._source.put_back(0)
+        self._run_of_calls.put_back(0)
         self._draft.cut(self._cursor.take(len(self._cursor.text)))
         return self._stop()
 
     def _no_call(self) -> bool:
         """What began like a call is none: text where it may be, else an error (rule 8b)."""
-        run, source, draft = self._run_of_calls, self._source, self._draft
+        run, draft = self._run_of_calls, self._draft
         if run.cut is not None and not run.quoted and (not self._weak or run.begun):
             return self._cut()
         if self._weak:
-            self._failed += source.size
-            source.put_back(0)
+            self._failed += run.size
+            run.put_back(0)
             self._tried = draft.size
             return True
         if self._fence and run.quoted:
-            source.put_back(run.end)
-            draft.keep("".join(source.taken))
+            run.put_back(run.end)
+            draft.keep("".join(run.taken))
             self._spoken = True
             return True
-        source.put_back(0)
+        run.put_back(0)
         draft.fail("invalid_json", run.fault or "prose follows the call in its line")
         draft.call_like = True
         return self._stop()
