@@ -125,12 +125,8 @@ class Marks:
         self.at_start = frozenset(first + "`~[]{,;-*+•0123456789")
         """What a line begins with that is not surely prose."""
 
-        lines = re.escape("".join({line[0] for line in self.lines}))
-        plain = f"[^{re.escape(first)}{lines}" + r"`~\[\]{,\-*+•0-9 \t\r\n]"
-        newline = r"\n" if dialects else rf"\n(?!{plain})"
-        self.special = re.compile(rf"{newline}|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
-        """What may end a stretch of prose. A newline before plain text, or a brace that begins no
-        object, would only be found to be prose: they are skipped, which is quicker."""
+        self.special = re.compile(rf"\n|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
+        """What may end a stretch of prose: no brace that begins no object."""
 
         self.turn_end = re.compile(
             rf"[ \t\r\n]*+(?:{any_of([*self.turn_ends, *self.lines]).pattern})"

@@ -64,6 +64,15 @@ def test_a_text_is_read_the_same_however_it_is_split(
     assert fed(pieces, reason, given_rules)[0] == whole
 
 
+def test_a_lone_backtick_is_over_with_its_line_however_the_text_is_split() -> None:
+    text = "a `b\nc<|im_end|>d"
+    assert read(text).messages == (FinalAnswer("a `b\nc"),)
+    reader = Reader()
+    for char in text:
+        reader.feed(char)
+    assert reader.finish() == read(text)
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_every_two_piece_split_of_a_full_turn_reads_the_same(style: Style) -> None:
     call = write_call("calculator", {"expression": "é 😀 \n \\"}, style=style)
