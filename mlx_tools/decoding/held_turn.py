@@ -42,26 +42,22 @@ _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
 _FENCES: Final = ("```json", "```")
 _WHITE: Final = re.compile(r"\s+")
 
-HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
+_HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
 """How a line of the protocol begins in any style, white space and fences aside."""
 
 _BLANKS: Final = 64
 """After so much white space and nothing else, a text is what the model writes."""
 
 
-def heads_after(prefix: str) -> Sequence[str]:
-    """Those of the `HEADS` that cannot be what goes on with ``prefix``.
+def begins_anew(text: str, prefix: str) -> bool | None:
+    """Whether ``text``, the first that a model wrote after the host's ``prefix``, begins its line
+    anew; None: too short to tell.
 
-    In JSON an unescaped quote ends the string that the prefix leaves open, and no object goes on as
-    those heads do after it; a tag alone may stand in a string. What a tag opens is any text.
+    Some servers pay no heed to what the model's turn begins with, above all those that put every
+    prompt into a chat of their own: then the model writes a whole line. In JSON an unescaped quote
+    ends the string that the prefix leaves open, and no object goes on as those heads do after it;
+    a tag alone may stand in a string. What a tag opens is any text.
     """
-    if prefix == ANSWER_TAG:
-        return [head for head in HEADS if head not in _OBJECTS]
-    return [head for head in HEADS if prefix.startswith("<") or head != ANSWER_TAG]
-
-
-def begins_anew(text: str, heads: Sequence[str] = HEADS) -> bool | None:
-    """Whether ``text``, the first that a model wrote, begins a line; None: too short to tell."""
     bare = _WHITE.sub("", text)
     if not bare:
         return None if len(text) < _BLANKS else False
@@ -71,37 +67,11 @@ def begins_anew(text: str, heads: Sequence[str] = HEADS) -> bool | None:
         if bare.startswith(fence):
             bare = bare[len(fence) :]
             break
+    heads = [head for head in _HEADS if prefix.startswith("<") or head != ANSWER_TAG]
+    heads = heads if prefix != ANSWER_TAG else heads[len(_OBJECTS) :]
     if any(bare.startswith(head) for head in heads):
         return True
     return None if any(head.startswith(bare) for head in heads) else False
-
-
-class RestartWatch:
-    """Holds back what a model writes first until it is clear whether it begins its line ``anew``.
-
-    ``prefix`` is what the host wrote of the line; where that is nothing, nothing is held back.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self.anew = False
-        self._heads = heads_after(prefix)
-        self._held: str | None = "" if prefix else None
-
-    def feed(self, text: str) -> str:
-        """Take in the next text and return what is to be read on."""
-        if self._held is None:
-            return text
-        self._held += text
-        begins = begins_anew(self._held, self._heads)
-        if begins is None:
-            return ""
-        self.anew = begins
-        return self.flush()
-
-    def flush(self) -> str:
-        """Return what is held back: no more will come."""
-        text, self._held = self._held or "", None
-        return text
 
 
 MAX_MENDS: Final = 8
@@ -216,20 +186,24 @@ class HeldTurn:
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
         self._free = not self._holds  # nothing is held (any more)
-        self._restart = RestartWatch(rules.prefix)
+        self._gone_on_from = rules.prefix
+        self._held_back: str | None = "" if rules.prefix else None  # until it shows what it is
         self._scored = ""
         self._exact = -1  # a place that is no edge of the model's tokens
         self._dialect: Dialect | None = None
-        self._bare = _bare(rules)
+        self._bare = _bare(rules) if "" in rules.native else None
         self._messages = 0
         self._object: HeldObject | None = None
         self._begin = 0  # of the object that is held
         brace = rules.prefix.find("{")
-        dialect = self._dialect_of(rules.prefix, brace)
-        if brace >= 0 and not self._free and (dialect is not None or not rules.call[0]):
-            self._dialect = dialect
-            self._hold(brace, dialect)
-            self._go_on()
+        if brace >= 0 and not self._free:
+            before = rules.prefix[:brace].rstrip(" \t\r\n[")
+            is_bare = self._bare is not None and not before
+            dialect = self._bare if is_bare else _JSON_DIALECTS.get(before)
+            if dialect is not None or not rules.call[0]:
+                self._dialect = dialect
+                self._hold(brace)
+                self._go_on()
 
     @property
     def prefix(self) -> str:
@@ -253,13 +227,18 @@ class HeldTurn:
 
     def feed(self, piece: str) -> list[Delta]:
         """Take in the next text of a draw; return what can be shown of it."""
-        piece = self._restart.feed(piece)
-        if self._restart.anew:  # the server paid no heed to what it was to go on from
-            self._begin_anew()
+        if self._held_back is not None:
+            piece = self._held_back = self._held_back + piece
+            anew = begins_anew(piece, self._gone_on_from)
+            if anew is None:
+                return []
+            self._held_back = None
+            if anew:  # the server paid no heed to what it was to go on from
+                self._begin_anew()
         if not piece:
             return []
-        if self._stripped(piece):
-            piece = " " + piece
+        if len(self._whole) == self._drawn_from and len(self.mends) > self._left:
+            piece = self._unstripped(piece)
         self._edges.append(len(self._whole))
         self._whole += piece
         return self._go_on()
@@ -277,43 +256,50 @@ class HeldTurn:
             self._drawn_from = len(text)
             self._edges = [self._drawn_from]
 
-    def _stripped(self, piece: str) -> bool:
-        """Whether the server took the first blank of what goes on from a mend, as some do."""
-        begins = len(self._whole) == self._drawn_from and len(self.mends) > self._left
-        if not begins or self._object is None:
-            return False
+    def _unstripped(self, piece: str) -> str:
+        """What goes on from a mend, with its first blank where the server took it, as some do."""
+        if self._object is None:
+            return piece
         text = self._whole[self._begin :]
         plain, blank = self._object.anew(text + piece), self._object.anew(f"{text} {piece}")
-        return plain.misfit is not None and blank.misfit is None
+        return f" {piece}" if plain.misfit is not None and blank.misfit is None else piece
 
     def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
         """The draw has ended by itself. ``cut_out``: the server kept some of the text to itself."""
         draw, self._ended = self.due, reason
-        deltas = self.feed(self._restart.flush())
+        text, self._held_back = self._held_back or "", None
+        deltas = self.feed(text)
         if self.due is not draw:
             return deltas
-        return deltas + self._end(reason, cut_out)
-
-    def _end(self, reason: FinishReason, cut_out: bool) -> list[Delta]:
         self._finished.add(self._whole)
         if (cut_out and reason == "stop") or reason == "tool_calls":
             if self._has_message():
-                return self._finish("tool_calls")  # some of it is gone: it is not clean
-            if (self._at_start or reason == "tool_calls") and not self._was_cut_out:
-                return self._begin_cut_out("call" if reason == "tool_calls" else "")
+                return deltas + self.close("tool_calls")  # some of it is gone: it is not clean
+            # Nothing was drawn but what may stand between calls that were cut out:
+            blank = not self._whole[self._drawn_from :].strip()
+            if (blank or reason == "tool_calls") and not self._was_cut_out:
+                return deltas + self._begin_cut_out("call" if reason == "tool_calls" else "")
         held = self._object
         if reason != "stop" or held is None or (held.closable and self._read_well(self.text)):
-            return self._finish(reason)  # or nothing is missing but closers, which reading adds
+            return deltas + self.close(reason)  # or only closers are missing, which reading adds
         if self._ended_inside:
-            return self._give_up()
+            return deltas + self._give_up()
         self._ended_inside = True
         kind = "end" if held.doubt is None else held.doubt.kind
-        return self._mend(kind, self._begin + held.last_boundary)
+        return deltas + self._mend(kind, self._begin + held.last_boundary)
 
     def close(self, reason: FinishReason | None) -> list[Delta]:
         """The turn is over, as ``closing`` says; ``reason`` is how the stream ended, None where it
         was closed."""
-        return self._finish(reason)
+        deltas = self._reader.feed(self._whole[self._fed :])
+        self._fed = len(self._whole)
+        self.finish_reason = reason
+        self.reading = self._reader.finish(reason or "stop")
+        self.reading = with_mended(self.reading, self.mended)
+        if self.reading.messages and self.reading.error is None:
+            self.unfilled = False
+        self.due = None
+        return deltas
 
     def scored(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
         """Take the likeliest token that fits. None: nobody was asked, for the backend cannot say.
@@ -441,17 +427,12 @@ class HeldTurn:
         if self.closing or begun is None or is_refused or is_other:
             return not self.closing
         self._dialect = dialect
-        self._hold(end - len(begun), dialect)
+        self._hold(end - len(begun))
         return True
 
-    def _hold(self, begin: int, dialect: Dialect | None) -> None:
+    def _hold(self, begin: int) -> None:
         """Hold the object that begins there; where nothing may be held to, the rest is free."""
-        try:
-            self._begin, self._object = begin, HeldObject(self._form(dialect))
-        except ValueError:  # more tools than llguidance takes, or none
-            self._free = True
-
-    def _form(self, dialect: Dialect | None) -> Form:
+        dialect = self._dialect
         if dialect not in self._forms:
             choice, tools = self._rules.tool_choice, self._tools
             if (named := resolve(choice, tools)[0]) is not None:
@@ -464,27 +445,18 @@ class HeldTurn:
             keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
             answers = choice in ("auto", "none")
             self._forms[dialect] = Form(parameters, self._known, keys=keys, answers=answers)
-        return self._forms[dialect]
+        try:
+            self._begin, self._object = begin, HeldObject(self._forms[dialect])
+        except ValueError:  # more tools than llguidance takes, or none
+            self._free = True
 
     def _known(self, name: str) -> str | None:
         spec = resolve(name, self._tools)[0]
         return None if spec is None else spec.name
 
-    def _dialect_of(self, prefix: str, brace: int) -> Dialect | None:
-        """The dialect in which the prefix begins an object at the brace."""
-        if self._bare is not None and not prefix[:brace].strip():
-            return self._bare
-        opening = prefix[:brace].rstrip(" \t\r\n[")
-        return _JSON_DIALECTS.get(opening) if brace >= 0 else None
-
     def _has_message(self) -> bool:
         reading = read(self.text, "stop", self._rules)
         return bool(reading.messages) and not reading.bare_text
-
-    @property
-    def _at_start(self) -> bool:
-        """Whether nothing was drawn but what may stand between calls that were cut out."""
-        return not self._whole[self._drawn_from :].strip()
 
     # --- mending --------------------------------------------------------------------------------
 
@@ -498,7 +470,7 @@ class HeldTurn:
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
             name = _NAME.match(self._whole, boundary)
             if self._renamed and not (is_data or self._messages) and name is not None:
-                self.tool, deltas = name[1], self._finish(None)  # nothing that followed could count
+                self.tool, deltas = name[1], self.close(None)  # nothing that followed could count
                 self.reading = Reading(error=unknown_tool(self.tool, self._tools))
                 return deltas
             if self._renamed or is_data:  # validation tells the model that there is no such
@@ -518,7 +490,7 @@ class HeldTurn:
         it without what the host began it with."""
         first, ended = (self._first or "")[self._prefix :].lstrip(), self._first_ended
         if ended is not None:
-            return [*self._as_written(first), *self._finish(ended)]
+            return [*self._as_written(first), *self.close(ended)]
         self._begin_anew()
         return self._ask(Draw(""))
 
@@ -638,7 +610,7 @@ class HeldTurn:
         deltas = self._go_on() if put else []
         is_whole = was_held and self._object is None and not self._free
         if self.due is draw and (self.closing or is_whole):
-            deltas += self._finish(None)  # no request asks for another call
+            deltas += self.close(None)  # no request asks for another call
         return deltas
 
     def _unread(self, boundary: int) -> None:
@@ -676,7 +648,7 @@ class HeldTurn:
     def _ask_on(self) -> list[Delta]:
         """Let the model go on from all that stands, unless it has ended."""
         if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
-            return self._finish(self._first_ended)
+            return self.close(self._first_ended)
         return self._ask(Draw(self._whole))
 
     def _give_up(self) -> list[Delta]:
@@ -691,7 +663,7 @@ class HeldTurn:
         self._fed = self._prefix
         self._read_on(len(self._whole), [])
         if self._reader.open_message is None and self._has_message():
-            return self._finish(self._first_ended)  # no request asks for another call
+            return self.close(self._first_ended)  # no request asks for another call
         return self._ask_on()
 
     # --- the end --------------------------------------------------------------------------------
@@ -706,17 +678,6 @@ class HeldTurn:
         faulty = reading.error is not None or reading.bare_text or not reading.messages
         return None if faulty else reading
 
-    def _finish(self, reason: FinishReason | None) -> list[Delta]:
-        deltas = self._reader.feed(self._whole[self._fed :])
-        self._fed = len(self._whole)
-        self.finish_reason = reason
-        self.reading = self._reader.finish(reason or "stop")
-        self.reading = with_mended(self.reading, self.mended)
-        if self.reading.messages and self.reading.error is None:
-            self.unfilled = False
-        self.due = None
-        return deltas
-
     def _ask(self, due: Draw | Score) -> list[Delta]:
         self.due = due
         if isinstance(due, Score) and self._sent[due.text] >= MAX_SENT:
@@ -725,14 +686,15 @@ class HeldTurn:
         if isinstance(due, Draw):
             self._ended = None
             if due.text != self._rules.prefix:
-                self._restart = RestartWatch(due.text if self._object is not None else "")
+                self._gone_on_from = due.text
+                self._held_back = "" if due.text and self._object is not None else None
         return []
 
 
 def _bare(rules: ReadingRules) -> Dialect | None:
     """The dialect of a template whose calls are bare objects, None for any other."""
     key = _ARGUMENTS_KEY.search(rules.call[1])
-    if "" not in rules.native or key is None:
+    if key is None:
         return None
     return Dialect(
         "bare", open="", close="", body="json", form="objects", arguments_key=key[1], separator=";"

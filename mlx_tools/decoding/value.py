@@ -167,7 +167,7 @@ def message_schema(
     of other dialects; without them it is a line of the protocol.
     """
     call_id = {"type": ["string", "integer"]}
-    name, args = {"enum": list(names)}, {"$ref": "#/$defs/arguments"}
+    name, args = {"enum": list(names)}, {"$ref": "#/$defs/!"}
     branches: list[Mapping[str, Any]] = []
     if names and keys is None:
         line = {"type": {"const": "tool_call"}, "name": name, "arguments": args}
@@ -181,7 +181,8 @@ def message_schema(
     if answers and keys is None:
         answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
         branches.append(_object(answer, {"sources": {"type": "array"}}))
-    return {"$defs": {"arguments": _rebased(arguments, "#/$defs/arguments")}, "anyOf": branches}
+    definitions = {**arguments.get("$defs", {}), "!": {**arguments, "$defs": {}}}
+    return {"$defs": definitions, "anyOf": branches}
 
 
 def _object(required: Mapping[str, Any], optional: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -191,18 +192,6 @@ def _object(required: Mapping[str, Any], optional: Mapping[str, Any]) -> Mapping
         "required": list(required),
         "additionalProperties": False,
     }
-
-
-def _rebased(value: Any, root: str) -> Any:
-    """``value`` as it stands at ``root`` of another schema: its references point there."""
-    if isinstance(value, Mapping):
-        return {
-            key: root + inner[1:]
-            if key == "$ref" and isinstance(inner, str) and inner.startswith("#")
-            else _rebased(inner, root)
-            for key, inner in value.items()
-        }
-    return [_rebased(inner, root) for inner in value] if isinstance(value, list | tuple) else value
 
 
 MAX_BLANKS: Final = 64

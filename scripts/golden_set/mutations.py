@@ -444,7 +444,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "anew",
         "decoding/held_turn",
-        "if self._restart.anew:",
+        "if anew:",
         "if False:",
         lambda facts: facts.name == "mends/begun-anew",
         "the one that begins its line anew",
