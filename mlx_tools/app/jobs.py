@@ -10,7 +10,8 @@ from mlx_tools.app.config import Configuration
 from mlx_tools.paths import state_dir
 from mlx_tools.store.roots import RootName
 from mlx_tools.store.session_store import TranscriptStore
-from mlx_tools.toolbox.schedule import JobStore, local_zone
+from mlx_tools.toolbox.clock import local_zone
+from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.transcript.records import Header
 

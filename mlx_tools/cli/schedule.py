@@ -25,20 +25,20 @@ from mlx_tools.errors import (
     EXIT_USAGE,
     ScheduleError,
 )
+from mlx_tools.toolbox.clock import local_zone, zone_of
 from mlx_tools.toolbox.schedule import (
+    MISSED,
+    OPEN,
     Ended,
     Job,
     JobRun,
     Listed,
     Missed,
     Runner,
-    local_zone,
     parse_when,
     settle,
+    utc_now,
 )
-from mlx_tools.toolbox.schedule.job import MISSED, OPEN
-from mlx_tools.toolbox.schedule.job_store import utc_now
-from mlx_tools.toolbox.schedule.zones import zone_of
 
 app = typer.Typer(
     help="List, add and remove tasks for later, and run those that are due.", add_completion=False
@@ -134,7 +134,7 @@ def add(
             require_tools=options.names(require_tools),
         )
     )
-    listed = store.get(job.id)
+    listed = store.find(job.id)
     if as_json:
         print_json(listed.to_json())
     else:
@@ -146,7 +146,7 @@ def add(
 def remove(job: JobId) -> None:
     """Forget a job."""
     store = job_store()
-    listed = store.get(store.find(job))
+    listed = store.find(job)
     store.remove(listed.id)
     complain(f"removed {listed.id}", kind="done")
     for run in listed.runs:

@@ -1,97 +1,116 @@
-"""``clock``: the current date, time and day of the week, here or in a time zone."""
+"""``clock``: the current date, time and day of the week, here or in a time zone; and time zones by
+their IANA names, the only kind that knows when clocks are changed."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
+import warnings
 import zoneinfo
 from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
+from mlx_tools.errors import UsageError
 from mlx_tools.tools import Tool, ToolError, words_of
 
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII | re.IGNORECASE)
 _MAX_OFFSET: Final = timedelta(hours=14)
+_MAX_NAME_CHARS: Final = 100
+_NOT_NAMES: Final = frozenset(("localtime", "posixrules", "Factory", "local"))
+"""What a system may have among its zones that is another zone elsewhere, or tomorrow."""
+
+Names = Callable[[], Set[str]]
 
 
 def clock(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    load: Callable[[str], tzinfo] = zoneinfo.ZoneInfo,
-    names: Callable[[], Set[str]] = zoneinfo.available_timezones,
+    names: Names = zoneinfo.available_timezones,
     local: tzinfo | None = None,
 ) -> Tool:
-    """The tool. ``now`` gives the time with its zone; ``load`` and ``names`` are the system's time
-    zones, and ``local`` is what counts as local time, None for what the system says."""
+    """The tool. ``now`` gives the time with its zone, ``names`` those of the system's time zones;
+    ``local`` is what counts as local time, None for what the system says."""
 
     def run(arguments: Mapping[str, Any]) -> str:
         wanted = arguments.get("timezone")
-        zone = None if wanted is None else zone_of(str(wanted), load, names)
+        zone = None if wanted is None else _meant(str(wanted).strip(), names)
         time = now().astimezone(zone or local)
         return f"{time.isoformat(timespec='seconds')} {_DAYS[time.weekday()]}"
 
     return Tool(words_of("clock").spec(frozenset(("read",)), cache=False), run)
 
 
-def zone_of(
-    text: str,
-    load: Callable[[str], tzinfo] = zoneinfo.ZoneInfo,
-    names: Callable[[], Set[str]] = zoneinfo.available_timezones,
-) -> tzinfo | None:
-    """The zone that a text names: an IANA name, its city where that is no other's too, ``UTC``,
-    ``Z``, ``local`` (None), or an offset.
-
-    Case does not matter, nor whether spaces stand for underscores. Raises ToolError with the names
-    that come closest.
-    """
-    name = text.strip()
+def _meant(name: str, names: Names) -> tzinfo | None:
+    """The zone of a name, ``UTC``, ``Z``, ``local`` (None), or an offset. Raises ToolError."""
     if name.lower() in ("utc", "gmt", "z"):
         return UTC
     if name.lower() == "local":
         return None
     if offset := _OFFSET.fullmatch(name):
-        return _fixed(offset)
+        size = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
+        if size > _MAX_OFFSET:
+            raise ToolError("an offset is at most 14 hours")
+        return timezone(size if offset[1] == "+" else -size)
     try:
-        return load(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        known = names()
+        return zone_of(name, names, cities=True)
+    except UsageError as error:
+        raise ToolError(str(error)) from None
+
+
+def zone_of(
+    name: str, names: Names = zoneinfo.available_timezones, *, cities: bool = False
+) -> zoneinfo.ZoneInfo:
+    """The zone of an IANA name, such as ``Europe/Berlin``; with ``cities`` of its city alone, where
+    that is no other's too. Case does not matter, nor whether spaces stand for underscores.
+
+    Raises `UsageError` with the names that come closest.
+    """
+    known, key = _known(names), _key(name)
     if not known:
-        raise ToolError(
-            "this machine has no time zone data (install the tzdata package); UTC and offsets such "
-            "as +02:00 work without it"
+        raise UsageError(
+            "this machine has no time zone data; UTC and offsets such as +02:00 work without it",
+            hint="install the tzdata package",
         )
-    key = _key(name)
-    if found := sorted(zone for zone in known if _key(zone) == key):
-        return load(found[0])
-    if len(found := _of_city(key, known)) == 1:
-        return load(found[0])
-    close = _close(key, known)
+    of_city = [zone for other, zone in known.items() if other.rpartition("/")[2] == key]
+    if key in known or (cities and len(of_city) == 1):
+        return zoneinfo.ZoneInfo(known.get(key) or of_city[0])
+    close = list(dict.fromkeys([*of_city, *_close(key, known)]))[:3]
     hint = f"did you mean {', '.join(close)}?" if close else "write one such as Europe/Berlin"
-    raise ToolError(f"there is no time zone {name[:100]!r}; {hint}")
+    raise UsageError(f"there is no time zone {name[:_MAX_NAME_CHARS]!r}", hint=hint)
 
 
-def _fixed(offset: re.Match[str]) -> tzinfo:
-    size = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
-    if size > _MAX_OFFSET:
-        raise ToolError("an offset is at most 14 hours")
-    return timezone(size if offset[1] == "+" else -size)
+def local_zone() -> str:
+    """The IANA name of this machine's zone. Raises `UsageError` where it cannot be told."""
+    import tzlocal
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # several files of a system may disagree
+            name = tzlocal.reload_localzone().key
+        return zone_of(name).key
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, AttributeError, UsageError):
+        raise UsageError(
+            "this machine does not say in which time zone it is",
+            hint="name it: --timezone Europe/Berlin, or schedule.timezone",
+        ) from None
+
+
+@functools.cache
+def _known(names: Names) -> dict[str, str]:
+    """The zones that this machine has, by their names as `_key` has them."""
+    return {_key(zone): zone for zone in sorted(names() - _NOT_NAMES)}
 
 
 def _key(name: str) -> str:
-    return name.casefold().replace(" ", "_").replace("-", "_")
+    return name.strip().casefold().replace(" ", "_").replace("-", "_")
 
 
-def _of_city(key: str, known: Set[str]) -> list[str]:
-    """The zones that are named after a city."""
-    return [zone for zone in sorted(known) if _key(zone).rpartition("/")[2] == key]
-
-
-def _close(key: str, known: Set[str]) -> list[str]:
-    """The zones whose city is meant, then those that are spelled alike; at most three."""
-    keys = {_key(zone): zone for zone in sorted(known)}
-    cities = _of_city(key, known)
-    alike = [keys[other] for other in difflib.get_close_matches(key, keys, n=3, cutoff=0.6)]
-    by_city = {other.rpartition("/")[2]: zone for other, zone in keys.items()}
-    alike += [by_city[c] for c in difflib.get_close_matches(key, by_city, n=3, cutoff=0.75)]
-    return list(dict.fromkeys([*cities, *alike]))[:3]
+def _close(key: str, known: Mapping[str, str]) -> list[str]:
+    """The zones that are spelled alike, and those whose city is."""
+    if len(key) > _MAX_NAME_CHARS:
+        return []
+    by_city = {other.rpartition("/")[2]: zone for other, zone in known.items()}
+    alike = [known[other] for other in difflib.get_close_matches(key, known, n=3, cutoff=0.6)]
+    return alike + [by_city[c] for c in difflib.get_close_matches(key, by_city, n=3, cutoff=0.75)]

@@ -97,7 +97,7 @@ def a_rate(value: Any) -> object:
 
 
 def a_zone(value: Any) -> object:
-    from mlx_tools.toolbox.schedule.zones import zone_of
+    from mlx_tools.toolbox.clock import zone_of
 
     return value is None or zone_of(value)
 

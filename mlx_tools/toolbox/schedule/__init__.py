@@ -4,28 +4,19 @@
 How a job asks a model is not known here: `mlx_tools.cli.job_runs` does it with a `Controller`.
 """
 
-from mlx_tools.toolbox.schedule.interval import Interval
-from mlx_tools.toolbox.schedule.job import Job, JobRun, Listed, Missed, RunEnd, RunStatus, Seen
-from mlx_tools.toolbox.schedule.job_store import JobStore
-from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
-from mlx_tools.toolbox.schedule.when import When, parse_when
-from mlx_tools.toolbox.schedule.zones import local_zone, zone_of
-
-__all__ = [
-    "Ended",
-    "Interval",
-    "Job",
-    "JobRun",
-    "JobStore",
-    "Listed",
-    "Missed",
-    "RunEnd",
-    "RunStatus",
-    "Runner",
-    "Seen",
-    "When",
-    "local_zone",
-    "parse_when",
-    "settle",
-    "zone_of",
-]
+from mlx_tools.toolbox.schedule.job import MISSED as MISSED
+from mlx_tools.toolbox.schedule.job import OPEN as OPEN
+from mlx_tools.toolbox.schedule.job import Job as Job
+from mlx_tools.toolbox.schedule.job import JobRun as JobRun
+from mlx_tools.toolbox.schedule.job import Listed as Listed
+from mlx_tools.toolbox.schedule.job import Missed as Missed
+from mlx_tools.toolbox.schedule.job import RunEnd as RunEnd
+from mlx_tools.toolbox.schedule.job import Seen as Seen
+from mlx_tools.toolbox.schedule.job_store import JobStore as JobStore
+from mlx_tools.toolbox.schedule.job_store import utc_now as utc_now
+from mlx_tools.toolbox.schedule.runner import Ended as Ended
+from mlx_tools.toolbox.schedule.runner import Runner as Runner
+from mlx_tools.toolbox.schedule.runner import settle as settle
+from mlx_tools.toolbox.schedule.when import Interval as Interval
+from mlx_tools.toolbox.schedule.when import When as When
+from mlx_tools.toolbox.schedule.when import parse_when as parse_when

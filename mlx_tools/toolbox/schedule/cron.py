@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
@@ -29,9 +30,8 @@ SHORTHANDS: Final = {
 }
 MAX_CHARS: Final = 500
 
-_MONTHS: Final = (
-    "",
-    *("january", "february", "march", "april", "may", "june", "july", "august"),
+MONTHS: Final = (
+    *("", "january", "february", "march", "april", "may", "june", "july", "august"),
     *("september", "october", "november", "december"),
 )
 _WEEK: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
@@ -56,9 +56,9 @@ class _Field:
         """The field with numbers for names. Raises ValueError for what is no such field."""
         return ",".join(map(self._part_in_numbers, text.split(",")))
 
-    def means(self, text: str) -> frozenset[int]:
-        """The numbers that a field of numbers means."""
-        return frozenset(number for part in text.split(",") for number in self._range(part))
+    def means(self, text: str) -> tuple[int, ...]:
+        """The numbers that a field of numbers means, in order."""
+        return tuple(sorted({number for part in text.split(",") for number in self._range(part)}))
 
     def _part_in_numbers(self, part: str) -> str:
         read = _PART.fullmatch(part)
@@ -67,9 +67,9 @@ class _Field:
         star, first, last, step = read.groups()
         span = star or self._number(first)
         if last is not None:
-            around = self.name == _WEEKDAY and span != "0"  # fri-sun
             high = self._number(last)
-            span = f"{span}-{'7' if around and high == '0' else high}"
+            around = self.names is _WEEK and span != "0" and high == "0"  # fri-sun
+            span = f"{span}-{'7' if around else high}"
         plain = f"{span}/{int(step)}" if step else span
         if not self._range(plain):
             raise ValueError(part)
@@ -95,15 +95,13 @@ class _Field:
         return range(first, last + 1, int(step or 1))
 
 
-_WEEKDAY: Final = "day of the week"
 _FIELDS: Final = (
     _Field("minute", 0, 59),
     _Field("hour", 0, 23),
     _Field("day of the month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field(_WEEKDAY, 0, 7, _WEEK),
+    _Field("month", 1, 12, MONTHS),
+    _Field("day of the week", 0, 7, _WEEK),
 )
-_FIELD_NAMES: Final = ", ".join(field.name for field in _FIELDS)
 
 
 def looks_like_cron(text: str) -> bool:
@@ -123,9 +121,10 @@ def checked(text: str) -> str:
         return SHORTHANDS[text]
     fields = text.split(" ")
     if len(fields) != len(_FIELDS) or len(text) > MAX_CHARS:
+        names = ", ".join(field.name for field in _FIELDS)
         raise UsageError(
             f"a cron expression has 5 fields, and {text[:100]!r} has {len(fields)}",
-            hint=f"{_FIELD_NAMES}; 30 8 * * mon-fri is every weekday at 8:30",
+            hint=f"{names}; 30 8 * * mon-fri is every weekday at 8:30",
         )
     for number, field in enumerate(_FIELDS):
         try:
@@ -148,9 +147,9 @@ class _Cron:
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
-    days: frozenset[int]
-    months: frozenset[int]
-    weekdays: frozenset[int]
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
     by_face: bool
     both: bool
 
@@ -159,45 +158,34 @@ class _Cron:
         day, last = first, first.year + _YEARS
         while day.year <= last:
             if day.month not in self.months:
-                day = day.replace(day=28) + timedelta(days=4)
-                day = day.replace(day=1)
+                day = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
                 continue
-            fits = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
+            fits = (
+                day.day in self.days,
+                {day.isoweekday(), day.isoweekday() % 7} & {*self.weekdays},
+            )
             if all(fits) if self.both else any(fits):
                 yield day
             day += _DAY
-
-    def first_on(self, day: date, zone: ZoneInfo, after: datetime) -> datetime | None:
-        """The first time after ``after`` at which the expression is due on a date, in UTC."""
-        found: datetime | None = None
-        for hour in self.hours:
-            earliest, latest = _bounds(datetime.combine(day, clock_time(hour), zone))
-            if latest <= after or (found is not None and earliest >= found):
-                continue
-            for minute in self.minutes:
-                for time in self._due(datetime.combine(day, clock_time(hour, minute), zone)):
-                    if time > after and (found is None or time < found):
-                        found = time
-        return found
-
-    def _due(self, local: datetime) -> Iterable[datetime]:
-        """When the expression is due for a local time that fits it."""
-        return _shown(local) if self.by_face else (first_shown(local),)
 
 
 @functools.lru_cache(maxsize=256)
 def _read(text: str) -> _Cron:
     fields = text.split(" ")
-    minutes, hours, days, months, week = map(_Field.means, _FIELDS, fields)
-    return _Cron(
-        minutes=tuple(sorted(minutes)),
-        hours=tuple(sorted(hours)),
-        days=days,
-        months=months,
-        weekdays=frozenset(number % 7 for number in week),
-        by_face=fields[0].startswith("*") or fields[1].startswith("*"),
-        both=fields[2].startswith("*") or fields[4].startswith("*"),
-    )
+    minutes, hours, days, months, weekdays = map(_Field.means, _FIELDS, fields)
+    by_face, both = (any(fields[n][0] == "*" for n in pair) for pair in ((0, 1), (2, 4)))
+    return _Cron(minutes, hours, days, months, weekdays, by_face, both)
+
+
+@functools.lru_cache(maxsize=256)
+def _times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
+    """When an expression is due on a date, in UTC, in order."""
+    found: set[datetime] = set()
+    for hour in cron.hours:
+        for minute in cron.minutes:
+            local = datetime.combine(day, clock_time(hour, minute), zone)
+            found.update(_shown(local) if cron.by_face else [first_shown(local)])
+    return sorted(found)
 
 
 def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
@@ -215,9 +203,9 @@ def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
         for day in cron.dates(after.astimezone(zone).date() - _DAY):
             if day > until:
                 break
-            first = cron.first_on(day, zone, after)
-            if first is not None:
-                found = first if found is None else min(found, first)
+            times = _times(cron, day, zone)
+            if (place := bisect_right(times, after)) < len(times):
+                found = times[place] if found is None else min(found, times[place])
                 until = min(until, day + _DAY)
     except (OverflowError, ValueError):  # the end of the calendar
         return found
@@ -231,19 +219,11 @@ def first_shown(local: datetime) -> datetime:
     return shown[0] if shown else _after_gap(local)
 
 
-def _bounds(hour: datetime) -> tuple[datetime, datetime]:
-    """Two times, in UTC, between which the clock shows all that it shows of a local hour."""
-    ends = (hour, hour.replace(minute=59))
-    times = [end.replace(fold=fold).astimezone(UTC) for end in ends for fold in (0, 1)]
-    return min(times), max(times)
-
-
-def _shown(local: datetime) -> tuple[datetime, ...]:
+def _shown(local: datetime) -> list[datetime]:
     """When the clock shows a time of its zone, in UTC: once, twice or never."""
-    times = (local.replace(fold=fold).astimezone(UTC) for fold in (0, 1))
+    times = {local.replace(fold=fold).astimezone(UTC): None for fold in (0, 1)}
     wanted = local.replace(tzinfo=None)
-    shown = (t for t in times if t.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == wanted)
-    return tuple(dict.fromkeys(shown))
+    return [t for t in times if t.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == wanted]
 
 
 def _after_gap(local: datetime) -> datetime:

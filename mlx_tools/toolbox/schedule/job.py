@@ -1,12 +1,15 @@
-"""What a job is, and what came of its runs: plain, frozen values."""
+"""A job, and what came of its runs: plain, frozen values."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
+
+from pydantic import ConfigDict, TypeAdapter
 
 from mlx_tools.errors import UsageError, wrong_argument
 from mlx_tools.policy import Policy
@@ -33,7 +36,7 @@ RunStatus = Literal[
 things; ``interrupted``: it ended so and changed nothing; ``failed``: it could not be begun;
 ``skipped``: its time was missed; ``abandoned``: its session waited, and was removed."""
 
-OPEN: Final = frozenset(("running", "paused", "in_doubt"))
+OPEN: Final = ("running", "paused", "in_doubt")
 """Runs that are not over: until then, their job does not run again."""
 
 GRACE: Final = timedelta(minutes=15)
@@ -53,6 +56,8 @@ class Job:
     as text by their keys, ``roots`` its folders; ``by`` is who made it: ``user``, or a session.
     ``said`` is when it runs in the words it was made with.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     task: str
     said: str
@@ -89,31 +94,19 @@ class Job:
         stood = Policy.from_json(self.standing) if self.standing else own
         return own if stood.digest() == standing.digest() else own.narrowed_by(standing)
 
-    def to_json(self) -> dict[str, Any]:
-        """The job as JSON values; `from_json` reads them back."""
-        value = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}
-        return {
-            **plain,
-            "policy": dict(self.policy),
-            "standing": dict(self.standing),
-            "options": dict(self.options),
-            "when": self.when.to_json(),
-        }
+    def definition(self) -> str:
+        """The job as one text that is always the same."""
+        return json.dumps(_adapter().dump_python(self, mode="json"), sort_keys=True)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Job:
-        """The job that `to_json` wrote, be it that of an earlier version. Raises UsageError for
-        anything else."""
-        try:
-            lists = {name: tuple(value.get(name, ())) for name in ("roots", "require_tools")}
-            return cls(**{**value, **lists, "when": When.from_json(value["when"])})
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise UsageError("the job cannot be read") from None
+    def parse(cls, definition: str) -> Job:
+        """The job of such a text. Raises ValueError or UsageError for anything else."""
+        return _adapter().validate_json(definition)
 
-    def canonical(self) -> str:
-        """The job as one text that is always the same."""
-        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+
+@functools.cache
+def _adapter() -> TypeAdapter[Job]:
+    return TypeAdapter(Job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +134,7 @@ class JobRun:
     def to_json(self) -> dict[str, Any]:
         """The run as ``schedule list --json`` has it."""
         value = {key: item for key, item in asdict(self).items() if key not in ("id", "runner")}
-        times = ("due", "started", "ended")
-        return value | {key: value[key] and _iso(value[key]) for key in times}
+        return value | {key: _iso(value[key]) for key in ("due", "started", "ended")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +149,13 @@ class RunEnd:
     @classmethod
     def of(cls, outcome: Outcome) -> RunEnd:
         """What a controller's outcome means for a job."""
-        reason = getattr(outcome, "reason", None) or ""
-        answer = outcome.answer if isinstance(outcome, Answered) else None
-        status: Literal["answered", "stopped", "paused"] = "stopped"
         if isinstance(outcome, Answered):
-            status = "answered"
-        elif isinstance(outcome, Paused):
-            status = "paused"
-        return cls(status=status, reason=reason, answer=answer, exit_code=outcome.exit_code)
+            return cls(status="answered", answer=outcome.answer, exit_code=outcome.exit_code)
+        status: Literal["paused", "stopped"] = (
+            "paused" if isinstance(outcome, Paused) else "stopped"
+        )
+        reason = getattr(outcome, "reason", None) or ""
+        return cls(status=status, reason=reason, exit_code=outcome.exit_code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,23 +186,25 @@ class Listed:
     def to_json(self) -> dict[str, Any]:
         """The object that ``schedule list --json`` prints."""
         own: dict[str, Any] = {"id": self.id, "state": self.state}
-        if self.job is not None:
+        if (job := self.job) is not None:
+            every = job.when.interval
             own |= {
-                "task": self.job.task,
-                "when": self.job.said,
-                "cron": self.job.when.cron,
-                "interval": self.job.when.interval and self.job.when.interval.to_json(),
-                "at": self.job.when.at and _iso(self.job.when.at),
-                "timezone": self.job.when.zone,
-                "missed": self.job.missed,
-                "by": self.job.by,
-                "created": self.job.created,
-                "policy": dict(self.job.policy),
-                "roots": list(self.job.roots),
+                "task": job.task,
+                "when": job.said,
+                "cron": job.when.cron,
+                "interval": every
+                and {"days": every.days, "start": f"{every.start}", "time": f"{every.time:%H:%M}"},
+                "at": _iso(job.when.at),
+                "timezone": job.when.zone,
+                "missed": job.missed,
+                "by": job.by,
+                "created": job.created,
+                "policy": dict(job.policy),
+                "roots": list(job.roots),
             }
-        own["next_due"] = self.next_due and _iso(self.next_due)
+        own["next_due"] = _iso(self.next_due)
         return own | {"runs": [run.to_json() for run in self.runs]}
 
 
-def _iso(time: datetime) -> str:
-    return time.isoformat(timespec="seconds")
+def _iso(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="seconds")

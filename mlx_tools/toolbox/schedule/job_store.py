@@ -1,4 +1,5 @@
-"""Jobs and their runs in SQLite: one file, readable by its owner alone.
+"""Jobs and their runs in SQLite: one file, readable by its owner alone. Times are kept as seconds
+since 1970.
 
 A run is claimed in one transaction that also plans the job's next time, so that two runners never
 take the same, and no time is run twice. A job is sealed with a key that is kept outside the file:
@@ -10,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import json
+import math
 import os
 import secrets
 import sqlite3
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
-from mlx_tools.paths import private_dir
-from mlx_tools.toolbox.schedule import tables
 from mlx_tools.toolbox.schedule.job import GRACE, OPEN, Job, JobRun, JobState, Listed, RunStatus
-from mlx_tools.toolbox.schedule.owner import passes
+from mlx_tools.toolbox.schedule.when import LAST_YEAR
+from mlx_tools.toolbox.sqlite import FileFormat, SqliteFile, passes
 
 MAX_JOBS: Final = 1_000
 KEPT_RUNS: Final = 100
@@ -41,8 +40,20 @@ RETRY_AFTER: Final = timedelta(minutes=5)
 WAIT: Final = 10.0
 """Seconds for which one process waits for another that writes."""
 
-_PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
-"""Errors of SQLite that pass."""
+_SCHEMA: Final = """
+CREATE TABLE jobs (
+  id TEXT PRIMARY KEY, definition TEXT NOT NULL, seal TEXT NOT NULL, next_due INTEGER,
+  try_at INTEGER, attempt INTEGER NOT NULL DEFAULT 1, planned_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE runs (
+  id INTEGER PRIMARY KEY, job TEXT NOT NULL, due INTEGER NOT NULL, attempt INTEGER NOT NULL,
+  started INTEGER NOT NULL, ended INTEGER, status TEXT NOT NULL,
+  session TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
+  runner TEXT NOT NULL DEFAULT '', UNIQUE (job, due, attempt)
+);
+"""
+_FORMAT: Final = FileFormat("schedule", ScheduleError, 0x6D6C786A, 1, _SCHEMA)
+_OPEN_RUNS: Final = f"SELECT * FROM runs WHERE status IN {OPEN}"  # noqa: S608 (constants)
 
 
 def utc_now() -> datetime:
@@ -66,14 +77,11 @@ class JobStore:
         wait: float = WAIT,
     ) -> None:
         self.path = Path(path)
+        self.owners = self.path.with_name(f"{self.path.name}.runners")
+        """The folder of the runners' locks."""
         self._wait = wait
         self._secret = secret
         self._now = now
-
-    @property
-    def owners(self) -> Path:
-        """The folder of the runners' locks."""
-        return self.path.with_name(f"{self.path.name}.runners")
 
     # --- jobs ---
 
@@ -85,32 +93,40 @@ class JobStore:
         if due is None:
             raise UsageError(f"{job.said[:100]!r} is past, or never comes")
         created = job.created or now.isoformat(timespec="seconds")
-        with self._writing() as db:
-            old = tables.seconds(now - KEEP_DONE)
-            db.execute(tables.FORGET, (old,))
-            db.execute(tables.ORPHANS)
+        with self._opened(write=True) as db:
+            db.execute(
+                "DELETE FROM jobs WHERE next_due IS NULL AND planned_at < ?"
+                " AND id NOT IN (SELECT job FROM runs WHERE ended IS NULL)",
+                (_seconds(now - KEEP_DONE),),
+            )
+            db.execute("DELETE FROM runs WHERE job NOT IN (SELECT id FROM jobs)")
             if db.execute("SELECT count(*) FROM jobs").fetchone()[0] >= MAX_JOBS:
                 raise UsageError(f"there are {MAX_JOBS} jobs; remove some first")
             while True:
                 made = replace(job, id=secrets.token_hex(4), created=created)
-                text = made.canonical()
-                row = (made.id, text, self._seal(text), *_plan(due), tables.seconds(now))
-                if db.execute(tables.ADD, row).rowcount:
+                text, at = made.definition(), _seconds(due)
+                added = db.execute(
+                    "INSERT OR IGNORE INTO jobs (id, definition, seal, next_due, try_at,"
+                    " planned_at) VALUES (?, ?, ?, ?, ?, ?)",
+                    (made.id, text, self._seal(text), at, at, _seconds(now)),
+                )
+                if added.rowcount:
                     return made
 
     def remove(self, job: str) -> None:
         """Forgets a job and its runs; their sessions stay. Raises `UsageError` where there is
         none."""
-        with self._writing() as db:
+        with self._opened(write=True) as db:
             db.execute("DELETE FROM runs WHERE job = ?", (job,))
             if not db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
 
-    def find(self, given: str) -> str:
-        """The id that is meant by an id or the beginning of one. Raises `UsageError` where none or
+    def find(self, given: str) -> Listed:
+        """The job that is meant by an id or the beginning of one. Raises `UsageError` where none or
         several are."""
-        ids = [listed.id for listed in self.listing()]
-        found = [given] if given in ids else [i for i in ids if given and i.startswith(given)]
+        listing = self.listing()
+        found = [one for one in listing if given and one.id.startswith(given)]
+        found = [one for one in found if one.id == given] or found
         if len(found) != 1:
             said = f"{given[:50]} is the beginning of {len(found)} jobs"
             raise UsageError(
@@ -120,30 +136,20 @@ class JobStore:
 
     def listing(self) -> list[Listed]:
         """All jobs: those that are due next first, those that are done last."""
-        if not os.path.lexists(self.path):
-            return []
-        with self._reading() as db:
-            jobs = db.execute(tables.JOBS).fetchall()
+        with self._opened() as db:
+            query = "SELECT * FROM jobs ORDER BY next_due IS NULL, next_due, id"
+            jobs = db.execute(query).fetchall()
             runs: dict[str, list[JobRun]] = {}
             for row in db.execute("SELECT * FROM runs ORDER BY id DESC"):
                 runs.setdefault(row["job"], []).append(_run(row))
             return [self._listed(row, runs.get(row["id"], [])) for row in jobs]
 
-    def get(self, job: str) -> Listed:
-        """One job by its id. Raises `UsageError` where there is none."""
-        for listed in self.listing():
-            if listed.id == job:
-                return listed
-        raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
-
     def next_try(self, after: datetime) -> datetime | None:
         """When there is something to run that is not due at ``after`` yet, None where there is
         nothing. What was due then and was not taken, as a damaged job, is not waited for."""
-        if not os.path.lexists(self.path):
-            return None
-        with self._reading() as db:
-            found = db.execute(tables.NEXT, (tables.seconds(after),)).fetchone()[0]
-            return None if found is None else tables.time(found)
+        with self._opened() as db:
+            query = "SELECT min(try_at) FROM jobs WHERE try_at > ?"
+            return _time(db.execute(query, (_seconds(after),)).fetchone()[0])
 
     # --- runs ---
 
@@ -153,188 +159,145 @@ class JobStore:
         Returns the job and its run, which is not to be made where its status is ``skipped``; None
         where nothing is due.
         """
-        if not os.path.lexists(self.path):
-            return None
-        with self._writing() as db:
+        with self._opened(write=os.path.lexists(self.path)) as db:
             self._replan(db, now)
-            for row in db.execute(tables.DUE, (tables.seconds(now),)).fetchall():
-                job = self._believed(row)
-                if job is None:
+            query = "SELECT * FROM jobs WHERE try_at <= ? ORDER BY try_at, id"
+            for row in db.execute(query, (_seconds(now),)).fetchall():
+                job, due = self._believed(row), _time(row["next_due"])
+                if job is None or due is None:
                     continue
-                due, attempt = tables.time(row["next_due"]), int(row["attempt"])
                 self._plan_next(db, job, now)
-                if db.execute(tables.HAS_OPEN, (job.id,)).fetchone():
+                if db.execute(f"{_OPEN_RUNS} AND job = ?", (job.id,)).fetchone():
                     continue  # it waits for a person, or is at work: this time is left out
+                attempt = int(row["attempt"])
                 late = job.missed == "skip" and attempt == 1 and now - due > GRACE
-                status = "skipped" if late else "running"
-                run = (job.id, tables.seconds(due), attempt, tables.seconds(now))
-                ended = tables.seconds(now) if late else None
-                taken = db.execute(tables.START, (*run, ended, status, "" if late else runner))
-                if not taken.rowcount:
+                run = db.execute(
+                    "INSERT OR IGNORE INTO runs (job, due, attempt, started, ended, status, runner)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING *",
+                    (
+                        *(job.id, _seconds(due), attempt, _seconds(now)),
+                        *((_seconds(now), "skipped", "") if late else (None, "running", runner)),
+                    ),
+                ).fetchone()
+                if run is None:
                     continue  # the clock was set back: this time was run before
-                db.execute(tables.PRUNE, (job.id, job.id, KEPT_RUNS))
-                number = taken.lastrowid
-                new = db.execute("SELECT * FROM runs WHERE id = ?", (number,)).fetchone()
-                return job, _run(new)
+                db.execute(
+                    "DELETE FROM runs WHERE job = ? AND ended IS NOT NULL AND id NOT IN"
+                    " (SELECT id FROM runs WHERE job = ? ORDER BY id DESC LIMIT ?)",
+                    (job.id, job.id, KEPT_RUNS),
+                )
+                return job, _run(run)
         return None
 
     def began(self, run: JobRun, session: str) -> None:
         """Writes down in which session a run takes place, before anything happens in it."""
-        with self._writing() as db:
+        with self._opened(write=True) as db:
             db.execute("UPDATE runs SET session = ? WHERE id = ?", (session, run.id))
 
     def settle(self, run: JobRun, status: RunStatus, reason: str = "") -> None:
         """Writes down how a run stands. One that is not over keeps its job from running again."""
-        ended = None if status in OPEN else tables.seconds(self._now())
-        with self._writing() as db:
-            db.execute(tables.SETTLE, (status, reason[:500], ended, run.id))
+        ended = None if status in OPEN else _seconds(self._now())
+        with self._opened(write=True) as db:
+            query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
+            db.execute(query, (status, reason[:500], ended, run.id))
 
     def try_again(self, run: JobRun, *, after: timedelta = RETRY_AFTER) -> bool:
         """Lets a run that changed nothing be made once more, where its job has been tried less than
         `MAX_ATTEMPTS` times for that time and does not run before anyway."""
-        at = self._now() + after
         if run.attempt >= MAX_ATTEMPTS:
             return False
-        plan = (tables.seconds(run.due), tables.seconds(at), run.attempt + 1, run.job)
-        with self._writing() as db:
-            return bool(db.execute(tables.AGAIN, (*plan, tables.seconds(at))).rowcount)
+        at = _seconds(self._now() + after)
+        with self._opened(write=True) as db:
+            planned = db.execute(
+                "UPDATE jobs SET next_due = ?, try_at = ?, attempt = ?"
+                " WHERE id = ? AND (try_at IS NULL OR try_at > ?)",
+                (_seconds(run.due), at, run.attempt + 1, run.job, at),
+            )
+            return bool(planned.rowcount)
 
     def open_runs(self) -> list[JobRun]:
         """The runs that are not over, the oldest first."""
-        if not os.path.lexists(self.path):
-            return []
-        with self._reading() as db:
-            return [_run(row) for row in db.execute(tables.OPEN_RUNS)]
+        with self._opened() as db:
+            return [_run(row) for row in db.execute(f"{_OPEN_RUNS} ORDER BY id")]
 
     # --- within ---
 
     def _plan_next(self, db: sqlite3.Connection, job: Job, now: datetime) -> None:
-        plan = _plan(job.when.next_after(now))
-        db.execute(tables.PLAN, (*plan, tables.seconds(now), job.id))
+        due = job.when.next_after(now)
+        at = None if due is None else _seconds(due)
+        db.execute(
+            "UPDATE jobs SET next_due = ?, try_at = ?, attempt = 1, planned_at = ? WHERE id = ?",
+            (at, at, _seconds(now), job.id),
+        )
 
     def _replan(self, db: sqlite3.Connection, now: datetime) -> None:
         """Plans jobs anew that were planned at a time that is yet to come: the clock was set back,
         and what was planned by the wrong one may be years away."""
-        for row in db.execute(tables.AHEAD, (tables.seconds(now),)).fetchall():
+        query = "SELECT * FROM jobs WHERE next_due IS NOT NULL AND planned_at > ?"
+        for row in db.execute(query, (_seconds(now),)).fetchall():
             job = self._believed(row)
             if job is not None and job.when.at is None:
                 self._plan_next(db, job, now)
             elif job is not None:  # it may wait for another attempt
-                db.execute(tables.AT_ONCE, (tables.seconds(now), job.id))
+                plan = "UPDATE jobs SET try_at = next_due, planned_at = ? WHERE id = ?"
+                db.execute(plan, (_seconds(now), job.id))
 
     def _listed(self, row: sqlite3.Row, runs: list[JobRun]) -> Listed:
         job = self._believed(row)
         if job is None:
             return Listed(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
-        due = None if row["next_due"] is None else tables.time(row["next_due"])
-        waiting = next((run.status for run in runs if run.status in OPEN), None)
+        due = _time(row["next_due"])
         state: JobState = "scheduled" if due is not None else "done"
-        if waiting is not None:
-            state = waiting  # type: ignore[assignment]
+        if waiting := [run.status for run in runs if run.status in OPEN]:
+            state = waiting[0]
         return Listed(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
     def _believed(self, row: sqlite3.Row) -> Job | None:
         """The job of a row, None where it is not as it was sealed, or means nothing today."""
-        self._key()  # one that cannot be read says nothing against the job
+        text = str(row["definition"])
+        if not hmac.compare_digest(self._seal(text).encode(), str(row["seal"]).encode()):
+            return None
         try:
-            text = str(row["definition"])
-            if not hmac.compare_digest(self._seal(text), str(row["seal"])):
-                return None
-            job = Job.from_json(json.loads(text))
-        except (MlxToolsError, TypeError, ValueError, RecursionError):
+            job = Job.parse(text)
+        except (MlxToolsError, ValueError, RecursionError):
             return None
         return job if job.id == row["id"] else None
 
-    def _key(self) -> bytes:
-        """The key that jobs are sealed with. Raises `ScheduleError` where it cannot be had."""
-        if isinstance(self._secret, bytes):
-            return self._secret
+    def _seal(self, definition: str) -> str:
+        """Raises `ScheduleError` where the key cannot be had: that says nothing against a job."""
         try:
-            return self._secret()
+            key = self._secret if isinstance(self._secret, bytes) else self._secret()
         except MlxToolsError as error:
             raised = ScheduleError(error.message, hint=error.hint)
-            raised.passing = isinstance(error.__context__, OSError) and passes(error.__context__)
+            raised.passing = passes(error.__context__)
             raise raised from None
-
-    def _seal(self, definition: str) -> str:
-        return hmac.new(self._key(), b"job:" + definition.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(key, b"job:" + definition.encode(), hashlib.sha256).hexdigest()
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._opened("BEGIN") as db:
-            yield db
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._opened("BEGIN IMMEDIATE") as db:
-            yield db
-
-    @contextlib.contextmanager
-    def _opened(self, begin: str) -> Iterator[sqlite3.Connection]:
-        """A connection in a transaction, which is taken back where the block raises."""
-        try:
-            self._make()
-            with contextlib.closing(
-                sqlite3.connect(self.path, timeout=self._wait, isolation_level=None)
-            ) as db:
-                tables.prepare(db)
-                db.execute(begin)
-                try:
-                    yield db
-                    db.execute("COMMIT")
-                except BaseException:
-                    with contextlib.suppress(sqlite3.Error):
-                        db.execute("ROLLBACK")
-                    raise
-        except (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError) as error:
-            raised = ScheduleError(
-                f"the schedule {self.path} cannot be used: {error}", hint=_remedy(error)
-            )
-            raised.passing = _passes(error)
-            raise raised from None
-
-    def _make(self) -> None:
-        """Makes the file where there is none, and sees to it that it is its owner's alone."""
-        private_dir(self.path.parent)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(self.path, flags, 0o600)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is no file")
-            if status.st_mode & 0o077:
-                os.fchmod(fd, 0o600)
-        finally:
-            os.close(fd)
+    def _opened(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """The file in a transaction; where there is none and nothing is written, an empty one."""
+        path = self.path if write or os.path.lexists(self.path) else None
+        with SqliteFile(path, _FORMAT, wait=self._wait) as file, file.guarded():
+            file.sql.row_factory = sqlite3.Row
+            with file.transaction(write=write) as db:
+                yield db
 
 
-def _remedy(error: Exception) -> str:
-    """What helps against an error of the store."""
-    name = getattr(error, "sqlite_errorname", None) or ""
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return "another process is writing to it; try again"
-    if isinstance(error, tables.OtherVersion):
-        return "update mlx-tools: a later version made it"
-    known = isinstance(error, OSError | sqlite3.Error)
-    if not known or name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return "move it away, and make the jobs anew"
-    return "check its permissions and free space"
+def _seconds(time: datetime) -> int:
+    """Seconds since 1970; a part of one counts as gone: nothing is early."""
+    return math.floor(time.timestamp())
 
 
-def _passes(error: Exception) -> bool:
-    """Whether an error of the store may be over when it is tried again."""
-    name = getattr(error, "sqlite_errorname", None) or ""
-    return name.startswith(_PASSING) or passes(error)
-
-
-def _plan(due: datetime | None) -> tuple[int | None, int | None]:
-    """When a job is due, and when it is tried: the same at first."""
-    at = None if due is None else tables.seconds(due)
-    return at, at
+def _time(stored: int | None) -> datetime | None:
+    """The time in UTC. Raises ValueError for what is none, or so far off that no zone has it."""
+    if stored is None:
+        return None
+    found = datetime.fromtimestamp(stored, UTC)
+    if not 1970 <= found.year <= LAST_YEAR:
+        raise ValueError(f"{stored} is no time")
+    return found
 
 
 def _run(row: sqlite3.Row) -> JobRun:
     known: dict[str, Any] = dict(row)
-    times = {name: tables.time(known[name]) for name in ("due", "started")}
-    ended = None if known["ended"] is None else tables.time(known["ended"])
-    return JobRun(**{**known, **times, "ended": ended})
+    return JobRun(**known | {name: _time(known[name]) for name in ("due", "started", "ended")})

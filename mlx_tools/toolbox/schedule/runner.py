@@ -9,17 +9,23 @@ run again until a person has gone on with the session, or removed it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import re
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import anyio
 
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
+from mlx_tools.paths import private_dir
 from mlx_tools.toolbox.schedule.job import Job, JobRun, RunEnd, RunStatus, Seen
 from mlx_tools.toolbox.schedule.job_store import JobStore, utc_now
-from mlx_tools.toolbox.schedule.owner import Owner, is_alive
+from mlx_tools.toolbox.sqlite import passes
 
 POLL: Final = 30.0
 """Seconds after which a runner that stays looks again: jobs come, and clocks are set."""
@@ -50,6 +56,59 @@ class Ended:
     exit_code: int = EXIT_OK
 
 
+# --- which runner is alive ----------------------------------------------------------------------
+
+_TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class RunnerLock:
+    """Says that a runner is alive: a lock on a file of its own below ``folder``, which the system
+    takes away when its process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token = secrets.token_hex(16)
+        self._path = private_dir(folder) / self.token
+        try:
+            self._fd = os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raised = ScheduleError(f"{self._path} cannot be made: {error.strerror}")
+            raised.passing = passes(error)
+            raise raised from None
+
+    def close(self) -> None:
+        """Lets the lock go."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+def is_alive(folder: Path, token: str) -> bool:
+    """Whether the runner of this token still holds its lock."""
+    if not _TOKEN.fullmatch(token):
+        return False
+    try:
+        fd = os.open(folder / token, _FLAGS)
+    except FileNotFoundError:
+        return False
+    except OSError:  # too many open files, say: nobody's end is to be read out of that
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    with contextlib.suppress(OSError):
+        (folder / token).unlink()  # its process is gone
+    return False
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
 class Runner:
     """Runs what is due in ``store``, one job after the other. Close it, or use it with ``with``."""
 
@@ -67,7 +126,7 @@ class Runner:
         self._look = look
         self._now = now
         self._sleep = sleep
-        self._owner: Owner | None = None
+        self._lock: RunnerLock | None = None
         self._looked = now()
 
     def __enter__(self) -> Runner:
@@ -78,9 +137,9 @@ class Runner:
 
     def close(self) -> None:
         """Lets go of the lock that says that this runner is alive."""
-        if self._owner is not None:
-            self._owner.close()
-            self._owner = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     async def run_due(self, tell: Callable[[Ended], None] = lambda ended: None) -> list[Ended]:
         """Runs everything that is due now, each job at most once, and returns how that went.
@@ -88,15 +147,16 @@ class Runner:
         ``tell`` is called as each run ends.
         """
         settle(self._store, self._look)
+        if self._lock is None:
+            self._lock = RunnerLock(self._store.owners)
         self._looked, ended = self._now(), []
-        while (claimed := self._store.claim(self._looked, self._token())) is not None:
+        while (claimed := self._store.claim(self._looked, self._lock.token)) is not None:
             job, run = claimed
-            skipped = run.status == "skipped"
-            if skipped:
-                tell(one := Ended(run=run, job=job))
+            if run.status == "skipped":
+                ended.append(Ended(run=run, job=job))
+                tell(ended[-1])
             else:
-                one = await self._run(job, run, tell)
-            ended.append(one)
+                ended.append(await self._run(job, run, tell))
         return ended
 
     async def run_forever(
@@ -113,7 +173,9 @@ class Runner:
         while True:
             try:
                 await self.run_due(tell)
-                pause, told = self._pause(), ""
+                due = self._store.next_try(self._looked)
+                left = POLL if due is None else (due - self._now()).total_seconds()
+                pause, told = min(max(left, 0.5), POLL), ""
             except ScheduleError as error:
                 if not error.passing:
                     raise
@@ -164,17 +226,6 @@ class Runner:
         finally:
             tell(ended)
         return ended
-
-    def _token(self) -> str:
-        if self._owner is None:
-            self._owner = Owner(self._store.owners)
-        return self._owner.token
-
-    def _pause(self) -> float:
-        """Seconds until there may be something to do."""
-        due = self._store.next_try(self._looked)
-        left = POLL if due is None else (due - self._now()).total_seconds()
-        return min(max(left, 0.5), POLL)
 
 
 def settle(store: JobStore, look: Look) -> None:
