@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from mlx_tools.backends import CompletionsBackend as CompletionsBackend
     from mlx_tools.backends import LocalBackend as LocalBackend
     from mlx_tools.backends import ServerBackend as ServerBackend
-    from mlx_tools.controller.approver import AlwaysApprove as AlwaysApprove
-    from mlx_tools.controller.approver import ApprovalAnswer as ApprovalAnswer
-    from mlx_tools.controller.approver import ApprovalRequest as ApprovalRequest
-    from mlx_tools.controller.approver import Approver as Approver
-    from mlx_tools.controller.controller import Controller as Controller
-    from mlx_tools.controller.conversation import Conversation as Conversation
-    from mlx_tools.controller.run_settings import RunSettings as RunSettings
+    from mlx_tools.controller import AlwaysApprove as AlwaysApprove
+    from mlx_tools.controller import ApprovalAnswer as ApprovalAnswer
+    from mlx_tools.controller import ApprovalRequest as ApprovalRequest
+    from mlx_tools.controller import Approver as Approver
+    from mlx_tools.controller import Controller as Controller
+    from mlx_tools.controller import Conversation as Conversation
+    from mlx_tools.controller import RunSettings as RunSettings
     from mlx_tools.errors import BackendError as BackendError
     from mlx_tools.errors import MlxToolsError as MlxToolsError
     from mlx_tools.errors import UsageError as UsageError
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "AlwaysApprove": "controller.approver",
+    "AlwaysApprove": "controller",
     "Answered": "transcript.outcome",
-    "ApprovalAnswer": "controller.approver",
-    "ApprovalRequest": "controller.approver",
-    "Approver": "controller.approver",
+    "ApprovalAnswer": "controller",
+    "ApprovalRequest": "controller",
+    "Approver": "controller",
     "BackendError": "errors",
     "ChatFormat": "prompt",
     "Chunk": "backends",
     "CompletionRequest": "backends",
     "CompletionsBackend": "backends",
-    "Controller": "controller.controller",
-    "Conversation": "controller.conversation",
+    "Controller": "controller",
+    "Conversation": "controller",
     "Limits": "policy",
     "LocalBackend": "backends",
     "MlxToolsError": "errors",
@@ -74,7 +74,7 @@ _HOMES: Final = {
     "Paused": "transcript.outcome",
     "Policy": "policy",
     "Registry": "tools",
-    "RunSettings": "controller.run_settings",
+    "RunSettings": "controller",
     "ServerBackend": "backends",
     "Source": "transcript.sources",
     "Sources": "transcript.sources",

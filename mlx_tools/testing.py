@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.messages import FinishReason, Usage
 
 

@@ -27,7 +27,6 @@ PURE = (
     "prompt",
     "decoding",
     "controller.session",
-    "controller.step",
     "controller.turn",
 )
 """Rooms and modules that do no I/O."""

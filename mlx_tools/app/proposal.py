@@ -9,10 +9,7 @@ from time import monotonic
 from typing import Any, Final
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest, Guarded
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.run_settings import RunSettings
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Complete
+from mlx_tools.controller import Complete, Controller, RunSettings, Session
 from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, total_usage
 from mlx_tools.policy import Limits, Policy
@@ -165,7 +162,7 @@ def _reading(
     """How a completion of the first turn is read."""
     if completion.error is not None:
         return Reading(error=completion.error)
-    due = Session(opening, specs=tools, words=load_words()).due()
+    due = Session(opening, specs=tools, words=load_words()).next_step()
     assert isinstance(due, Complete)
     rules = replace(due.rules, prefix=completion.prefix)
     reading = read(completion.text, completion.finish_reason or "stop", rules)

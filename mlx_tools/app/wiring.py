@@ -27,9 +27,7 @@ from mlx_tools.backends import (
     parse_address,
     suggest_model,
 )
-from mlx_tools.controller.approver import AlwaysApprove, Approver, NobodyThere
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import AlwaysApprove, Approver, Controller, NobodyThere, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in

@@ -13,7 +13,7 @@ from typing import Final, TextIO
 from mlx_tools.cli.call_text import foot, whole, wrapped
 from mlx_tools.cli.keys import have_keys
 from mlx_tools.cli.question import APPROVED, REFUSED, Questions
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 
 _COLUMNS: Final = 100
 

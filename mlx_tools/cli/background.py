@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from anyio.from_thread import BlockingPortal
 
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.transcript.events import Event
 
 if TYPE_CHECKING:
-    from mlx_tools.controller.conversation import Conversation
+    from mlx_tools.controller import Conversation
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
@@ -47,7 +47,7 @@ class Turns:
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """Asks the user, from the loop; see `mlx_tools.controller.approver.Approver`."""
+        """Asks the user, from the loop; see `mlx_tools.controller.Approver`."""
         import anyio
 
         question = _Question(requests)

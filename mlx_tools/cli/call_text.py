@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 from mlx_tools.cli.columns import cell, cells
 from mlx_tools.cli.escape import as_code, as_name, exact, in_words, on_one_line
 from mlx_tools.cli.output import COLOURS, colourful
-from mlx_tools.controller.approver import ApprovalRequest
+from mlx_tools.controller import ApprovalRequest
 
 MIN_COLUMNS: Final = 12
 MAX_HEADS: Final = 8

@@ -18,8 +18,7 @@ from mlx_tools.cli.columns import beside, columns_of
 from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.cli.session_text import compacted
 from mlx_tools.cli.view import LiveView, ending, list_sources
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.conversation import Conversation
+from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, UsageError
 from mlx_tools.transcript.events import Compacted, Event, Finished
 from mlx_tools.transcript.outcome import Answered, Outcome, Paused

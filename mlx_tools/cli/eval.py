@@ -17,7 +17,7 @@ from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
 from mlx_tools.cli.output import complain, note, print_json, print_text
 from mlx_tools.cli.progress import counting
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,

@@ -18,7 +18,7 @@ from mlx_tools.backends import StrategyChoice, StyleChoice
 from mlx_tools.cli import golden_check, options
 from mlx_tools.cli.output import complain, print_json, print_text, shown
 from mlx_tools.cli.progress import counting
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import (
     ROOMS,

@@ -16,8 +16,7 @@ from mlx_tools.app.wiring import (
 )
 from mlx_tools.cli import options
 from mlx_tools.cli.sessions import session_folder
-from mlx_tools.controller.approver import NobodyThere
-from mlx_tools.controller.controller import Controller
+from mlx_tools.controller import Controller, NobodyThere
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule import Job, RunEnd, Seen

@@ -10,7 +10,7 @@ from mlx_tools.cli.call_text import ShownLine, Size, foot, show, whole, wrapped
 from mlx_tools.cli.edit import EditFailed, as_arguments, edited
 from mlx_tools.cli.escape import as_name, exact, in_words
 from mlx_tools.cli.keys import read_key, read_line
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
 
 APPROVED: Final = "approved at the terminal"

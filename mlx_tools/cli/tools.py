@@ -30,8 +30,7 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register
 from mlx_tools.cli.view import far, show_change
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
-from mlx_tools.controller.direct import DirectCall, call_tool
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall, call_tool
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature

@@ -8,22 +8,20 @@ looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest, Approver
-from mlx_tools.controller.session import Session
 from mlx_tools.controller.turn import arguments_size, decision_on, refusal_by
-from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import ToolCall
 from mlx_tools.policy import ApprovalSubject, Policy, approval_digest, same, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store.transcript import to_json
-from mlx_tools.tools import Preview, Registry, preview_of
+from mlx_tools.tools import Preview, preview_of
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     CallRecord,
@@ -36,14 +34,108 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 
+if TYPE_CHECKING:
+    from mlx_tools.controller.driver import Driver
+
 APPROVAL_HOLDS: Final = timedelta(days=7)
 _SLACK: Final = timedelta(minutes=5)
 """How far a clock may have been set back before it is no longer believed."""
 _EDITS: Final = 3
 """How often an approver may answer with arguments that cannot be, before it is asked no more."""
+_APPROVALS: Final = 'write {"c1": True}, with True, False or an ApprovalAnswer for each call'
+
+
+# --- the seam to a person -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """A call that somebody must decide about, as it would run.
+
+    ``suspect`` is true where the call was repaired, coerced, echoed or stood beside other text: no
+    standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
+    unified diff), empty where it tells nothing. ``expires_at`` is until when an approval can be
+    given (ISO 8601, UTC). ``in_doubt``: the call was started before, and nobody knows how it ended.
+    """
+
+    call: str
+    name: str
+    arguments: Mapping[str, Any]
+    reason: str
+    suspect: bool
+    digest: str
+    preview: str = ""
+    expires_at: str = ""
+    in_doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """What was decided. ``approved`` is None where nobody decided: the run then pauses.
+
+    ``arguments`` are those that the call is to have instead: they are validated and decided about
+    anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
+    effects need no further approval in this session; a suspect one still does. ``digest`` is that
+    of the call as whoever answers saw it, where it is not asked in place; empty for what was shown
+    last.
+    """
+
+    approved: bool | None
+    reason: str = ""
+    arguments: Mapping[str, Any] | None = None
+    for_session: bool = False
+    digest: str = ""
+
+
+Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
+"""What was decided of calls that wait, by their ids; True or False is said of all of them."""
+
+
+def answers_of(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:
+    """An answer for each call that ``approvals`` speaks of; ``waiting`` are all of them. Raises
+    `UsageError` for what is no approval."""
+    if approvals is None:
+        return {}
+    if isinstance(approvals, bool):
+        return {call: ApprovalAnswer(approvals) for call in waiting}
+    if not isinstance(approvals, Mapping):
+        raise wrong_argument("approvals", approvals, _APPROVALS)
+    answers = {}
+    for call, given in approvals.items():
+        answer = ApprovalAnswer(given) if isinstance(given, bool) else given
+        if not isinstance(call, str) or not isinstance(answer, ApprovalAnswer):
+            raise wrong_argument("approvals", approvals, _APPROVALS)
+        answers[call] = answer
+    return answers
+
+
+class Approver(Protocol):
+    """Somebody, or something, that decides about calls."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """One answer a request, in order."""
+        ...
+
+
+class NobodyThere:
+    """Decides nothing: every run that must ask pauses."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        return [ApprovalAnswer(None) for _ in requests]
+
+
+class AlwaysApprove:
+    """Approves every call but a suspect one, about which nothing is decided."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        yes, nobody = ApprovalAnswer(True, "always approved"), ApprovalAnswer(None)
+        return [nobody if request.suspect else yes for request in requests]
+
+
+# --- approvals of a session's calls ---------------------------------------------------------------
+
 
 Answers = Mapping[str, ApprovalAnswer]
-Scope = Literal["call", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +146,12 @@ class _Seen:
     state: str
 
 
-class Asking:
-    """Asks about the calls of one session.
+class CallApprovals:
+    """The approvals of one session's calls."""
 
-    ``append`` writes a record down and folds it; ``now`` is the wall clock, UTC; ``use`` uses the
-    approval of a digest up, and says whether it was there to be used.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        registry: Registry,
-        *,
-        approver: Approver,
-        secret: bytes,
-        append: Callable[[Record], None],
-        now: Callable[[], datetime],
-        use: Callable[[str], bool],
-    ) -> None:
-        self._session = session
-        self._registry = registry
-        self._approver = approver
-        self._secret = secret
-        self._append = append
-        self._now = now
-        self._use = use
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._session = driver.session
         self._undecided: set[str] = set()
 
     # --- asking in place ---
@@ -88,7 +161,9 @@ class Asking:
         seen = await self.pause(calls)
         asked = [one for one in seen if one.request.call not in self._undecided]
         for _ in range(_EDITS):
-            answers = await self._approver.decide([o.request for o in asked]) if asked else ()
+            if not asked:
+                return
+            answers = await self._driver.approver.decide([one.request for one in asked])
             again = []
             for one, answer in zip(asked, answers, strict=True):
                 try:
@@ -96,8 +171,7 @@ class Asking:
                 except UsageError as fault:
                     reason = f"{fault}; {one.request.reason}"
                     again.append(replace(one, request=replace(one.request, reason=reason)))
-            if not (asked := again):
-                return
+            asked = again
         self._undecided.update(one.request.call for one in asked)
 
     async def pause(
@@ -105,7 +179,7 @@ class Asking:
     ) -> list[_Seen]:
         """Writes down what is asked, here and in runs within calls, and returns what is to be
         shown here."""
-        now = self._now()
+        now = self._driver.now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._seen(call, expires) for call in calls]
         record = PauseRecord(
@@ -115,44 +189,40 @@ class Asking:
             at=_text(now),
             within=tuple(within),
         )
-        self._append(replace(record, seal=self._pause_seal(record)))
+        self._driver.append(replace(record, seal=self._pause_seal(record)))
         return seen
 
     def _pause_seal(self, record: PauseRecord) -> str:
-        return seal(self._secret, "pause", to_json(record))
+        return seal(self._driver.secret, "pause", to_json(record))
 
     async def _take(self, one: _Seen, answer: ApprovalAnswer) -> None:
         """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
         if answer.approved is None:
             self._undecided.add(one.request.call)
             return
-        if self._session.current.approval(one.request.call) is not None or not self._asked(one):
+        if not self._session.current.waits(one.request.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
             one = await self._edited(one, answer.arguments)
-        scope: Scope = "session" if answer.for_session and not one.request.suspect else "call"
         spec = self._session.specs.get(one.request.name)
         record = ApprovalRecord(
             call=one.request.call,
             approved=answer.approved,
             digest=one.request.digest,
             reason=answer.reason,
-            at=_text(self._now()),
-            scope=scope,
+            at=self._driver.timestamp(),
+            scope="session" if answer.for_session and not one.request.suspect else "call",
             state=one.state,
             expires_at=one.request.expires_at,
             tool=spec.digest() if spec is not None else "",
             effects=tuple(sorted(spec.effects_of(one.request.arguments))) if spec else (),
         )
-        self._append(replace(record, seal=seal_of(self._secret, record)))
-
-    def _asked(self, one: _Seen) -> bool:
-        return any(call.call == one.request.call for call in self._session.current.asked())
+        self._driver.append(replace(record, seal=seal_of(self._driver.secret, record)))
 
     async def _edited(self, one: _Seen, arguments: Mapping[str, object]) -> _Seen:
         """The call with other arguments: validated, decided about and written down."""
         session, name = self._session, one.request.name
-        if session.current.in_doubt(one.request.call):
+        if session.current.calls[one.request.call].in_doubt:
             raise UsageError(
                 f"{name} was started with other arguments and may have done its work",
                 hint="approve or deny the call as it is",
@@ -172,12 +242,12 @@ class Asking:
         decision = decision_on(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
-        self._append(
-            EditRecord(call=edited.call, arguments=edited.arguments, at=_text(self._now()))
+        self._driver.append(
+            EditRecord(call=edited.call, arguments=edited.arguments, at=self._driver.timestamp())
         )
         # Whatever policy says of the call as it is now: it waits for the approval that comes next.
         asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
-        self._append(decision if decision.decision == "ask" else asks)
+        self._driver.append(decision if decision.decision == "ask" else asks)
         return await self._seen(session.current.call(edited.call), one.request.expires_at)
 
     # --- answers to what an earlier process asked ---
@@ -208,19 +278,19 @@ class Asking:
         if answers and pause is not None and not same(self._pause_seal(pause), pause.seal):
             raise UsageError("what was shown was changed in the transcript", hint="start again")
 
-    def decide_anew(self) -> None:
+    def decide_again(self) -> None:
         """Holds calls that have not run yet to the policy in force now."""
         session = self._session
-        for call in tuple(session.current.open_calls.values()):
-            last, said = session.current.decision(call.call), session.current.approval(call.call)
-            if session.current.in_doubt(call.call) or (said is not None and not said.approved):
+        for state in tuple(session.current.open_calls.values()):
+            last, approval = state.decision, state.approval
+            if state.in_doubt or (approval is not None and not approval.approved):
                 continue
-            decision = decision_on(call, session)
+            decision = decision_on(state.record, session)
             if decision.decision == "deny":
-                self._append(decision)
-                self._append(refusal_by(decision, call, session))
-            elif said is None and (last is None or last.decision != decision.decision):
-                self._append(decision)
+                self._driver.append(decision)
+                self._driver.append(refusal_by(decision, state.record, session))
+            elif approval is None and (last is None or last.decision != decision.decision):
+                self._driver.append(decision)
 
     async def take(self, answers: Answers, pause: PauseRecord | None) -> None:
         """Writes down answers to what was asked in ``pause``.
@@ -229,7 +299,7 @@ class Asking:
         anew and `UsageError` raised; a denial always holds.
         """
         for key, answer in answers.items():
-            if not any(call.call == key for call in self._session.current.asked()):
+            if not self._session.current.waits(key):
                 continue  # a consent for the session covered it
             call = self._session.current.call(key)
             one = await self._seen(call, pause.expires_at if pause is not None else "")
@@ -260,29 +330,25 @@ class Asking:
 
     # --- before a call starts ---
 
-    async def binding(self, call: CallRecord) -> str | None:
-        """The state that the call must find, None where its approval binds to none; uses the
+    async def binding(self, call: CallRecord, approval: ApprovalRecord) -> str | None:
+        """The state that the call must find, None where its approval binds to none; use the
         approval up.
 
-        Raises `Changed` where a person approved something else than what would run now.
+        Raises `Changed` where a person approved something else than what would run now: it is
+        written down that somebody must decide about the call again.
         """
-        approval = self._session.current.approval(call.call)
-        if approval is None:
-            return None
         one = await self._seen(call, approval.expires_at)
-        if not same(seal_of(self._secret, approval), approval.seal):
-            raise Changed("the approval in the transcript was not given here")
-        if not same(one.request.digest, approval.digest):
-            raise Changed(f"what {call.name} would do has changed since it was approved")
-        if not self._in_time(approval.at, approval.expires_at):
-            raise Changed("the approval has expired")
-        if not self._use(approval.digest):
-            raise Changed("the approval was used before")
-        return one.state or None
-
-    def ask_again(self, call: CallRecord, why: str) -> None:
-        """Takes back that a call may run: a person must decide about it anew."""
-        self._append(
+        if not same(seal_of(self._driver.secret, approval), approval.seal):
+            why = "the approval in the transcript was not given here"
+        elif not same(one.request.digest, approval.digest):
+            why = f"what {call.name} would do has changed since it was approved"
+        elif not self._in_time(approval.at, approval.expires_at):
+            why = "the approval has expired"
+        elif not self._driver.files.used.take(approval.digest):
+            why = "the approval was used before"
+        else:
+            return one.state or None
+        self._driver.append(
             DecisionRecord(
                 call=call.call,
                 decision="ask",
@@ -291,14 +357,15 @@ class Asking:
                 code="requires_confirmation",
             )
         )
+        raise Changed
 
     # --- what is shown ---
 
     async def _seen(self, call: CallRecord, expires: str) -> _Seen:
-        session = self._session
+        session, state = self._session, self._session.current.calls[call.call]
         preview = await self.preview(call)
         spec = session.specs.get(call.name)
-        shown = ApprovalSubject(
+        subject = ApprovalSubject(
             session=session.header.session,
             call=call.call,
             name=call.name,
@@ -308,17 +375,16 @@ class Asking:
             state=preview.state,
             expires_at=expires,
         )
-        in_doubt = session.current.in_doubt(call.call)
         request = ApprovalRequest(
             call=call.call,
             name=call.name,
             arguments=call.arguments,
-            reason=session.current.reason(call.call),
-            suspect=call.runs == "with_approval" or in_doubt,
-            digest=approval_digest(self._secret, shown),
+            reason=state.decision.reason if state.decision is not None else "",
+            suspect=call.runs == "with_approval" or state.in_doubt,
+            digest=approval_digest(self._driver.secret, subject),
             preview=preview.text,
             expires_at=expires,
-            in_doubt=in_doubt,
+            in_doubt=state.in_doubt,
         )
         return _Seen(request, preview.state)
 
@@ -326,7 +392,7 @@ class Asking:
         """What the tool tells of the call."""
         if call.name not in self._session.specs:
             return Preview("", "")
-        tool = self._registry.get(call.name)
+        tool = self._driver.registry.get(call.name)
         return await anyio.to_thread.run_sync(
             preview_of, tool, call.arguments, self._session.policy
         )
@@ -335,7 +401,7 @@ class Asking:
         """Whether it is neither too late nor, by a clock that was set back, too early."""
         try:
             begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
-            return begin - _SLACK <= self._now() <= end
+            return begin - _SLACK <= self._driver.now() <= end
         except (TypeError, ValueError, OverflowError):
             return False
 
@@ -365,7 +431,7 @@ def check_begun_here(records: Sequence[Record], secret: bytes) -> None:
 
 
 class Changed(Exception):
-    """A call is no longer what was approved; the message says in what."""
+    """A call is no longer what was approved."""
 
 
 def _text(moment: datetime) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
-from mlx_tools.controller.completion import Written
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Complete, Thought
-from mlx_tools.decoding import HeldTurn, Score
+from mlx_tools.controller.session import Complete, Session, Thought
+from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
-from mlx_tools.messages import ErrorInfo, Usage
-from mlx_tools.protocol import AnswerDelta, ArgumentsDelta, CallStarted, Delta, Reading
+from mlx_tools.messages import ErrorInfo, FinishReason, Usage, total_usage
+from mlx_tools.protocol import AnswerDelta, CallStarted, Delta, Reading
 from mlx_tools.transcript import events
+from mlx_tools.transcript.records import CompletionRecord, MendRecord
 
 if TYPE_CHECKING:
     from mlx_tools.decoding.constraints import Grammar
@@ -39,6 +38,62 @@ WARM: Final = 0.7
 Emit = Callable[[events.Event], None]
 
 
+@dataclass(slots=True)
+class Written:
+    """What the model wrote, and how it was read. ``thought`` came before the forced prefix;
+    ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost, ``tokens`` how many
+    the model wrote, as far as is known."""
+
+    thought: str = ""
+    prefix: str = ""
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    closed_early: bool = False
+    requests: int = 0
+    pieces: int = 0
+    tokens: int = 0
+    reading: Reading = field(default_factory=Reading)
+    mends: tuple[MendRecord, ...] = ()
+    mended: tuple[int, ...] = ()
+
+    def spend(self, usage: Usage | None) -> None:
+        """Add what one request cost. A stream that was closed reports nothing: a number that one
+        request did not report is not known of them all."""
+        said = usage or Usage()
+        self.usage = said if self.usage is None else total_usage((self.usage, said))
+
+    def record(
+        self, step: Complete, asked: str, *, duration_ms: int | None = None, at: str = ""
+    ) -> CompletionRecord:
+        """The record of what came of ``step``; ``asked`` is the prompt before it."""
+        reading = self.reading
+        kept = len(asked) if step.prompt.startswith(asked) else 0
+        code = None if reading.error is None else reading.error.code
+        return CompletionRecord(
+            turn=step.turn,
+            prefix=self.prefix,
+            text=self.text,
+            counted=reading.counted,
+            finish_reason=self.finish_reason,
+            closed_early=self.closed_early,
+            usage=self.usage or Usage(),
+            duration_ms=duration_ms,
+            reasoning=self.thought + reading.reasoning,
+            commentary=reading.commentary,
+            dropped=reading.dropped,
+            bare_text=reading.bare_text,
+            strategy=step.strategy,
+            mended=self.mended,
+            requests=self.requests,
+            pieces=self.pieces,
+            at=at,
+            error=reading.error if code in ("unfilled", "unknown_tool") else None,
+            prompt=step.prompt[kept:],
+            kept=kept,
+        )
+
+
 class Completer:
     """Asks a backend for the completions of a session.
 
@@ -57,79 +112,68 @@ class Completer:
         """Whether anything has come from the backend for the completion under way."""
         return self._backend.heard
 
-    async def complete(self, due: Complete, emit: Emit) -> Written:
-        """Completes what is due. Raises `BackendError`, whatever the backend raised, and
-        `UsageError` for a request that cannot be sent."""
+    async def complete(self, step: Complete, emit: Emit) -> Written:
+        """Take the step: let the model write its turn (see `mlx_tools.decoding.held_turn`).
+
+        Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
+        cannot be sent.
+        """
         self.partial, self._backend.heard = "", False
-        written = Written(prefix=due.rules.prefix)
-        prompt = due.prompt.removesuffix(due.rules.prefix)
-        if due.thought is not None:
-            written.thought = await self._think(due, due.thought)
-            written.requests += 1
-            closing = due.thought.closing.removesuffix(due.rules.prefix)
-            prompt = due.prompt + due.thought.opening + written.thought + closing
-        await self._write(prompt, due, written, emit)
-        self.partial = ""
-        return written
-
-    async def _write(self, prompt: str, due: Complete, written: Written, emit: Emit) -> None:
-        """Lets the model write its turn after ``prompt``: see `mlx_tools.decoding.held_turn`."""
-        turn = HeldTurn(due.rules, due.tools, due.strategy, number=due.turn)
-
-        def show(deltas: Iterable[Delta]) -> None:
-            self.partial = turn.text
-            for delta in deltas:
-                emit(_event(due.turn, delta))
-
+        written = Written(prefix=step.rules.prefix)
+        prompt = step.prompt.removesuffix(step.rules.prefix)
+        if step.thought is not None:
+            prompt = await self._think(step, step.thought, written)
+        turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
         while (ask := turn.due) is not None:
             if isinstance(ask, Score):
-                show(turn.scored(*await self._likeliest(prompt + ask.text, written)))
-                continue
-            put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
-            left = max(1, due.max_tokens - written.tokens - put)
-            grammar = self._grammar(due) if due.strategy == "grammar" else None
-            again = grammar.again if grammar is not None else ""
-            text = prompt + ask.text.removesuffix(again)
-            request = self._request(text, left, grammar, attempt=ask.attempt)
-            await self._draw(request, turn, written, show, again)
+                likeliest = await self._likeliest(prompt + ask.text, written)
+                self._show(turn, step, turn.scored(*likeliest), emit)
+            else:
+                await self._draw(prompt, ask, step, turn, written, emit)
+        self.partial = ""
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
         written.finish_reason = turn.finish_reason
-        error = written.reading.error
-        if turn.unfilled:
-            error = ErrorInfo("unfilled", turn.misfit)
+        error = ErrorInfo("unfilled", turn.misfit) if turn.unfilled else written.reading.error
         if error is not None and error.code in ("unfilled", "unknown_tool"):
             text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
             written.reading = Reading(error=replace(error, message=text))
+        return written
 
     async def _draw(
         self,
-        request: CompletionRequest,
+        prompt: str,
+        ask: Draw,
+        step: Complete,
         turn: HeldTurn,
         written: Written,
-        show: Callable[[Iterable[Delta]], None],
-        again: str = "",
+        emit: Emit,
     ) -> None:
-        """Streams one draw into the turn, until the turn wants something else; ``again`` is what
-        the model writes first that the turn has already."""
-        ask, most = turn.due, request.max_tokens * CHARS_PER_TOKEN
+        """Stream one draw into the turn, until the turn wants something else."""
+        put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
+        left = max(1, step.max_tokens - written.tokens - put)
+        grammar = self._grammar(step) if step.strategy == "grammar" else None
+        again = grammar.again if grammar is not None else ""  # the model writes it once more
+        text = prompt + ask.text.removesuffix(again)
+        request = request_for(self._session, text, left, grammar, ask.attempt)
         usage: Usage | None = None
         pieces, size = written.pieces, 0
         written.requests += 1
         written.closed_early = True
-        async with aclosing(self._complete(request)) as chunks:
+        async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
                 written.pieces += bool(chunk.text)
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
-                    show(turn.feed(chunk.text.removeprefix(again)))
+                    self._show(turn, step, turn.feed(chunk.text.removeprefix(again)), emit)
                     again = ""
                 if turn.due is not ask:
                     break
                 if chunk.finish_reason is not None:
                     written.closed_early = False
-                    show(turn.end(chunk.finish_reason, cut_out=chunk.edited))
+                    ended = turn.end(chunk.finish_reason, cut_out=chunk.edited)
+                    self._show(turn, step, ended, emit)
                     break
                 if turn.closing:
                     end = await self._see_end(chunks)
@@ -137,19 +181,31 @@ class Completer:
                     usage = end.usage if end is not None else usage
                     reason = end.finish_reason if end is not None else None
                     # what was cut out of a whole message was the model's word: it is not clean
-                    show(turn.close("tool_calls" if end is not None and end.edited else reason))
+                    reason = "tool_calls" if end is not None and end.edited else reason
+                    self._show(turn, step, turn.close(reason), emit)
                     break
-                if size > most:
-                    show(turn.end("length"))
+                if size > request.max_tokens * CHARS_PER_TOKEN:
+                    self._show(turn, step, turn.end("length"), emit)
                     break
             else:
-                show(turn.end("stop"))
+                self._show(turn, step, turn.end("stop"), emit)
         said = usage.completion_tokens if usage is not None else None
         written.tokens += said or max(written.pieces - pieces, size // CHARS_OF_TOKEN)
         written.spend(usage)
 
+    def _show(self, turn: HeldTurn, step: Complete, deltas: Iterable[Delta], emit: Emit) -> None:
+        """Tell what has formed of the turn."""
+        self.partial = turn.text
+        for delta in deltas:
+            if isinstance(delta, AnswerDelta):
+                emit(events.AnswerPiece(turn=step.turn, text=delta.text))
+            elif isinstance(delta, CallStarted):
+                emit(events.CallOpened(turn=step.turn, index=delta.index, name=delta.name))
+            else:
+                emit(events.ArgumentsPiece(turn=step.turn, index=delta.index, text=delta.text))
+
     async def _see_end(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
-        """Waits a moment for a server that ends by itself: only then does it say its usage.
+        """Wait a moment for a server that ends by itself: only then does it say its usage.
 
         The first piece of text that comes instead closes the stream.
         """
@@ -171,13 +227,13 @@ class Completer:
             return None, ""
         # Of two tokens the first is used: so no later prompt is one that was finished, with its
         # whole text. mlx_lm.server dies of those.
-        request = replace(self._request(prompt, 2), top_logprobs=ALTERNATIVES)
+        request = replace(request_for(self._session, prompt, 2), top_logprobs=ALTERNATIVES)
         scores: list[tuple[TokenScore, ...]] = []
         usage: Usage | None = None
         text = ""
         written.requests += 1
         try:
-            async with aclosing(self._complete(request)) as chunks:
+            async with aclosing(self._backend.complete(request)) as chunks:
                 async for chunk in chunks:
                     usage = chunk.usage or usage
                     scores += chunk.scores
@@ -190,47 +246,54 @@ class Completer:
         likely = [(_token(score), score.logprob) for score in (scores[0] if scores else ())]
         return [(token, at) for token, at in likely if token and token not in control], text
 
-    async def _think(self, due: Complete, thought: Thought) -> str:
-        """Lets the model think until it closes its thought, or its budget ends."""
+    async def _think(self, step: Complete, thought: Thought, written: Written) -> str:
+        """Let the model think until it closes its thought, or its budget ends; return the prompt
+        with the thought."""
         text = ""
-        request = self._request(due.prompt + thought.opening, thought.budget)
-        async with aclosing(self._complete(request)) as chunks:
+        request = request_for(self._session, step.prompt + thought.opening, thought.budget)
+        async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
                 text += chunk.text
                 if thought.marker in text or len(text) > thought.budget * CHARS_PER_TOKEN:
                     break
-        return self._session.neutralise(text.partition(thought.marker)[0].strip())
+        text = text.partition(thought.marker)[0].strip()
+        written.thought = self._session.neutraliser.plain(text)
+        written.requests += 1
+        closing = thought.closing.removesuffix(step.rules.prefix)
+        return step.prompt + thought.opening + written.thought + closing
 
-    def _grammar(self, due: Complete) -> Grammar:
+    def _grammar(self, step: Complete) -> Grammar:
         """What the completion may be: the calls and the answer that are open to the model now."""
         from mlx_tools.decoding.constraints import grammar_for
 
         return grammar_for(
-            due.tools,
-            style=due.rules.style,
-            tool_choice=due.rules.tool_choice,
-            max_calls=due.rules.max_calls or 1,
-            prefix=due.rules.prefix,
+            step.tools,
+            style=step.rules.style,
+            tool_choice=step.rules.tool_choice,
+            max_calls=step.rules.max_calls or 1,
+            prefix=step.rules.prefix,
         )
 
-    def _request(
-        self, prompt: str, max_tokens: int, grammar: GrammarText | None = None, attempt: int = 0
-    ) -> CompletionRequest:
-        """What to ask for; a later ``attempt`` draws at random, and otherwise than before."""
-        sampling, limits = self._session.header.sampling, self._session.limits
-        temperature, seed = sampling.get("temperature", 0.0), sampling.get("seed")
-        return CompletionRequest(
-            prompt=prompt,
-            max_tokens=max_tokens,
-            temperature=max(temperature, WARM) if attempt else temperature,
-            seed=(seed or 0) + attempt if attempt else seed,
-            timeout=limits.completion_timeout,
-            idle_timeout=limits.idle_timeout,
-            grammar=grammar,
-        )
 
-    def _complete(self, request: CompletionRequest) -> Any:
-        return cast(Any, self._backend.complete(request))
+def request_for(
+    session: Session,
+    prompt: str,
+    max_tokens: int,
+    grammar: GrammarText | None = None,
+    attempt: int = 0,
+) -> CompletionRequest:
+    """What to ask for; a later ``attempt`` draws at random, and otherwise than before."""
+    sampling, limits = session.header.sampling, session.limits
+    temperature, seed = sampling.get("temperature", 0.0), sampling.get("seed")
+    return CompletionRequest(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=max(temperature, WARM) if attempt else temperature,
+        seed=(seed or 0) + attempt if attempt else seed,
+        timeout=limits.completion_timeout,
+        idle_timeout=limits.idle_timeout,
+        grammar=grammar,
+    )
 
 
 def _token(score: TokenScore) -> str:
@@ -241,11 +304,11 @@ def _token(score: TokenScore) -> str:
         return ""
 
 
-def _event(turn: int, delta: Delta) -> events.Event:
-    match delta:
-        case AnswerDelta():
-            return events.AnswerPiece(turn=turn, text=delta.text)
-        case CallStarted():
-            return events.CallOpened(turn=turn, index=delta.index, name=delta.name)
-        case ArgumentsDelta():
-            return events.ArgumentsPiece(turn=turn, index=delta.index, text=delta.text)
+def misfits(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
+    """What stood of the turn at each of its mends, and what stood there that did not fit."""
+    stood = ""
+    for mend in mends:
+        text = stood + "".join(mend.drawn)
+        kept = 0 if mend.anew else mend.kept
+        yield text[:kept], text[kept:]
+        stood = text[:kept] + mend.put

@@ -3,48 +3,64 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
-from datetime import datetime
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 import anyio
 
 from mlx_tools.backends import (
+    STRATEGIES,
+    STYLES,
     Backend,
     CompleteFunction,
     Decided,
-    TokenCounter,
+    FoundVerdict,
+    StrategyChoice,
+    StyleChoice,
     as_backend,
     context_of,
     decide_for,
-    folder_of,
     format_of,
     found_within,
     model_of,
     speakable,
 )
-from mlx_tools.controller.approvals import check_begun_here, seal_of
-from mlx_tools.controller.approver import Approvals, Approver, NobodyThere
-from mlx_tools.controller.conversation import Conversation
-from mlx_tools.controller.driver import Driver, utc_now
-from mlx_tools.controller.nested import NestedRuns, Within
-from mlx_tools.controller.outputs import switched_off
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller.approvals import (
+    Approvals,
+    Approver,
+    NobodyThere,
+    check_begun_here,
+    seal_of,
+)
+from mlx_tools.controller.driver import Conversation, Driver
+from mlx_tools.controller.nested import NestedRun, NestedRuns
 from mlx_tools.controller.session import Session
-from mlx_tools.errors import UsageError, require_instance, require_items, require_method
-from mlx_tools.messages import Style, ToolSpec
+from mlx_tools.errors import (
+    UsageError,
+    require_instance,
+    require_items,
+    require_method,
+    require_texts,
+    wrong_argument,
+)
+from mlx_tools.messages import Compaction, LongObservations, Style, ToolSpec
 from mlx_tools.policy import Limits, Policy, permitted, same
 from mlx_tools.prompt import (
+    CATALOG_BUDGET,
+    READER,
     ChatFormat,
     Frame,
     Neutraliser,
-    Opening,
     Openings,
+    Said,
+    is_reader,
     is_search,
     read_history,
     told_when_needed,
@@ -52,13 +68,123 @@ from mlx_tools.prompt import (
 from mlx_tools.store import load_words
 from mlx_tools.store.session_store import MemoryStore, SessionFiles
 from mlx_tools.store.transcript import FORMAT_VERSION
-from mlx_tools.tools import Reads, Registry, Tool
+from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
 from mlx_tools.transcript import events
-from mlx_tools.transcript.history import Consents, nobody
+from mlx_tools.transcript.history import Consents
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import Header
 
 T = TypeVar("T")
+
+_LONG: Final[tuple[str, ...]] = get_args(LongObservations)
+_COMPACT: Final[tuple[str, ...]] = get_args(Compaction)
+_WALL_CLOCK: Final = partial(datetime.now, UTC)
+_HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
+
+_FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
+"""What a header says as it was found out when the session began."""
+
+_HERE: Final = frozenset(("backend", "reasoning", "roots"))
+"""What another model, or another machine, has of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How a run speaks with its model. All of it stands in the transcript's header.
+
+    ``chat_format`` None is found out by what the backend serves (`mlx_tools.backends.router`), and
+    so is ``verdict`` None: what was measured of that model. It decides a ``style`` and a
+    ``strategy`` that are ``auto``; where nothing was, they are ``jsonl``, and freely, guided where
+    that breaks format. ``strategy`` may also be ``free``, ``guided`` or ``grammar`` (for a backend
+    that can hold a model to one). ``reasoning`` is ``off``, ``auto`` or a budget in tokens.
+    ``catalog_budget`` is how many tokens the tools may take in the prompt; past it a shortlist is
+    shown. ``tool_choice`` is ``auto``, ``none``, ``required`` or a tool's name. A run whose policy
+    lacks one of ``require_tools`` fails before the model is asked anything. ``cache`` says how long
+    what a call that only reads was answered serves the same call again: for one ``run``, for the
+    ``session``, or not at all (``off``). ``long_observations`` says what is shown of an output that
+    is too long: head and tail (``cut``), or between them a ``summary`` that the model is asked for,
+    of what only reads. ``context`` is how many tokens the model can take; None is found out by what
+    the backend serves, where that says it. ``compact`` says whether the model sums up the oldest
+    turns by itself once four fifths of these are used (``auto``), or only when it is asked to
+    (``off``).
+
+    Raises `UsageError`, naming the setting, for a value that cannot be.
+    """
+
+    style: StyleChoice = "auto"
+    strategy: StrategyChoice = "auto"
+    verdict: FoundVerdict | None = None
+    chat_format: ChatFormat | None = None
+    reasoning: str | int = "off"
+    response_mode: str = "answer-first"
+    persona: str | None = None
+    project_context: str = ""
+    catalog_budget: int = CATALOG_BUDGET
+    tool_choice: str = "auto"
+    require_tools: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int | None = None
+    cache: CacheScope = "run"
+    long_observations: LongObservations = "cut"
+    context: int | None = None
+    compact: Compaction = "off"
+    model: str | None = None
+    backend: Mapping[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
+
+    def naming(self, named: Callable[[str], str]) -> RunSettings:
+        """The same with the tools named as ``named`` has it, which takes other names for them."""
+        choice, wanted = named(self.tool_choice), tuple(map(named, self.require_tools))
+        if (choice, wanted) == (self.tool_choice, self.require_tools):
+            return self
+        return replace(self, tool_choice=choice, require_tools=wanted)
+
+    def recorded(self) -> dict[str, Any]:
+        """What of it stands in a header under the same name, as it is here."""
+        shared = {one.name for one in fields(Header)} - _FOUND_OUT
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in shared}
+
+    def as_in(self, header: Header) -> RunSettings:
+        """The same model, spoken to as a session was whose header this is, as far as that says."""
+        said = {name: getattr(header, name) for name in self.recorded().keys() - _HERE}
+        if header.catalog_budget is None:
+            del said["catalog_budget"]
+        return replace(self, **said)
+
+    def __post_init__(self) -> None:
+        budget, size, template = _number(self.reasoning, 1), self.context, self.chat_format
+        for name, right, allowed in (
+            ("style", self.style in STYLES, ", ".join(STYLES)),
+            ("strategy", self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
+            ("verdict", isinstance(self.verdict, FoundVerdict | None), "a FoundVerdict, or None"),
+            ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
+            ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
+            ("catalog_budget", _number(self.catalog_budget, 0), "tokens, a whole number from 0"),
+            ("temperature", _number(self.temperature, 0, int | float), "a number from 0"),
+            ("cache", self.cache in SCOPES, ", ".join(SCOPES)),
+            ("long_observations", self.long_observations in _LONG, ", ".join(_LONG)),
+            ("context", size is None or _number(size, 1), "tokens, a whole number from 1, or None"),
+            ("compact", self.compact in _COMPACT, ", ".join(_COMPACT)),
+            ("seed", self.seed is None or _number(self.seed), "a whole number, or None"),
+            ("chat_format", isinstance(template, ChatFormat | None), "a ChatFormat, or None"),
+            ("persona", isinstance(self.persona, str | None), "a text, or None"),
+            ("model", isinstance(self.model, str | None), "a name, or None"),
+            ("project_context", isinstance(self.project_context, str), "a text"),
+            ("tool_choice", isinstance(self.tool_choice, str), "auto, none, required, a tool"),
+            ("backend", isinstance(self.backend, Mapping), "a mapping"),
+        ):
+            if not right:
+                raise wrong_argument(name, getattr(self, name), f"allowed: {allowed}")
+        for name in ("require_tools", "roots"):
+            value = require_texts(name, getattr(self, name), "allowed: a list of names")
+            object.__setattr__(self, name, value)
+
+
+def _number(value: Any, least: float = -math.inf, kinds: Any = int) -> bool:
+    """Whether the value is a number from ``least`` on, and a whole one where ``kinds`` is int."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    return (isinstance(value, int) or math.isfinite(value)) and bool(value >= least)
 
 
 class Store(Protocol):
@@ -92,7 +218,7 @@ class Controller:
         store: Store | None = None,
         approver: Approver | None = None,
         standing: Policy | None = None,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = _WALL_CLOCK,
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
@@ -104,7 +230,7 @@ class Controller:
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
         self._now = now
         self._depth, self._parent = 0, ""
-        self._consents: Consents = nobody
+        self._consents: Consents = lambda spec: None
         self._decided: tuple[RunSettings, Decided] | None = None
         self._context: tuple[int | None] | None = None
         self._kept: tuple[Any, Openings] | None = None
@@ -134,7 +260,7 @@ class Controller:
         Returns `Answered`, `Paused` or `Stopped`. Raises `UsageError` for what cannot be, and
         `BackendError` where the backend failed before it completed anything.
         """
-        async with await self.conversation(history=history) as conversation:
+        with closing(await self.conversation(history=history)) as conversation:
             return await conversation.run(question, tool_choice=tool_choice)
 
     def run_sync(
@@ -145,14 +271,11 @@ class Controller:
         history: Sequence[Mapping[str, str]] = (),
     ) -> Outcome:
         """`run`, for callers without an event loop."""
-
-        async def main() -> Outcome:
-            return await self.run(question, tool_choice=tool_choice, history=history)
-
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return anyio.run(main)
+            run = partial(self.run, question, tool_choice=tool_choice, history=history)
+            return anyio.run(run)
         raise UsageError(
             "run_sync cannot be called where an event loop runs",
             hint="await controller.run(...) there",
@@ -190,35 +313,12 @@ class Controller:
         self._check_tools()
         messages = read_history(require_items("history", history, _HISTORY))
         with found_within(self.limits.total_timeout - spent):
-            decided = await self._decide()
+            decided, context = await self._look_up()
             chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
             decided = speakable(decided, chat_format, self.settings.style)
-            context = self.settings.context or await self._find_context()
         openings = self._openings(decided.style, chat_format)
-        files = self._store.create()
-        try:
-            if files.artifacts is not None:
-                self.registry.add_reader()
-            session = Session(
-                [],
-                specs=self.registry.specs(),
-                words=load_words(),
-                disabled=switched_off(self.registry, files.artifacts),
-                consents=self._consents,
-            )
-            driver = self._driver(session, files, monotonic() - began)
-        except BaseException:
-            files.transcript.close()
-            raise
-
-        def begin(question: str, choice: str | None) -> Header:
-            first = (choice or self.settings.tool_choice, *self.settings.require_tools)
-            opening = openings.opening(question, history=messages, first=first)
-            header = self._header(files.session, decided, chat_format, openings, opening)
-            header = replace(header, context=context)
-            return replace(header, history=tuple({"role": r, "content": c} for r, c in messages))
-
-        return Conversation(driver, self.policy, begin)
+        header = partial(self._header, decided, chat_format, context, openings, messages)
+        return self._open(self._store.create(), header, monotonic() - began)
 
     async def resume(
         self, session: str | os.PathLike[str], *, approvals: Approvals = None
@@ -235,7 +335,7 @@ class Controller:
         wait, and an approval of something else than what would run now. Raises `TranscriptError`
         for a transcript that is damaged, in use, or was not written with this store's secret.
         """
-        async with self.reopen(session) as conversation:
+        with closing(self.reopen(session)) as conversation:
             return await conversation.resume(approvals)
 
     def reopen(self, session: str | os.PathLike[str]) -> Conversation:
@@ -243,22 +343,47 @@ class Controller:
         opens = getattr(self._store, "open", None)
         if opens is None:
             raise UsageError("this store cannot open a session again")
-        files: SessionFiles = opens(session)
+        return self._open(opens(session))
+
+    def _open(
+        self,
+        files: SessionFiles,
+        header: Callable[[str, str, str | None], Header] | None = None,
+        spent: float = 0.0,
+    ) -> Conversation:
+        """A session, new where there is something that makes its header."""
+        secret = self._store.secret
         try:
+            if header is None:
+                check_begun_here(files.transcript, secret)
             if files.artifacts is not None:
                 self.registry.add_reader()
-            secret = self._store.secret
-            check_begun_here(files.transcript, secret)
-            folded = Session(
+            specs, disabled = self.registry.specs(), dict(self.registry.disabled)
+            if files.artifacts is None and is_reader(specs.get(READER)):
+                disabled[READER] = why_off()
+            session = Session(
                 files.transcript,
-                specs=self.registry.specs(),
+                specs=specs,
                 words=load_words(),
-                disabled=switched_off(self.registry, files.artifacts),
-                believes=lambda said: same(seal_of(secret, said), said.seal),
+                disabled=disabled,
+                believes=lambda approval: same(seal_of(secret, approval), approval.seal),
                 consents=self._consents,
             )
-            driver = self._driver(folded, files)
-            return Conversation(driver, self._in_force(folded.header))
+            driver = Driver(
+                session,
+                files,
+                backend=self.backend,
+                registry=self.registry,
+                approver=self._approver,
+                secret=secret,
+                now=self._now,
+                nested=partial(NestedRuns, depth=self._depth, make=self._within),
+                reads=Reads(self.settings.cache),
+                spent=spent,
+            )
+            if header is None:
+                return Conversation(driver, self._in_force(session.header))
+            return Conversation(driver, self.policy, partial(header, files.session))
         except BaseException:
             files.transcript.close()
             raise
@@ -271,7 +396,7 @@ class Controller:
         same = stood.digest() == self._standing.digest()
         return own if same else own.narrowed_by(self._standing)
 
-    def _within(self, run: Within) -> Controller:
+    def _within(self, run: NestedRun) -> Controller:
         """A controller for a run within a call of one of this one's."""
         within = Controller(
             self.backend,
@@ -288,34 +413,15 @@ class Controller:
         within._context = self._context
         return within
 
-    def _driver(self, session: Session, files: SessionFiles, spent: float = 0.0) -> Driver:
-        nested = partial(
-            NestedRuns,
-            session,
-            self._approver,
-            self._depth,
-            make=self._within,
-        )
-        return Driver(
-            session,
-            files,
-            backend=self.backend,
-            registry=self.registry,
-            approver=self._approver,
-            secret=self._store.secret,
-            spent=spent,
-            now=self._now,
-            nested=nested,
-            reads=Reads(self.settings.cache),
-            counter=TokenCounter(lambda: folder_of(self.backend, session.header.model)),
-        )
-
     def _check_tools(self) -> None:
+        """Raise `UsageError` where the run lacks a tool that it requires."""
+        choice, wanted = self.settings.tool_choice, self.settings.require_tools
+        if not wanted and choice in ("auto", "none"):
+            return
         self.settings = self.settings.naming(self.registry.named)
-        choice = self.settings.tool_choice
-        wanted = list(self.settings.require_tools)
+        choice, wanted = self.settings.tool_choice, self.settings.require_tools
         if choice not in ("auto", "none", "required"):
-            wanted.append(choice)
+            wanted = (*wanted, choice)
         lacks = {name: self.registry.lacks(name, self.policy) for name in dict.fromkeys(wanted)}
         if missing := [f"{name} ({why})" for name, why in lacks.items() if why is not None]:
             allowed = sorted(spec.name for spec in self._permitted())
@@ -323,32 +429,28 @@ class Controller:
                 f"this run lacks the required tool {', '.join(missing)}",
                 hint=f"it may call {', '.join(allowed) or 'nothing'}",
             )
-        if choice == "required" and not self._offered():
+        if choice == "required" and all(map(told_when_needed, self._permitted())):
             raise UsageError("a tool call is required, but no tool may be called")
 
     def _permitted(self) -> list[ToolSpec]:
         return [s for s in self.registry.specs().values() if permitted(self.policy, s)]
-
-    def _offered(self) -> list[ToolSpec]:
-        """The tools that may be called, but for those that are told of when they are needed."""
-        return [spec for spec in self._permitted() if not told_when_needed(spec)]
 
     def _find_search(self) -> ToolSpec | None:
         """The tool that looks through the tools, where it may be called."""
         self.registry.add_search()
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
-    async def _decide(self) -> Decided:
-        """The style and strategy of these settings: looked up once."""
+    async def _look_up(self) -> tuple[Decided, int | None]:
+        """The style and strategy of these settings, and the size of the model's context: each is
+        looked up once."""
         if self._decided is None or self._decided[0] != self.settings:
             self._decided = self.settings, await decide_for(self.backend, self.settings)
-        return self._decided[1]
-
-    async def _find_context(self) -> int | None:
-        """The size of the model's context: looked up once."""
-        if self._context is None:
-            self._context = (await context_of(self.backend, self.settings.model),)
-        return self._context[0]
+        context = self.settings.context
+        if context is None:
+            if self._context is None:
+                self._context = (await context_of(self.backend, self.settings.model),)
+            context = self._context[0]
+        return self._decided[1], context
 
     def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
         """What makes the beginnings of sessions: the same as long as nothing changes here."""
@@ -357,7 +459,7 @@ class Controller:
         if self._kept is None or self._kept[0] != key:
             frame = Frame(
                 words=words,
-                tools=tuple(self._offered()),
+                tools=tuple(s for s in key[-1] if not told_when_needed(s)),
                 neutraliser=Neutraliser(chat_format.control_tokens),
                 style=style,
                 native=chat_format.tools,
@@ -372,13 +474,18 @@ class Controller:
 
     def _header(
         self,
-        session: str,
         decided: Decided,
         chat_format: ChatFormat,
+        context: int | None,
         openings: Openings,
-        opening: Opening,
+        history: Sequence[Said],
+        session: str,
+        question: str,
+        tool_choice: str | None,
     ) -> Header:
         settings = self.settings
+        first = (tool_choice or settings.tool_choice, *settings.require_tools)
+        opening = openings.opening(question, history=history, first=first)
         return Header(
             **settings.recorded(),
             version=FORMAT_VERSION,
@@ -390,6 +497,7 @@ class Controller:
             strategy=decided.strategy,
             verdict=decided.why,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
+            context=context,
             system=opening.system,
             examples=opening.examples,
             tools=openings.tools,
@@ -401,10 +509,8 @@ class Controller:
             standing={} if self._standing == self.policy else self._standing.to_json(),
             parent=self._parent,
             limits=self.limits.to_json(),
+            history=tuple({"role": r, "content": c} for r, c in history),
         )
-
-
-_HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
 
 
 def _given(name: str, value: T | None, kind: type[T], hint: str) -> T:

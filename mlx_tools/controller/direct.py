@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest, Approver, NobodyThere
-from mlx_tools.controller.observation import shorten
+from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver
+from mlx_tools.controller.outputs import shorten
 from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.policy import (
     ApprovalSubject,
@@ -42,7 +42,7 @@ _CALL: Final = "c1"
 Status = Literal["ok", "error", "denied", "pending", "dry_run"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DirectCall:
     """How a call without a model ended.
 
@@ -54,8 +54,8 @@ class DirectCall:
 
     name: str
     arguments: Mapping[str, Any]
-    repairs: tuple[str, ...]
-    status: Status
+    repairs: tuple[str, ...] = ()
+    status: Status = "pending"
     decision: Decision | None = None
     result: ToolResult | None = None
     error: ErrorInfo | None = None
@@ -82,7 +82,7 @@ async def call_tool(
     finder: SecretFinder | None = None,
     undo: UndoStore | None = None,
 ) -> DirectCall:
-    """Calls a tool of the registry as a run of a model would.
+    """Call a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
     Without an approver a call that needs approval is left ``pending``. ``session`` and ``secret``
@@ -90,100 +90,98 @@ async def call_tool(
     ``undo`` keeps what the call replaces. One call alone is within every rate. Raises nothing for a
     call that is wrong, denied or fails: the result says so.
     """
-    call = _Direct(registry, policy, limits or Limits(), record, now, finder)
+    call = _Direct(registry, policy, limits or Limits(), record, now)
     try:
         arguments = strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        return call.unreadable(name, f"the arguments are no JSON: {error}"[:500])
+        record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
+        fault = ErrorInfo("invalid_arguments", f"the arguments are no JSON: {error}"[:500])
+        return call.ended(DirectCall(name, {}, status="error", error=fault))
     judged = call.judged(name, arguments)
-    if judged.error is not None and judged.call.name not in registry.disabled:
-        return call.ended("error", error=judged.error)
-    decision = call.decided(judged)
+    done = DirectCall(judged.call.name, judged.call.arguments, judged.call.repairs)
+    if judged.error is not None and done.name not in registry.disabled:
+        return call.ended(replace(done, status="error", error=judged.error))
+    decision = call.decided(judged, finder)
+    done = replace(done, decision=decision)
     if decision.decision == "deny":
         code = decision.code or "not_allowed"
-        status: Status = "dry_run" if code == "dry_run" else "denied"
-        done = call.ended(status, error=ErrorInfo(code, decision.reason))
-        return replace(done, preview=(await call.preview()).text) if status == "dry_run" else done
+        dry = code == "dry_run"
+        denial = ErrorInfo(code, decision.reason)
+        done = call.ended(replace(done, status="dry_run" if dry else "denied", error=denial))
+        return replace(done, preview=(await call.preview(done)).text) if dry else done
     expected: str | None = None
     if decision.decision == "ask":
-        preview, answer = await call.asked(approver or NobodyThere(), judged, session, secret)
+        preview, answer = await call.asked(approver, judged, decision, session, secret)
         if answer.approved is None:
-            return replace(call.result("pending"), preview=preview.text)
+            return replace(done, status="pending", preview=preview.text)
         if not answer.approved or answer.arguments is not None:
             why = answer.reason or "denied"
             if answer.arguments is not None:
                 why = "other arguments are another call: make that one"
-            return call.ended("denied", error=ErrorInfo("denied", why))
+            return call.ended(replace(done, status="denied", error=ErrorInfo("denied", why)))
         expected = preview.state or None
-    return await call.run(on_progress, expected, session, undo)
+    tool = registry.get(done.name)
+    mutates = tool.spec.mutates(done.arguments)
+    record(ExecutionRecord(call=_CALL, mutates=mutates, at=now()))
+    result = await execute(
+        tool,
+        done.arguments,
+        timeout=call.limits.tool_timeout,
+        policy=policy,
+        expected=expected,
+        session=session,
+        undo=undo,
+        clean=_clean if policy.redacts else str,
+        on_progress=on_progress,
+    )
+    status: Status = "ok" if result.error is None else "error"
+    return call.ended(replace(done, status=status, result=result, error=result.error))
 
 
+@dataclass(frozen=True, slots=True)
 class _Direct:
     """One call on its way, and its records."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        policy: Policy,
-        limits: Limits,
-        record: Callable[[Record], None],
-        now: Callable[[], str],
-        finder: SecretFinder | None,
-    ) -> None:
-        self._registry = registry
-        self._policy = policy
-        self._limits = limits
-        self._record = record
-        self._now = now
-        self._finder = finder
-        self._call = ToolCall("", {})
-        self._decision: Decision | None = None
-
-    def unreadable(self, name: str, fault: str) -> DirectCall:
-        """The end of a call whose arguments no record can hold."""
-        self._call = ToolCall(name, {})
-        self._record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
-        return self.ended("error", error=ErrorInfo("invalid_arguments", fault))
+    registry: Registry
+    policy: Policy
+    limits: Limits
+    record: Callable[[Record], None]
+    now: Callable[[], str]
 
     def judged(self, name: str, arguments: Mapping[str, Any]) -> JudgedCall:
         """The call, its name and arguments held to the tool's spec."""
         reading = Reading(messages=(ToolCall(name, dict(arguments)),), clean=True)
-        (judged,) = judge(reading, self._registry.specs())
-        self._call = judged.call
-        self._record(
+        (judged,) = judge(reading, self.registry.specs())
+        call = judged.call
+        self.record(
             CallRecord(
-                turn=0,
-                call=_CALL,
-                name=judged.call.name,
-                arguments=judged.call.arguments,
-                runs=judged.runs,
+                turn=0, call=_CALL, name=call.name, arguments=call.arguments, runs=judged.runs
             )
         )
-        for repair in judged.call.repairs:
-            self._record(RepairRecord(turn=0, name=repair, call=_CALL))
+        for repair in call.repairs:
+            self.record(RepairRecord(turn=0, name=repair, call=_CALL))
         return judged
 
-    def decided(self, judged: JudgedCall) -> Decision:
+    def decided(self, judged: JudgedCall, finder: SecretFinder | None) -> Decision:
         """What the limits and the policy say."""
         name, arguments = judged.call.name, judged.call.arguments
-        size = len(json.dumps(dict(arguments), separators=(",", ":")))
-        if size > self._limits.max_argument_bytes:
-            reason = f"the arguments are larger than {self._limits.max_argument_bytes} bytes"
+        size, most = len(json.dumps(dict(arguments), separators=(",", ":"))), self.limits
+        if size > most.max_argument_bytes:
+            reason = f"the arguments are larger than {most.max_argument_bytes} bytes"
             decision = Decision("deny", "max_argument_bytes", reason, "payload_too_large")
         else:
-            spec = self._registry.specs().get(name)
+            spec = self.registry.specs().get(name)
             decision = decide(
-                self._policy,
+                self.policy,
                 spec,
                 name,
                 arguments,
                 runs=judged.runs,
                 echoed=judged.echoed,
-                disabled_reason=self._registry.disabled.get(name),
-                facts=facts_of(spec, arguments, self._finder) if spec is not None else Facts(),
+                disabled_reason=self.registry.disabled.get(name),
+                facts=facts_of(spec, arguments, finder) if spec is not None else Facts(),
             )
-        self._decision = decision
-        self._record(
+        self.record(
             DecisionRecord(
                 call=_CALL,
                 decision=decision.decision,
@@ -195,108 +193,78 @@ class _Direct:
         return decision
 
     async def asked(
-        self, approver: Approver, judged: JudgedCall, session: str, secret: bytes
+        self,
+        approver: Approver | None,
+        judged: JudgedCall,
+        decision: Decision,
+        session: str,
+        secret: bytes,
     ) -> tuple[Preview, ApprovalAnswer]:
         """What the call would change, and what a person says of that."""
-        tool, preview = self._registry.get(judged.call.name), await self.preview()
-        shown = ApprovalSubject(
+        call = judged.call
+        preview = await self.preview(call)
+        if approver is None:
+            return preview, ApprovalAnswer(None)
+        subject = ApprovalSubject(
             session=session,
             call=_CALL,
-            name=judged.call.name,
-            arguments=judged.call.arguments,
-            tool=tool.spec.digest(),
-            policy=self._policy.digest(),
+            name=call.name,
+            arguments=call.arguments,
+            tool=self.registry.get(call.name).spec.digest(),
+            policy=self.policy.digest(),
             state=preview.state,
         )
-        digest = approval_digest(secret, shown)
+        digest = approval_digest(secret, subject)
         request = ApprovalRequest(
             call=_CALL,
-            name=judged.call.name,
-            arguments=judged.call.arguments,
-            reason=self._decision.reason if self._decision else "",
+            name=call.name,
+            arguments=call.arguments,
+            reason=decision.reason,
             suspect=judged.runs == "with_approval",
             digest=digest,
             preview=preview.text,
         )
         (answer,) = await approver.decide([request])
         if answer.approved is not None and answer.arguments is None:
-            self._record(
+            self.record(
                 ApprovalRecord(
                     call=_CALL,
                     approved=answer.approved,
                     digest=digest,
                     reason=answer.reason,
-                    at=self._now(),
+                    at=self.now(),
                     state=preview.state,
                 )
             )
         return preview, answer
 
-    async def preview(self) -> Preview:
+    async def preview(self, call: ToolCall | DirectCall) -> Preview:
         """What the call would change."""
-        tool = self._registry.get(self._call.name)
-        return await anyio.to_thread.run_sync(preview_of, tool, self._call.arguments, self._policy)
+        tool = self.registry.get(call.name)
+        return await anyio.to_thread.run_sync(preview_of, tool, call.arguments, self.policy)
 
-    async def run(
-        self,
-        on_progress: OnProgress | None,
-        expected: str | None,
-        session: str,
-        undo: UndoStore | None,
-    ) -> DirectCall:
-        """Runs the tool."""
-        tool = self._registry.get(self._call.name)
-        mutates = tool.spec.mutates(self._call.arguments)
-        self._record(ExecutionRecord(call=_CALL, mutates=mutates, at=self._now()))
-        result = await execute(
-            tool,
-            self._call.arguments,
-            timeout=self._limits.tool_timeout,
-            policy=self._policy,
-            expected=expected,
-            session=session,
-            undo=undo,
-            clean=_clean if self._policy.redacts else str,
-            on_progress=on_progress,
-        )
-        status: Status = "ok" if result.error is None else "error"
-        return self.ended(status, result=result, error=result.error)
-
-    def ended(
-        self, status: Status, *, result: ToolResult | None = None, error: ErrorInfo | None = None
-    ) -> DirectCall:
-        """Records how the call ended, and says so."""
-        content = result.content if result is not None else None
-        if self._policy.redacts and result is not None:
-            content = None if content is None else _clean(content)
-            result = replace(result, content=content, error=error)
+    def ended(self, done: DirectCall) -> DirectCall:
+        """Record how the call ended, and say so."""
+        result, content = done.result, None
+        if result is not None:
+            content = result.content
+            if self.policy.redacts:
+                content = None if content is None else _clean(content)
+                done = replace(done, result=replace(result, content=content))
         if content is not None:
-            limit = self._limits.max_observation_chars
+            limit = self.limits.max_observation_chars
             content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
-        self._record(
+        self.record(
             ObservationRecord(
                 call=_CALL,
-                name=self._call.name,
+                name=done.name,
                 content=content,
-                error=error,
+                error=done.error,
                 duration_ms=result.duration_ms if result is not None else None,
                 output_size_chars=result.output_size_chars if result is not None else None,
             )
         )
-        return self.result(status, result=result, error=error)
-
-    def result(
-        self, status: Status, *, result: ToolResult | None = None, error: ErrorInfo | None = None
-    ) -> DirectCall:
-        return DirectCall(
-            name=self._call.name,
-            arguments=self._call.arguments,
-            repairs=self._call.repairs,
-            status=status,
-            decision=self._decision,
-            result=result,
-            error=error,
-        )
+        return done
 
 
 def _clean(text: str) -> str:

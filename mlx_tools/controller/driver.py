@@ -1,4 +1,4 @@
-"""The loop: does what a session says is due, and writes down what came of it.
+"""The loop: takes the steps that a session asks for, and writes down what came of them.
 
 Every record reaches the transcript before the session goes on from it, so whatever happens between
 two steps, the transcript says how far the run has come.
@@ -6,28 +6,36 @@ two steps, the transcript says how far the run has come.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Literal, TypeVar
+from types import TracebackType
+from typing import Final, Literal, Self
 
 import anyio
 
-from mlx_tools.backends import Backend, TokenCounter
-from mlx_tools.controller.announce import events_of, mended, tool_ended
-from mlx_tools.controller.approvals import Answers, Asking, Changed
-from mlx_tools.controller.approver import Approver
+from mlx_tools.backends import Backend, TokenCounter, folder_of
+from mlx_tools.controller.approvals import (
+    Answers,
+    Approvals,
+    Approver,
+    CallApprovals,
+    Changed,
+    answers_of,
+)
 from mlx_tools.controller.completer import Completer, Emit
+from mlx_tools.controller.context import ContextWindow, Fitted
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Ask, Complete, Execute, Rest, Write
-from mlx_tools.controller.window import Fitted, Window
+from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
+from mlx_tools.controller.telemetry import observed
+from mlx_tools.controller.turn import refusal, refusal_by
 from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
@@ -37,12 +45,15 @@ from mlx_tools.errors import (
     TranscriptError,
     UsageError,
 )
-from mlx_tools.messages import ErrorInfo
-from mlx_tools.policy import Policy, seal
+from mlx_tools.messages import tool_named
+from mlx_tools.policy import Policy, permitted, seal
+from mlx_tools.prompt import told_when_needed
+from mlx_tools.protocol import Reading
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import to_json
-from mlx_tools.tools import Progress, Reads, Registry, ToolResult, execute
+from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult, execute
 from mlx_tools.transcript import events
+from mlx_tools.transcript.outcome import Outcome, outcome_of
 from mlx_tools.transcript.records import (
     CallRecord,
     CompactedRecord,
@@ -58,41 +69,18 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
 )
 
-T = TypeVar("T")
-
-
-async def at_once(work: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
-    """Does the work for all items at once. The first exception ends the others and is raised."""
-    failures: list[Exception] = []
-
-    async def guarded(item: T) -> None:
-        try:
-            await work(item)
-        except Exception as error:
-            failures.append(error)
-            group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for item in items:
-            group.start_soon(guarded, item)
-    if failures:
-        raise failures[0]
-
-
 _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
-def utc_now() -> datetime:
-    """The wall clock."""
-    return datetime.now(UTC)
+def _ignore(event: events.Event) -> None: ...
 
 
 class Driver:
     """Drives one session, question after question.
 
     ``outputs`` holds the whole outputs of the current run, for an outcome that is to include them.
-    ``spent`` is how many seconds of the first question's total time are gone already. ``nested``
-    lets tools ask the model. ``counter`` counts the tokens of prompts.
+    ``now`` is the wall clock, UTC. ``nested`` makes what lets tools ask the model. ``spent`` is how
+    many seconds of the first question's total time are gone already.
     """
 
     def __init__(
@@ -104,33 +92,41 @@ class Driver:
         registry: Registry,
         approver: Approver,
         secret: bytes,
+        now: Callable[[], datetime],
+        nested: Callable[[Driver], NestedRuns],
+        reads: Reads,
         spent: float = 0.0,
-        now: Callable[[], datetime] = utc_now,
-        nested: Callable[..., NestedRuns] | None = None,
-        reads: Reads | None = None,
-        counter: TokenCounter | None = None,
     ) -> None:
         self.session = session
         self.files = files
+        self.registry = registry
+        self.approver = approver
+        self.secret = secret
+        self.now = now
         self.outputs = Outputs(session, files.artifacts, str(Path.home()))
+        self._backend = backend
         self._completer = Completer(backend, session)
-        kept = files.artifacts
-        self._window = Window(backend, session, self.outputs, kept, counter or TokenCounter())
-        self._registry, self._reads = registry, reads or Reads()
-        self._secret = secret
-        ask: dict[str, Any] = {"append": self._append, "now": now, "use": files.used.take}
-        self._asking = Asking(session, registry, approver=approver, secret=secret, **ask)
-        self._clock = now
-        own = {"append": self._append, "clean": self.outputs.clean, "holding": self._person_waits}
-        self._nested = nested(**own) if nested is not None else None
+        self._reads = reads
+        self._make_nested = nested
+        self._nested: NestedRuns | None = None
         self._spent = spent
         self._scope: anyio.CancelScope | None = None
-        self._emit: Emit = lambda event: None
+        self._emit: Emit = _ignore
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
+    @cached_property
+    def _approvals(self) -> CallApprovals:
+        return CallApprovals(self)
+
+    @cached_property
+    def _window(self) -> ContextWindow:
+        counter = TokenCounter(lambda: folder_of(self._backend, self.session.header.model))
+        files = self.files
+        return ContextWindow(self._backend, self.session, self.outputs, files.artifacts, counter)
+
     def open(self, header: Header) -> None:
-        """Begins the session. Raises `StorageError` where the header cannot be written."""
-        self._append(replace(header, seal=seal(self._secret, "header", to_json(header))))
+        """Begin the session. Raises `StorageError` where the header cannot be written."""
+        self.append(replace(header, seal=seal(self.secret, "header", to_json(header))))
 
     def waiting(self) -> tuple[CallRecord, ...]:
         """The calls that a person must decide about."""
@@ -144,7 +140,7 @@ class Driver:
         return self.session.pause.within
 
     async def run(self, question: str, tool_choice: str | None, emit: Emit, piped: int = 0) -> None:
-        """Puts a question and drives the session until it rests. ``piped`` is as in its record.
+        """Put a question and drive the session until it rests. ``piped`` is as in its record.
 
         A backend that fails before it completed anything for this session raises its
         `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
@@ -153,14 +149,14 @@ class Driver:
         """
         self._emit = emit
         self.outputs.begin()
-        self._window.begin()
         self._reads.begin()
-        self._append(self.session.asking(question, tool_choice, self._now(), piped))
-        with self._resumable():
-            await self._drive()
+        if self.session.header.context is not None:
+            self._window.begin()
+        self.append(self.session.question_record(question, tool_choice, self.timestamp(), piped))
+        await self._drive()
 
     async def resume(self, policy: Policy, answers: Answers, emit: Emit) -> None:
-        """Goes on with a session that was paused or broke off, under ``policy``, with what a person
+        """Go on with a session that was paused or broke off, under ``policy``, with what a person
         answered to the calls that wait.
 
         Raises `UsageError`, and runs nothing, where an answer is about a call that does not wait,
@@ -170,63 +166,60 @@ class Driver:
         self.outputs.begin()
         session, pause = self.session, self.session.pause
         within = {key: answer for key, answer in answers.items() if "/" in key}
-        self._asking.check_within(within, pause if session.state is State.PAUSED else None)
+        self._approvals.check_within(within, pause if session.state is State.PAUSED else None)
         answers = {key: answer for key, answer in answers.items() if key not in within}
-        self._asking.check_answers(answers, policy)
-        if self._nested is not None:
-            self._nested.decided(within)
-        with self._resumable():
-            self._append(ResumedRecord(policy=policy.to_json(), at=self._now()))
-            while isinstance(due := session.due(), Write) and session.state is State.READING:
-                self._write(due.records)
-            if session.state is State.CALLING:
-                self._asking.decide_anew()
-                await self._asking.take(answers, pause)
-            await self._drive()
-
-    @contextlib.contextmanager
-    def _resumable(self) -> Iterator[None]:
-        """Tells whoever finds the disk full that nothing is lost, and how to go on."""
+        self._approvals.check_answers(answers, policy)
+        self._nested_runs().answers = within
         try:
-            yield
+            self.append(ResumedRecord(policy=policy.to_json(), at=self.timestamp()))
+            while isinstance(step := session.next_step(), Write) and session.state is State.READING:
+                self._write(step.records)
+            if session.state is State.CALLING:
+                self._approvals.decide_again()
+                await self._approvals.take(answers, pause)
         except StorageError as error:
-            error.hint = f"free some space, then: mlx-tools sessions resume {self.files.session}"
+            self._tell_how_to_resume(error)
             raise
+        await self._drive()
 
-    async def compact(self, emit: Emit) -> CompactedRecord | None:
-        """Has the model sum up what was said, which leaves the prompt; None where nothing was.
+    async def compact(self, emit: Emit) -> None:
+        """Have the model sum up what was said, which leaves the prompt, where anything was.
 
         Raises `UsageError` in the middle of a question, `BackendError` where there is no summary.
         """
-        session = self.session
-        if session.state not in (State.EMPTY, State.IDLE, State.STOPPED):
+        state = self.session.state
+        if state not in (State.EMPTY, State.IDLE, State.STOPPED):
             raise UsageError(
                 "the session is in the middle of a question", hint="go on with it first"
             )
-        record = None if session.state is State.EMPTY else await self._window.sum_up()
+        record = None if state is State.EMPTY else await self._window.sum_up()
         if record is not None:
             self._emit = emit
-            self._write([replace(record, at=self._now())])
-        return record
+            self.append(replace(record, at=self.timestamp()))
+
+    def _tell_how_to_resume(self, error: StorageError) -> None:
+        """Tell whoever finds the disk full that nothing is lost."""
+        error.hint = f"free some space, then: mlx-tools sessions resume {self.files.session}"
 
     async def _drive(self) -> None:
         session, access = self.session, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
-            left, self._spent = self.session.limits.total_timeout - self._spent, 0.0
+            left, self._spent = session.limits.total_timeout - self._spent, 0.0
             with anyio.move_on_after(left) as scope:
                 self._scope = scope
                 await self._loop()
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
-                self._stop("total_timeout", f"not done in {self.session.limits.total_timeout:g} s")
+                self._stop("total_timeout", f"not done in {session.limits.total_timeout:g} s")
         except BackendError as error:
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
-            if self.session.turn == 0 and not self._completer.heard:
+            if session.turn == 0 and not self._completer.heard:
                 raise
-        except StorageError:
+        except StorageError as error:
+            self._tell_how_to_resume(error)
             raise  # nothing more is written down: what stands there can be gone on with
         except BaseException as error:
             # What is wrong may be the transcript itself: the first error is the one to be told.
@@ -238,26 +231,27 @@ class Driver:
 
     async def _loop(self) -> None:
         while True:
-            due = self.session.due()
-            match due:
-                case Write():
-                    self._write(due.records)
-                    await self._tell_dry_run(due.records)
-                case Complete():
-                    await self._complete(due)
-                case Execute():
-                    await self._execute(due.calls)
+            match self.session.next_step():
+                case Write(records):
+                    self._write(records)
+                    for record in records:
+                        if isinstance(record, DecisionRecord) and record.code == "dry_run":
+                            await self._tell_dry_run(record)
+                case Complete() as step:
+                    await self._complete(step)
+                case Execute(calls):
+                    await self._execute(calls)
                 case Ask():
                     self._waiting_for = ""
-                    self._asking.decide_anew()  # a consent may cover them by now
+                    self._approvals.decide_again()  # a consent may cover them by now
                     if calls := self.session.current.asked():
-                        with self._person_waits():
-                            await self._asking.ask(calls)
+                        with self.person_waits():
+                            await self._approvals.ask(calls)
                 case Rest():
                     return
 
     @contextlib.contextmanager
-    def _person_waits(self) -> Iterator[None]:
+    def person_waits(self) -> Iterator[None]:
         """While a person is asked, the run's time stands still."""
         scope = self._scope or anyio.CancelScope()
         began, deadline = anyio.current_time(), scope.deadline
@@ -268,8 +262,9 @@ class Driver:
             scope.deadline = deadline + anyio.current_time() - began
 
     def _break_off(self, error: BaseException) -> None:
+        self._emit = _ignore  # what is wrong may be whoever is told
         asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
-        if isinstance(self.session.due(), Rest) and not asking:
+        if isinstance(self.session.next_step(), Rest) and not asking:
             return
         self._give_up_calls("tool_error")
         if isinstance(error, Exception):
@@ -278,29 +273,36 @@ class Driver:
             self._stop("interrupted", "the run was interrupted")
 
     def _give_up_calls(self, code: ErrorCode) -> None:
-        """Gives the calls that are still open an error, save those nobody knows the end of."""
-        for call in [*self.session.current.open_calls.values()]:
+        """Give the calls that are still open an error, save those nobody knows the end of."""
+        for state in [*self.session.current.open_calls.values()]:
             running = self.session.state in (State.CALLING, State.PAUSED)
-            if running and not self.session.current.in_doubt(call.call):
-                self._append(self._unrun(call, code))
-
-    def _unrun(self, call: CallRecord, code: ErrorCode, reason: str = "") -> ObservationRecord:
-        """The observation of a call that was decided about and did not run."""
-        error = ErrorInfo(code, self.session.words.error(code, name=call.name, reason=reason))
-        return ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
+            if running and not state.in_doubt:
+                self.append(refusal(state.record, self.session, code))
 
     # --- records ---
 
-    def _now(self) -> str:
-        return self._clock().isoformat(timespec="milliseconds")
+    def timestamp(self) -> str:
+        """The time now, as records have it."""
+        return self.now().isoformat(timespec="milliseconds")
 
-    def _append(self, record: Record) -> None:
+    def append(
+        self, record: Record, after: Sequence[Record] = (), reading: Reading | None = None
+    ) -> None:
+        """Write a record down, go on from it, and tell of it. ``after`` are the records that follow
+        from the same completion, ``reading`` is how one was read."""
         self.session.check(record)
         self.files.transcript.append(record)
-        self.session.fold(record)
+        self.session.fold(record, reading)
+        event = events.event_of(record, self.files.transcript, after)
+        if event is not None:
+            self._emit(event)
+
+    def _write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.append(record, records)
 
     def _stop(self, reason: StopReason, message: str) -> None:
-        self._append(
+        self.append(
             StoppedRecord(
                 reason=reason,
                 message=self.outputs.clean(message),
@@ -309,65 +311,46 @@ class Driver:
             )
         )
 
-    def _write(self, records: Sequence[Record]) -> None:
-        """Appends what follows from a completion, and tells of it."""
-        for record in records:
-            self._append(record)
-            for event in events_of(record, records, self.session):
-                self._emit(event)
-
-    async def _tell_dry_run(self, records: Sequence[Record]) -> None:
-        """Tells what the calls would have changed that a dry run did not make."""
-        for record in records:
-            if isinstance(record, DecisionRecord) and record.code == "dry_run":
-                call = self.session.current.call(record.call)
-                if text := (await self._asking.preview(call)).text:
-                    shown = self.outputs.clean(text)
-                    told = events.WouldChange(call=call.call, name=call.name, preview=shown)
-                    self._emit(told)
+    async def _tell_dry_run(self, record: DecisionRecord) -> None:
+        """Tell what the call would have changed that a dry run did not make."""
+        call = self.session.current.call(record.call)
+        if text := (await self._approvals.preview(call)).text:
+            shown = self.outputs.clean(text)
+            self._emit(events.WouldChange(call=call.call, name=call.name, preview=shown))
 
     # --- completions ---
 
-    async def _complete(self, due: Complete) -> None:
+    async def _complete(self, step: Complete) -> None:
         self._waiting_for = "backend"
-        fitted = await self._window.fit(due)
+        size = self.session.header.context
+        fitted = Fitted(step) if size is None else await self._window.fit(step)
         if not isinstance(fitted, Fitted):
             self._waiting_for = ""
             if isinstance(fitted, CompactedRecord):
-                fitted = replace(fitted, at=self._now())
-            self._write([fitted])
+                fitted = replace(fitted, at=self.timestamp())
+            self.append(fitted)
             return
-        due = fitted.due
-        if fitted.news:
-            size = self.session.header.context or 0
-            self._emit(events.ContextFilling(size=size, used=fitted.used or 0))
-        self._emit(events.TurnStarted(turn=due.turn, prompt_chars=len(due.prompt)))
+        step = fitted.step
+        if fitted.filling:
+            self._emit(events.ContextFilling(size=size or 0, used=fitted.used or 0))
+        self._emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
         began = monotonic()
-        written = await self._completer.complete(due, self._emit)
-        record = written.record(
-            due,
-            self.session.asked,
-            duration_ms=round((monotonic() - began) * 1000),
-            at=self._now(),
-        )
-        record = replace(record, context=await self._counted(fitted, record))
-        for number, mend in enumerate(written.mends, 1):
-            self._append(mend)
-            self._emit(mended(written.mends[:number]))
-        self.session.read_already(record, written.reading)
-        self._append(record)
+        written = await self._completer.complete(step, self._emit)
+        duration = round((monotonic() - began) * 1000)
+        record = written.record(step, self.session.asked, duration_ms=duration, at=self.timestamp())
+        if size is not None:
+            record = replace(record, context=await self._counted(fitted, record))
+        for mend in written.mends:
+            self.append(mend)
         self._waiting_for = ""
-        self._emit(
-            events.TurnEnded(turn=due.turn, usage=record.usage, duration_ms=record.duration_ms)
-        )
+        self.append(record, reading=written.reading)
 
-    async def _counted(self, sent: Fitted, record: CompletionRecord) -> int | None:
-        """The tokens of a prompt that was sent, counted afterwards where that was not needed
-        before; None where the size of the context is unknown."""
-        if self.session.header.context is None or sent.used is not None:
+    async def _counted(self, sent: Fitted, record: CompletionRecord) -> int:
+        """The tokens of a prompt that was sent, counted now where that was not needed before."""
+        if sent.used is not None:
             return sent.used
         said = record.usage.prompt_tokens if record.requests == 1 else None
-        return await self._window.count(sent.due.prompt) if said is None else said
+        return await self._window.count(sent.step.prompt) if said is None else said
 
     # --- calls ---
 
@@ -376,93 +359,116 @@ class Driver:
         if len(calls) == 1:
             await self._call(calls[0])
         else:
-            limiter = anyio.CapacityLimiter(self.session.limits.parallel)
-            full: list[StorageError] = []
-
-            async def limited(call: CallRecord) -> None:
-                async with limiter:
-                    if full:
-                        return
-                    try:
-                        await self._call(call)
-                    except StorageError as error:  # what runs meanwhile may come to its end
-                        full.append(error)
-
-            await at_once(limited, calls)
-            if full:
-                raise full[0]
+            await self._call_all(calls)
         self._waiting_for = ""
         if self._nested is not None and (within := self._nested.waiting()):
-            await self._asking.pause(self.session.current.asked(), within)
+            await self._approvals.pause(self.session.current.asked(), within)
+
+    async def _call_all(self, calls: Sequence[CallRecord]) -> None:
+        """Make several calls in parallel. The first exception ends the others and is raised; where
+        something cannot be written down, what runs meanwhile may come to its end."""
+        limiter = anyio.CapacityLimiter(self.session.limits.parallel)
+        problems: list[Exception] = []
+
+        async def limited(call: CallRecord) -> None:
+            async with limiter:
+                if problems:
+                    return
+                try:
+                    await self._call(call)
+                except Exception as error:
+                    problems.append(error)
+                    if not isinstance(error, StorageError):
+                        group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(limited, call)
+        if problems:
+            raise problems[0]
 
     async def _call(self, call: CallRecord) -> None:
-        tool = self._registry.get(call.name)
-        try:
-            expected = await self._asking.binding(call)
-        except Changed as changed:
-            self._asking.ask_again(call, str(changed))
-            return
-        denied = self.files.access.check(self.session.header.session, tool.spec)
+        session, tool = self.session, self.registry.get(call.name)
+        approval, expected = session.current.calls[call.call].approval, None
+        if approval is not None:
+            try:
+                expected = await self._approvals.binding(call, approval)
+            except Changed:
+                return
+        denied = self.files.access.check(session.header.session, tool.spec)
         if denied is not None:
-            code, why = denied.code or "not_allowed", denied.reason
-            decided = DecisionRecord(
-                call=call.call, decision="deny", rule=denied.rule, reason=why, code=code
+            decision = DecisionRecord(
+                call=call.call,
+                decision="deny",
+                rule=denied.rule,
+                reason=denied.reason,
+                code=denied.code or "not_allowed",
             )
-            self._write([decided, self._unrun(call, code, why)])
+            self._write([decision, refusal_by(decision, call, session)])
             return
         mutates = tool.spec.mutates(call.arguments)
-        self._append(ExecutionRecord(call=call.call, mutates=mutates, at=self._now()))
-        self._emit(events.ToolStarted(call=call.call, name=call.name))
-        limits = self.session.limits
+        self.append(ExecutionRecord(call=call.call, mutates=mutates, at=self.timestamp()))
         if self._nested is not None:
             self._nested.begin(call.call)
         result = await self._reads.call(
             execute,
             tool,
             call.arguments,
-            timeout=limits.tool_timeout,
-            policy=self.session.policy,
+            timeout=session.limits.tool_timeout,
+            policy=session.policy,
             expected=expected,
             artifacts=self.files.artifacts,
             undo=self.files.undo,
-            ask=partial(self._nested.ask, call) if self._nested is not None else None,
+            ask=partial(self._ask_model, call),
             clean=self.outputs.clean,
-            shown_chars=limits.max_observation_chars,
-            session=self.session.header.session,
-            on_progress=lambda progress: self._tell_progress(call, progress),
+            shown_chars=session.limits.max_observation_chars,
+            session=session.header.session,
+            on_progress=partial(self._tell_progress, call),
         )
-        if self._nested is not None and self._nested.waits(call.call):
-            return  # whatever it returned: it is made again once a person has decided
-        if not mutates:  # what a call has changed must be written down at once
-            await self._summarise(call, result)
+        await self._observe(call, result, mutates)
+
+    async def _observe(self, call: CallRecord, result: ToolResult, mutates: bool) -> None:
+        """Write down how a call ended."""
+        spent, problem = 0, None
+        if self._nested is not None:
+            spent, waiting, problem = self._nested.ended(call.call)
+            if waiting:
+                return  # whatever it returned: it is made again once a person has decided
+        if self.session.header.long_observations == "summary" and not mutates:
+            await self._summarise(call, result)  # what a call has changed is written down at once
         shown = self.outputs.take(call, result)
-        record = ObservationRecord(
-            call=call.call,
-            name=call.name,
-            id=call.id,
-            content=shown.content,
-            error=shown.error,
-            duration_ms=result.duration_ms,
-            output_size_chars=result.output_size_chars,
-            artifact=shown.artifact,
-            sources=shown.sources,
-            nested=self._nested.spent(call.call) if self._nested is not None else 0,
-            cached=result.cached,
-        )
-        problem = shown.problem
-        if problem is None and self._nested is not None:
-            problem = self._nested.problem(call.call)
+        problem = shown.problem or problem
         if problem is not None and not mutates:
             raise problem  # the call is made again where the run goes on
-        self._append(record)
-        self._emit(tool_ended(record))
+        self.append(
+            ObservationRecord(
+                call=call.call,
+                name=call.name,
+                id=call.id,
+                content=shown.content,
+                error=shown.error,
+                duration_ms=result.duration_ms,
+                output_size_chars=result.output_size_chars,
+                artifact=shown.artifact,
+                sources=shown.sources,
+                nested=spent,
+                cached=result.cached,
+            )
+        )
         if problem is not None:
             raise problem
 
+    def _nested_runs(self) -> NestedRuns:
+        self._nested = self._nested or self._make_nested(self)
+        return self._nested
+
+    async def _ask_model(
+        self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
+    ) -> str:
+        return await self._nested_runs().ask(call, context, question, tools)
+
     async def _summarise(self, call: CallRecord, result: ToolResult) -> None:
-        """Has the model summarise an output that is too long to be shown, where that is wanted."""
-        if self.session.header.long_observations != "summary":
-            return
+        """Have the model summarise an output that is too long to be shown."""
         text = self.outputs.too_long(call, result)
         if text is None:
             return
@@ -471,16 +477,178 @@ class Driver:
             self._tell_progress(call, Progress(_SUMMARISING, fraction))
 
         began = monotonic()
-        record = await self._window.summariser.summarise(call, text, tell)
+        record = await self._window.summarise(call, text, tell)
         duration_ms = round((monotonic() - began) * 1000)
-        self._append(replace(record, duration_ms=duration_ms, at=self._now()))
+        self.append(replace(record, duration_ms=duration_ms, at=self.timestamp()))
 
     def _tell_progress(self, call: CallRecord, progress: Progress) -> None:
+        message, fraction = self.outputs.clean(progress.message), progress.fraction
         self._emit(
-            events.ToolProgress(
-                call=call.call,
-                name=call.name,
-                message=self.outputs.clean(progress.message),
-                fraction=progress.fraction,
-            )
+            events.ToolProgress(call=call.call, name=call.name, message=message, fraction=fraction)
         )
+
+
+class Conversation:
+    """One open session: questions that see each other, in one transcript.
+
+    ``policy`` is the one in force. ``begin`` makes the header of a new session, of its first
+    question and that one's tool choice.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        policy: Policy,
+        begin: Callable[[str, str | None], Header] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._policy = policy
+        self._begin = begin
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self._driver.files.session
+
+    @property
+    def parent(self) -> str:
+        """The session and the call that this one runs within, empty for one of its own."""
+        return self._driver.session.header.parent
+
+    @property
+    def transcript(self) -> str | None:
+        """The path of the transcript, None where it is in memory alone."""
+        return self._driver.files.path
+
+    async def run(self, question: str, *, tool_choice: str | None = None) -> Outcome:
+        """Answer the next question; see `Controller.run`."""
+        return await self._answer(question, tool_choice, 0, _ignore)
+
+    def stream(
+        self, question: str, *, tool_choice: str | None = None, piped: int = 0
+    ) -> AsyncGenerator[events.Event]:
+        """Answer the next question and yield what happens; see `Controller.stream`.
+
+        ``piped`` is how many characters at the end of the question are somebody else's text: a
+        call that stands there is an echo.
+        """
+        return _streamed(partial(self._answer, question, tool_choice, piped))
+
+    async def resume(self, approvals: Approvals = None) -> Outcome:
+        """Go on where the session was paused or broke off; see `Controller.resume`."""
+        return await self._resume(approvals, _ignore)
+
+    def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
+        """Go on like `resume` and yield what happens, like `stream`."""
+        return _streamed(partial(self._resume, approvals))
+
+    async def compact(self) -> events.Compacted | None:
+        """Have the model sum up what was said before the last question (that too where it was the
+        first), which then stands in place of it; None where nothing was said.
+
+        Raises `UsageError` in the middle of a question, and `BackendError` where there is no
+        summary: nothing has changed then.
+        """
+        happened: list[events.Event] = []
+        await self._driver.compact(happened.append)
+        return next((event for event in happened if isinstance(event, events.Compacted)), None)
+
+    async def go_on(self, question: str, approvals: Approvals) -> Outcome:
+        """Go on with a session in which ``question`` was asked: its outcome where that has come to
+        rest, else like `resume`. Raises `UsageError` where another question was asked."""
+        session = self._driver.session
+        if session.question != question:
+            raise UsageError("it asks something else than when it was made before")
+        if session.state in (State.IDLE, State.STOPPED):
+            return self._outcome()
+        return await self.resume(approvals)
+
+    async def _resume(self, approvals: Approvals, emit: Emit) -> Outcome:
+        driver = self._driver
+        state, current = driver.session.state, driver.session.current
+        if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
+            ended = "has its answer" if state is State.IDLE else "has stopped"
+            raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
+        sure = [c.call for c in driver.waiting() if not current.calls[c.call].in_doubt]
+        sure += [call.call_id for call in driver.waiting_within() if not call.in_doubt]
+        answers = answers_of(approvals, sure)
+        with observed(driver.files.transcript, emit) as tell:
+            await driver.resume(self._policy, answers, tell)
+        return self._outcome()
+
+    async def _answer(
+        self, question: str, tool_choice: str | None, piped: int, emit: Emit
+    ) -> Outcome:
+        if not isinstance(question, str) or not question.strip():
+            raise UsageError("the question is no text, or empty")
+        driver = self._driver
+        if tool_choice is not None:
+            tool_choice = self._checked(tool_choice)
+        if driver.session.state is State.EMPTY and self._begin is not None:
+            driver.open(self._begin(question, tool_choice))
+        with observed(driver.files.transcript, emit) as tell:
+            await driver.run(question, tool_choice, tell, piped)
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        driver = self._driver
+        return outcome_of(
+            driver.files.transcript,
+            transcript=driver.files.path,
+            outputs=driver.outputs.whole,
+            artifacts=driver.outputs.artifacts,
+        )
+
+    def _checked(self, tool_choice: str) -> str:
+        """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
+        nor a tool that may be called."""
+        session, specs = self._driver.session, self._driver.session.specs
+        tool_choice = tool_named(tool_choice, specs)
+        if tool_choice in ("auto", "none"):
+            return tool_choice
+        policy = self._policy if session.state is State.EMPTY else session.policy
+        allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
+        some = any(not told_when_needed(specs[name]) for name in allowed)
+        if tool_choice not in allowed and (tool_choice != "required" or not some):
+            raise UsageError(
+                f"tool_choice: {tool_choice!r} is not allowed",
+                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
+            )
+        return tool_choice
+
+    def close(self) -> None:
+        """Close the transcript."""
+        self._driver.files.transcript.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:
+    """What happens while ``answer`` works; closing the generator cancels it."""
+    queue: asyncio.Queue[events.Event | None] = asyncio.Queue()
+
+    async def work() -> None:
+        try:
+            outcome = await answer(queue.put_nowait)
+            queue.put_nowait(events.Finished(outcome=outcome))
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(work())
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+        await task
+    finally:
+        if task.cancel():
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

@@ -6,25 +6,42 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlx_tools.controller.observation import shorten
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.policy import permitted
+from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.roots import RootName
-from mlx_tools.tools import MAX_ERROR_CHARS, Registry, ToolResult, why_off
+from mlx_tools.tools import MAX_ERROR_CHARS, ToolResult
 from mlx_tools.transcript.records import CallRecord
 from mlx_tools.transcript.sources import Laid, Sources, lay_out
 
 if TYPE_CHECKING:
     from mlx_tools.policy.redact import Redactor
 
+Notice = Callable[[int, int], str]
+"""What stands where something was cut, by how many characters are left out and where they begin."""
+
+
+def shorten(text: str, limit: int, notice: Notice) -> str:
+    """``text`` in at most ``limit`` characters: two thirds head, then ``notice``, one third tail.
+
+    A limit too small for head, notice and tail keeps the head alone.
+    """
+    if len(text) <= limit:
+        return text
+    words = notice(len(text), len(text))  # the longest it can get: both numbers only shrink
+    room = limit - len(words)
+    if room < 2:
+        return text[:limit]
+    head, tail = room - room // 3, room // 3
+    return text[:head] + notice(len(text) - head - tail, head) + text[len(text) - tail :]
+
 
 @dataclass(frozen=True, slots=True)
-class ObservationOptions:
-    """What an observation is written with.
+class Observation:
+    """What is to be written of how a call ended.
 
     ``sources`` are those that the content shows, as a record keeps them. ``problem`` is why the
     whole could not be kept. The call has run, and that must be written down before anybody is told
@@ -52,41 +69,38 @@ class Outputs:
         self._session = session
         self._store = store
         self._home = home
-        self._redactors: dict[tuple[bool, bool], Redactor] = {}
+        self._cleaned: tuple[Policy, Redactor | None] | None = None
         self.begin()
 
     def begin(self) -> None:
-        """A new run begins: what was held of the last one is let go."""
+        """Begin a new run: what was held of the last one is let go."""
         self.whole: dict[str, str] = {}
         self.artifacts: dict[str, str] = {}
         self._pages: set[str] = set()
-        self._failed = False
+        self._keeps_all = self._store is not None and self._store.keep_all
         if self._store is not None:
             self._store.sweep()
 
-    def take(self, call: CallRecord, result: ToolResult) -> ObservationOptions:
-        """Takes in how a call ended; returns what is to be written of it."""
-        pages = is_reader(self._session.specs.get(call.name))
+    def take(self, call: CallRecord, result: ToolResult) -> Observation:
+        """Take in how a call ended; return what is to be written of it."""
         if result.content is None:
-            error = self._clean_error(call, result.error)
-            if pages:
-                return ObservationOptions(None, error)
-            self._failed = True
-            earlier = (c for c in self.whole if c not in self._pages)
-            return ObservationOptions(None, error, problem=self._keep(*earlier))
+            return self._failed(call, result.error)
         if result.sources is not None:
             return self._found(call, result.sources.cleaned(self.clean))
-        content = self._told(call, self.clean(result.content))
+        content = self._edited(call) + self.clean(result.content)
         limit = self._session.limits.max_observation_chars
         self.whole[call.call] = content
         problem = None
-        if pages:
+        if is_reader(self._session.specs.get(call.name)):
             self._pages.add(call.call)
-        elif len(content) > limit or self._wants_all:
+        elif len(content) > limit or self._keeps_all:
             problem = self._keep(call.call)
         artifact = self.artifacts.get(call.call)
-        notice = self._with_summary(call, self._cut_notice(artifact, limit, len(content)))
-        return ObservationOptions(shorten(content, limit, notice), None, artifact, problem)
+        if len(content) > limit:
+            cut = self._cut_notice(artifact, limit, len(content))
+            summary = self._summary(call)
+            content = shorten(content, limit, lambda *place: cut(*place) + summary)
+        return Observation(content, None, artifact, problem)
 
     def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
         """What `take` will have to cut, where a summary can say what is left out: text that did not
@@ -95,64 +109,65 @@ class Outputs:
             return None
         if is_reader(self._session.specs.get(call.name)):
             return None
-        content = self._told(call, self.clean(result.content))
+        content = self._edited(call) + self.clean(result.content)
         return content if len(content) > self._session.limits.max_observation_chars else None
 
-    def _found(self, call: CallRecord, sources: Sources) -> ObservationOptions:
+    def _failed(self, call: CallRecord, error: ErrorInfo | None) -> Observation:
+        if error is not None:
+            message = self._edited(call) + self.clean(error.message)
+            error = ErrorInfo(error.code, message[:MAX_ERROR_CHARS])
+        if is_reader(self._session.specs.get(call.name)):
+            return Observation(None, error)
+        self._keeps_all = True
+        earlier = (c for c in self.whole if c not in self._pages)
+        return Observation(None, error, problem=self._keep(*earlier))
+
+    def _found(self, call: CallRecord, sources: Sources) -> Observation:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self._session.limits.max_observation_chars
-        first = self._session.past.sources + 1
+        first = self._session.history.sources + 1
         cite = words.cite_notice(first) if sources.found else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
         laid = lay_out(sources, first)
-        told = self._told(call, "")
-        self.whole[call.call] = told + _joined(laid.text, after)
-        if len(self.whole[call.call]) <= limit:
-            problem = self._keep(call.call) if self._wants_all else None
-            content = self.whole[call.call]
-        else:
-            problem = self._keep(call.call)
+        edited = self._edited(call)
+        content = self.whole[call.call] = edited + _joined(laid.text, after)
+        too_long = len(content) > limit
+        problem = self._keep(call.call) if too_long or self._keeps_all else None
+        if too_long:
             after = after if len(after) <= limit // 2 else ""
-            room = max(limit - len(told) - len(after) - bool(after), 1)
+            room = max(limit - len(edited) - len(after) - bool(after), 1)
             notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
             laid, content = _fitted(sources, first, room, notice)
-            content = (told + _joined(content, after))[:limit]
+            content = (edited + _joined(content, after))[:limit]
         given = tuple(one.to_json() for one in laid.given)
-        return ObservationOptions(content, None, self.artifacts.get(call.call), problem, given)
+        return Observation(content, None, self.artifacts.get(call.call), problem, given)
 
     def clean(self, text: str) -> str:
         """The text without what the policy takes out."""
         policy = self._session.policy
-        wanted = policy.redacts, policy.redacts_paths
-        if not any(wanted):
-            return text
-        redactor = self._redactors.get(wanted)
-        if redactor is None:
-            from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+        if self._cleaned is None or self._cleaned[0] is not policy:
+            self._cleaned = policy, self._redactor(policy)
+        redactor = self._cleaned[1]
+        return text if redactor is None else redactor.text(text).text
 
-            roots = (RootName.parse(root).path for root in self._session.header.roots)
-            folders = dict.fromkeys(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
-            redactor = Redactor(secrets=wanted[0], paths=tuple(folders) if wanted[1] else ())
-            self._redactors[wanted] = redactor
-        return redactor.text(text).text
-
-    def _clean_error(self, call: CallRecord, error: ErrorInfo | None) -> ErrorInfo | None:
-        if error is None:
+    def _redactor(self, policy: Policy) -> Redactor | None:
+        secrets, paths = policy.redacts, policy.redacts_paths
+        if not (secrets or paths):
             return None
-        return ErrorInfo(error.code, self._told(call, self.clean(error.message))[:MAX_ERROR_CHARS])
+        from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
 
-    def _told(self, call: CallRecord, text: str) -> str:
-        """The text, behind the notice that a person gave the call other arguments, if one did."""
-        if not self._session.current.was_edited(call.call):
-            return text
-        return self.clean(self._session.words.edited_notice(call.arguments)) + text
+        roots = (RootName.parse(root).path for root in self._session.header.roots)
+        folders = dict.fromkeys(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
+        return Redactor(secrets=secrets, paths=tuple(folders) if paths else ())
 
-    @property
-    def _wants_all(self) -> bool:
-        return self._failed or (self._store is not None and self._store.keep_all)
+    def _edited(self, call: CallRecord) -> str:
+        """The notice that a person gave the call other arguments, if one did."""
+        if not self._session.current.calls[call.call].edited:
+            return ""
+        return self.clean(self._session.words.edited_notice(call.arguments))
 
     def _keep(self, *calls: str) -> StorageError | None:
-        """Keeps the outputs of these calls, those that are kept already left alone."""
+        """Keep the outputs of these calls, those that are kept already left alone."""
         if self._store is None:
             return None
         for call in calls:
@@ -166,20 +181,17 @@ class Outputs:
                 self.artifacts[call] = key
         return None
 
-    def _with_summary(
-        self, call: CallRecord, notice: Callable[[int, int], str]
-    ) -> Callable[[int, int], str]:
-        """The notice, and behind it the summary that the model wrote of the output, if it did."""
-        record = self._session.current.summary(call.call)
+    def _summary(self, call: CallRecord) -> str:
+        """The summary that the model wrote of the output, if it did."""
+        record = self._session.current.calls[call.call].summary
         if record is None or not record.parts:
-            return notice
-        told = self._session.words.summary_notice(
+            return ""
+        return self._session.words.summary_notice(
             [(part["offset"], self.clean(part["summary"])) for part in record.parts]
         )
-        return lambda omitted, offset: notice(omitted, offset) + told
 
-    def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Callable[[int, int], str]:
-        """What stands where something of ``size`` characters was cut, by how much and where."""
+    def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Notice:
+        """The notice of a cut in something of ``size`` characters."""
         words = self._session.words
         if artifact is not None and self.can_read:
 
@@ -198,9 +210,7 @@ class Outputs:
         return usable and spec is not None and permitted(self._session.policy, spec)
 
 
-def _fitted(
-    sources: Sources, first: int, room: int, notice: Callable[[int, int], str]
-) -> tuple[Laid, str]:
+def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[Laid, str]:
     """As much of the sources as there is room for, and the notice where there is room for it."""
     whole = lay_out(sources, first)
     longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
@@ -213,12 +223,3 @@ def _fitted(
 
 def _joined(text: str, after: str) -> str:
     return "\n".join(part for part in (text, after) if part)
-
-
-def switched_off(registry: Registry, store: ArtifactStore | None) -> Mapping[str, str]:
-    """The tools that cannot run in a session that keeps its outputs in ``store``, each with the
-    reason."""
-    off = dict(registry.disabled)
-    if store is None and is_reader(registry.specs().get(READER)):
-        off[READER] = why_off()
-    return off

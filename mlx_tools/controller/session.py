@@ -1,6 +1,6 @@
-"""The session decides, the controller does.
+"""The session decides, the driver does.
 
-A `Session` folds the records of a transcript and says what is due next: complete this prompt, run
+A `Session` folds the records of a transcript and says what step is next: complete this prompt, run
 these calls, ask a person about those, nothing more. It performs no I/O and reads no clock, so every
 path, crash and limit can be tested without a model. Folding the same records again gives the same
 session: that is all there is to resuming.
@@ -9,12 +9,12 @@ session: that is all there is to resuming.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from mlx_tools.controller.step import Ask, Complete, Due, Execute, Rest, Thought, Write
-from mlx_tools.controller.turn import Turn, follow
+from mlx_tools.controller.turn import Turn, follow, refusal
 from mlx_tools.errors import ErrorCode, MlxToolsError, TranscriptError
-from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
 from mlx_tools.prompt import ChatFormat, KnownTools, Neutraliser, Prompt, PromptWords, may_leave
 from mlx_tools.protocol import (
@@ -27,7 +27,7 @@ from mlx_tools.protocol import (
     read,
     with_mended,
 )
-from mlx_tools.transcript.history import Consents, History, Past, nobody
+from mlx_tools.transcript.history import Consents, RunHistory, SessionHistory
 from mlx_tools.transcript.records import (
     TRANSITIONS,
     AnswerRecord,
@@ -36,6 +36,7 @@ from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
+    DecisionRecord,
     ExecutionRecord,
     GoldenRecord,
     Header,
@@ -50,15 +51,76 @@ from mlx_tools.transcript.records import (
 )
 
 _DAMAGE: Final = (
-    MlxToolsError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
+    *(MlxToolsError, ArithmeticError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
 )
 """What folding a record raises whose values are nonsense."""
+
+_BEGINS_CALLING: Final = ("execution_started", "paused")
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """How a thinking model is let think before the prefix: within ``budget`` tokens.
+
+    ``opening`` goes on from the prompt, the model's thought follows, ``closing`` ends it.
+    """
+
+    opening: str
+    closing: str
+    marker: str
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``).
+
+    ``strategy`` says how. ``tools`` are those that the model was told of.
+    """
+
+    turn: int
+    prompt: str
+    rules: ReadingRules
+    max_tokens: int
+    thought: Thought | None = None
+    strategy: Strategy = "free"
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append these records: they follow from what is there."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run these calls, in parallel."""
+
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask a person about these calls."""
+
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing: a question, an approval or nothing at all comes next. ``state`` is the
+    session's."""
+
+    state: str
+
+
+Step = Complete | Write | Execute | Ask | Rest
 
 
 def fills(size: int | None, used: int | None) -> bool:
@@ -73,7 +135,8 @@ class Session:
 
     ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
     record of that completion. ``filling``: four fifths of the context were used, and nothing has
-    been summed up since.
+    been summed up since. ``history`` is what happened so far, ``run_history`` the part of it since
+    the last question.
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
     with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
     ``consents`` are those of the session that this one runs within. What the tools were when a
@@ -93,7 +156,7 @@ class Session:
         disabled: Mapping[str, str] | None = None,
         finder: SecretFinder | None = None,
         believes: Callable[[ApprovalRecord], bool] = lambda record: True,
-        consents: Consents = nobody,
+        consents: Consents = lambda spec: None,
     ) -> None:
         self.state = State.EMPTY
         self.specs = specs
@@ -101,151 +164,29 @@ class Session:
         self.disabled = disabled or {}
         self.finder = finder
         self._believes = believes
-        self.past = Past(consents)
+        self.history = SessionHistory(consents)
         self.turn = 0
         self.calls_made = 0
         self.pause: PauseRecord | None = None
         self.asked = ""
         self.completed: CompletionRecord | None = None
         self.filling = False
-        self._pending: tuple[CompletionRecord, Reading] | None = None
         for number, record in enumerate(records, start=1):
             try:
                 self.apply(record)
             except _DAMAGE as error:
-                told = getattr(error, "message", type(error).__name__)
-                raise TranscriptError(f"record {number} of the transcript: {told}") from error
+                problem = getattr(error, "message", type(error).__name__)
+                raise TranscriptError(f"record {number} of the transcript: {problem}") from error
 
     # --- the fold ---
 
     def apply(self, record: Record) -> None:
-        """Folds one record. Raises `TranscriptError` where it may not come now."""
+        """Fold one record. Raises `TranscriptError` where it may not come now."""
         self.check(record)
         self.fold(record)
 
-    def fold(self, record: Record) -> None:
-        """Folds a record that `check` let pass, and that nothing has come after."""
-        if isinstance(record, Header):
-            self._open(record)
-            return
-        if isinstance(record, GoldenRecord | MendRecord):
-            return  # what the session is kept for; how the completion came about that follows
-        if self._begins_calling(record):
-            self.current.all_written()
-        self.past.note(record, self.specs)
-        match record:
-            case UserRecord():
-                self._ask(record)
-            case CompletionRecord():
-                self._complete(record)
-            case StoppedRecord():
-                self.state = State.STOPPED
-            case AnswerRecord():
-                self.state = State.IDLE
-            case PauseRecord():
-                self.state = State.PAUSED
-                self.pause = record
-            case ResumedRecord():
-                self.policy = Policy.from_json(record.policy)
-                self.state = State.CALLING if self.state is State.PAUSED else self.state
-            case CorrectionRecord():
-                self._correct(record)
-            case CompactedRecord():
-                self.prompt.add(record)
-                self.told.compact(record, self.prompt.records)
-                self.filling = self.filling and record.reason == "full"
-                return
-            case _:
-                self._follow(record)
-        self.prompt.add(record)
-
-    def _open(self, header: Header) -> None:
-        self.header = header
-        self.policy = Policy.from_json(header.policy)
-        self.limits = Limits.from_json(header.limits)
-        self.chat_format = ChatFormat.from_json(header.chat_format)
-        self._neutraliser = Neutraliser(self.chat_format.control_tokens)
-        own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
-        self._markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
-        self.prompt = Prompt(
-            chat_format=self.chat_format,
-            style=header.style,
-            system=header.system,
-            examples=header.examples,
-            neutraliser=self._neutraliser,
-            words=self.words,
-            reasoning=header.reasoning,
-            tool_choice=header.tool_choice,
-        )
-        self.observations: list[str] = []  # those in which calls stand, which might be echoed
-        self.current = Turn(())
-        self.told = KnownTools(
-            header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
-        )
-        self.state = State.IDLE
-
-    def _ask(self, record: UserRecord) -> None:
-        self.tool_choice = record.tool_choice or self.header.tool_choice
-        self.told.ask(record, self.tool_choice)
-        self.iterations = 0
-        self.format_errors = 0
-        self.told_to_finish = False
-        self.refused = ""  # what was just told to look like a call that nothing could read
-        if record.piped and calls_in(foreign := record.content[-record.piped :]):
-            self.observations.append(foreign)
-        self.question = record.content
-        self.history = History()
-        self.state = State.COMPLETING
-
-    def _complete(self, record: CompletionRecord) -> None:
-        reading = self._reading_of(record)
-        self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
-        self.completed, self.turn = record, record.turn
-        self.filling = self.filling or fills(self.header.context, record.context)
-        self.iterations += 1
-        self.current = follow(reading, record, self)
-        self.refused = record.text if reading.call_like else ""
-        self.state = State.READING
-
-    def _correct(self, record: CorrectionRecord) -> None:
-        if record.error.code == "iteration_limit":
-            self.told_to_finish = True
-            return
-        self.format_errors += 1
-        if self.state is State.READING:
-            self.current.note(record)
-            self._settle()
-
-    def _follow(self, record: Record) -> None:
-        if isinstance(record, ExecutionRecord):
-            yes = self.current.approval(record.call)
-            if yes is not None and yes.scope == "session" and self._believes(yes):
-                self.past.consent(self.current.call(record.call).name, yes)
-        self.current.note(record)
-        if isinstance(record, CallRecord):
-            self.format_errors = 0
-            self.calls_made += 1
-            self.history.add(record.name, record.arguments, self.specs.get(record.name))
-        elif isinstance(record, ObservationRecord):
-            if record.nested:  # the last word is left, whatever runs within the call took
-                self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
-            search = self.told.observe(record)
-            self.history.observe(record, search=search and record.name != self.tool_choice)
-            # A tool's error is an observation too, and its words may be somebody else's. What a
-            # search finds are lines of the catalog, from which the model is to call.
-            said = record.content if record.error is None else record.error.message
-            if said and not search and calls_in(said):
-                self.observations.append(said)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Goes on once the records of a completion are all there, and all calls are answered."""
-        if self.current.unwritten:
-            return
-        self.state = State.CALLING if self.current.open_calls else State.COMPLETING
-
     def check(self, record: Record) -> None:
-        """Raises `TranscriptError` where this record may not come now; changes nothing.
+        """Raise `TranscriptError` where this record may not come now; change nothing.
 
         Beside the table: a record must speak of a call that is open, and start none that may not,
         a question must say something, and what was shown have its digest.
@@ -266,15 +207,147 @@ class Session:
     def _begins_calling(self, record: Record) -> bool:
         """Whether the record says that the decisions of a turn are all there, though today there
         would be more of them: a tool or the policy was another one then."""
-        at_end = self.state is State.READING and record.type in ("execution_started", "paused")
+        at_end = self.state is State.READING and record.type in _BEGINS_CALLING
         return at_end and bool(self.current.open_calls)
 
-    # --- what is due ---
+    def fold(self, record: Record, reading: Reading | None = None) -> None:
+        """Fold a record that `check` let pass, and that nothing has come after. ``reading`` is how
+        a completion was read, where that was done already."""
+        if self.state is State.READING and record.type in _BEGINS_CALLING:
+            self.current.all_written()
+        match record:
+            case Header():
+                self._open(record)
+                return
+            case GoldenRecord() | MendRecord():
+                return  # what the session is kept for; how the completion came about that follows
+            case UserRecord():
+                self._ask(record)
+            case CompletionRecord():
+                self._complete(record, reading)
+            case StoppedRecord():
+                self.state = State.STOPPED
+            case AnswerRecord():
+                self.state = State.IDLE
+            case PauseRecord():
+                self.state, self.pause = State.PAUSED, record
+            case ResumedRecord():
+                self.policy = Policy.from_json(record.policy)
+                self.state = State.CALLING if self.state is State.PAUSED else self.state
+            case CompactedRecord():
+                self.prompt.add(record)
+                self.known.compact(record, self.prompt.records)
+                self.filling = self.filling and record.reason == "full"
+                return
+            case _:
+                self._follow(record)
+        self.prompt.add(record)
 
-    def due(self) -> Due:
+    def _open(self, header: Header) -> None:
+        self.header = header
+        self.policy = Policy.from_json(header.policy)
+        self.limits = Limits.from_json(header.limits)
+        self.chat_format = ChatFormat.from_json(header.chat_format)
+        self.neutraliser = Neutraliser(self.chat_format.control_tokens)
+        own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
+        tools = self.chat_format.tools if header.style == "native" else None
+        mark = () if tools is None else (tools.marks[0] if tools.marks else "",)
+        # How the model's own template begins a call, and all marks that open one.
+        self._call = ("", "") if tools is None else tools.call
+        self._marks = frozenset((*self.chat_format.dialects, *mark))
+        self._markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
+        self.prompt = Prompt(
+            chat_format=self.chat_format,
+            style=header.style,
+            system=header.system,
+            examples=header.examples,
+            neutraliser=self.neutraliser,
+            words=self.words,
+            reasoning=header.reasoning,
+            tool_choice=header.tool_choice,
+        )
+        self.observations: list[str] = []  # those in which calls stand, which might be echoed
+        self.current = Turn(())
+        self.known = KnownTools(
+            header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
+        )
+        self.state = State.IDLE
+
+    def _ask(self, record: UserRecord) -> None:
+        self.tool_choice = record.tool_choice or self.header.tool_choice
+        self.known.ask(record, self.tool_choice)
+        self.iterations = 0
+        self.format_errors = 0
+        self.told_to_finish = False
+        self.refused = ""  # what was just told to look like a call that nothing could read
+        if record.piped and calls_in(foreign := record.content[-record.piped :]):
+            self.observations.append(foreign)
+        self.question = record.content
+        self.run_history = RunHistory()
+        self.state = State.COMPLETING
+
+    def _complete(self, record: CompletionRecord, reading: Reading | None) -> None:
+        if reading is None and record.error is not None:
+            reading = Reading(error=record.error)
+        elif reading is None:
+            rules = self._rules(record.prefix)
+            reading = read(record.text, record.finish_reason or "stop", rules)
+            reading = with_mended(reading, record.mended)
+        self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
+        self.completed, self.turn = record, record.turn
+        self.history.at = record.at
+        self.filling = self.filling or fills(self.header.context, record.context)
+        self.iterations += 1
+        self.current = follow(reading, record, self)
+        self.refused = record.text if reading.call_like else ""
+        self.state = State.READING
+
+    def _follow(self, record: Record) -> None:
+        """Fold a record of a turn; go on once the records of its completion are all there, and all
+        calls are answered."""
+        turn = self.current
+        match record:
+            case CorrectionRecord():
+                if record.error.code == "iteration_limit":
+                    self.told_to_finish = True
+                    return
+                self.format_errors += 1
+                if self.state is not State.READING:
+                    return
+            case ExecutionRecord():
+                yes = turn.calls[record.call].approval
+                if yes is not None and yes.scope == "session" and self._believes(yes):
+                    self.history.consents[turn.call(record.call).name] = yes
+            case CallRecord():
+                self.format_errors = 0
+                self.calls_made += 1
+                self.run_history.add(record.name, record.arguments, self.specs.get(record.name))
+            case DecisionRecord() if record.decision != "deny":
+                self.history.made[record.call] = turn.call(record.call).name, self.history.at
+            case ObservationRecord():
+                self._observe(record)
+        turn.note(record)
+        if not turn.unwritten:
+            self.state = State.CALLING if turn.open_calls else State.COMPLETING
+
+    def _observe(self, record: ObservationRecord) -> None:
+        if record.nested:  # the last word is left, whatever runs within the call took
+            self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
+        search = self.known.observe(record)
+        ran = self.history.observe(record, self.specs.get(record.name), self.run_history)
+        self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
+        # A tool's error is an observation too, and its words may be somebody else's. What a
+        # search finds are lines of the catalog, from which the model is to call.
+        text = record.content if record.error is None else record.error.message
+        if text and not search and calls_in(text):
+            self.observations.append(text)
+
+    # --- the next step ---
+
+    def next_step(self) -> Step:
         """What must happen next. It follows from the records alone."""
         if self.state is State.COMPLETING:
-            return self._due_completion()
+            return self._completion_step()
         if self.state is State.READING:
             return Write(self.current.unwritten)
         if self.state is State.CALLING:
@@ -286,14 +359,11 @@ class Session:
         return Rest(self.state)
 
     def _denial(self, call: CallRecord, reason: str) -> ObservationRecord:
-        """A call that a person refused; one that was started may have done its work."""
-        code: ErrorCode = "in_doubt" if self.current.in_doubt(call.call) else "denied"
-        text = self.words.error(code, name=call.name, reason=reason)
-        return ObservationRecord(
-            call=call.call, name=call.name, id=call.id, error=ErrorInfo(code, text)
-        )
+        """The end of a call that a person refused; one that was started may have done its work."""
+        code: ErrorCode = "in_doubt" if self.current.calls[call.call].in_doubt else "denied"
+        return refusal(call, self, code, reason)
 
-    def _due_completion(self) -> Due:
+    def _completion_step(self) -> Step:
         limits = self.limits
         if self.format_errors >= limits.max_format_errors:
             return Write((StoppedRecord(reason="format_errors"),))
@@ -303,30 +373,21 @@ class Session:
             return Write((notice,))
         if self.iterations > limits.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
-        rules = self._rules(self._prefix())
-        thought = self._thought(rules.prefix)
+        style, choice, tools = self.header.style, self.choice, self.known.tools
+        if self.header.strategy == "guided" and choice == "auto":
+            prefix = opening(style) if tools else forcing_prefix(style, "none")
+        else:
+            prefix = forcing_prefix(style, choice, self._call)
+        thought = self._thought(prefix)
         return Complete(
             turn=self.turn + 1,
-            prompt=self.prompt.render("" if thought else rules.prefix),
-            rules=rules,
+            prompt=self.prompt.render("" if thought else prefix),
+            rules=self._rules(prefix),
             max_tokens=limits.max_tokens,
             thought=thought,
             strategy=self.header.strategy,
-            tools=self.told.tools,
+            tools=tools,
         )
-
-    def _prefix(self) -> str:
-        """What the host writes at the start of the model's turn."""
-        style, choice = self.header.style, self.choice
-        if self.header.strategy == "guided" and choice == "auto":
-            return opening(style) if self.told.tools else forcing_prefix(style, "none")
-        return forcing_prefix(style, choice, self._call)
-
-    @property
-    def _call(self) -> tuple[str, str]:
-        """How the model's own template begins a call."""
-        tools = self.chat_format.tools
-        return tools.call if tools is not None and self.header.style == "native" else ("", "")
 
     @property
     def choice(self) -> str:
@@ -334,32 +395,26 @@ class Session:
         tools; the last word is forced."""
         if self.told_to_finish:
             return "none"
-        if self.tool_choice not in ("auto", "none") and self.history.acted:
+        if self.tool_choice not in ("auto", "none") and self.run_history.acted:
             return "auto"
         return self.tool_choice
 
     def _rules(self, prefix: str) -> ReadingRules:
+        """How a turn is read that begins with ``prefix``, written by the host."""
         choice = self.choice
         return ReadingRules(
             style=self.header.style,
             prefix=prefix,
-            in_thought=self._thought(prefix) is None and self.prompt.thought_open,
+            in_thought=self.prompt.thought_open and self._thought(prefix) is None,
             max_calls=1 if choice in self.specs else self.limits.max_calls_per_turn,
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self._markers,
-            catalog={name: spec.parameters for name, spec in self.told.tools.items()},
-            native=self._own_marks,
+            catalog={name: spec.parameters for name, spec in self.known.tools.items()},
+            native=self._marks,
             call=self._call,
             ends=self.chat_format.turn_ends,
         )
-
-    @property
-    def _own_marks(self) -> frozenset[str]:
-        """The marks with which the model's own template has it open a call."""
-        tools = self.chat_format.tools if self.header.style == "native" else None
-        own = () if tools is None else (tools.marks[0] if tools.marks else "",)
-        return frozenset((*self.chat_format.dialects, *own))
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
         spec = self.specs.get(name)
@@ -375,36 +430,9 @@ class Session:
         budget = reasoning if isinstance(reasoning, int) else self.limits.max_tokens
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 
-    # --- what the controller asks for ---
-
-    def asking(
+    def question_record(
         self, content: str, tool_choice: str | None, at: str = "", piped: int = 0
     ) -> UserRecord:
         """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
-        tools = self.told.offer(content, tool_choice or self.header.tool_choice)
+        tools = self.known.offer(content, tool_choice or self.header.tool_choice)
         return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools, piped=piped)
-
-    @property
-    def neutraliser(self) -> Neutraliser:
-        """What breaks control tokens in text that goes into a prompt."""
-        return self._neutraliser
-
-    def neutralise(self, text: str) -> str:
-        """``text`` with its control tokens broken, for use in a prompt."""
-        return self._neutraliser.plain(text)
-
-    def read_already(self, record: CompletionRecord, reading: Reading) -> None:
-        """Says how a completion was read that is folded next: it need not be read again."""
-        self._pending = (record, reading)
-
-    def _reading_of(self, record: CompletionRecord) -> Reading:
-        """The reading that came with the record, or, when folding again, the same one anew."""
-        if self._pending is not None and self._pending[0] is record:
-            reading = self._pending[1]
-            self._pending = None
-            return reading
-        if record.error is not None:
-            return Reading(error=record.error)
-        rules = self._rules(record.prefix)
-        reading = read(record.text, record.finish_reason or "stop", rules)
-        return with_mended(reading, record.mended)

@@ -7,25 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import ErrorCode, TranscriptError
-from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolSpec
-from mlx_tools.policy import (
-    Exceeded,
-    Facts,
-    Limits,
-    Policy,
-    RateCounts,
-    SecretFinder,
-    decide,
-    exceeded,
-    facts_of,
-)
-from mlx_tools.prompt import PromptWords
+from mlx_tools.messages import ErrorInfo, FinalAnswer
+from mlx_tools.policy import Facts, Policy, RateCounts, decide, exceeded, facts_of
 from mlx_tools.protocol import JudgedCall, Reading, judge
-from mlx_tools.transcript.history import History, Past
 from mlx_tools.transcript.records import (
     AnswerRecord,
     ApprovalRecord,
@@ -43,8 +31,10 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
 )
 
-_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+if TYPE_CHECKING:
+    from mlx_tools.controller.session import Session
 
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 _OF_A_CALL: Final = (
     *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
@@ -52,281 +42,219 @@ _OF_A_CALL: Final = (
 )
 
 
-class Situation(Protocol):
-    """What a completion is judged by: the part of a session that `follow` reads."""
+@dataclass(slots=True)
+class CallState:
+    """How far one call has come.
 
-    specs: Mapping[str, ToolSpec]
-    disabled: Mapping[str, str]
-    policy: Policy
-    limits: Limits
-    words: PromptWords
-    observations: list[str]
-    history: History
-    calls_made: int
-    past: Past
-    finder: SecretFinder | None
-    refused: str
+    ``decision`` is the last one, ``approval`` what a person said, where that still holds,
+    ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
+    it, by number. ``started``: it began to run, be it that nobody knows how it ended; ``in_doubt``:
+    just that, and it can change things.
+    """
+
+    record: CallRecord
+    decision: DecisionRecord | None = None
+    approval: ApprovalRecord | None = None
+    summary: SummaryRecord | None = None
+    nested: dict[int, str] = field(default_factory=dict)
+    edited: bool = False
+    started: bool = False
+    in_doubt: bool = False
 
     @property
-    def choice(self) -> str: ...
+    def may_run(self) -> bool:
+        """Whether policy or a person let this call run, and it is not in doubt."""
+        if self.in_doubt:
+            return False
+        if self.approval is not None:
+            return self.approval.approved
+        return self.decision is not None and self.decision.decision == "allow"
 
 
 class Turn:
-    """The records that one completion brings, and how far its calls have come."""
+    """The records that one completion brings, and how far its calls have come.
+
+    ``calls`` has all of them by key, ``open_calls`` those that have no observation yet.
+    """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = tuple(records)
         self._noted = 0
-        self._calls: dict[str, CallRecord] = {}
-        self._decisions: dict[str, DecisionRecord] = {}
-        self._approvals: dict[str, ApprovalRecord] = {}
-        self._edited: set[str] = set()
-        self._nested: dict[tuple[str, int], str] = {}
-        self._summaries: dict[str, SummaryRecord] = {}
-        self._started: set[str] = set()
-        self._in_doubt: set[str] = set()
-        self.open_calls: dict[str, CallRecord] = {}
+        self.calls: dict[str, CallState] = {}
+        self.open_calls: dict[str, CallState] = {}
 
     @property
     def unwritten(self) -> tuple[Record, ...]:
-        """What follows from the completion and is not in the transcript yet."""
-        return tuple(r for r in self._records[self._noted :] if not self._is_past(r))
-
-    def _is_past(self, record: Record) -> bool:
-        """Whether the record is about a call that has ended: tools were others when it did."""
-        if not isinstance(record, DecisionRecord | ObservationRecord):
-            return False
-        return record.call in self._calls and record.call not in self.open_calls
+        """What follows from the completion and is not in the transcript yet. Nothing does about a
+        call that has ended: tools were others when it did."""
+        ended = self.calls.keys() - self.open_calls.keys()
+        return tuple(
+            r
+            for r in self._records[self._noted :]
+            if not (isinstance(r, DecisionRecord | ObservationRecord) and r.call in ended)
+        )
 
     def check(self, record: Record) -> None:
-        """Raises `TranscriptError` where the record speaks of a call that is not open, starts one
+        """Raise `TranscriptError` where the record speaks of a call that is not open, starts one
         that may not run, or answers a question that nobody asks."""
         if not isinstance(record, _OF_A_CALL):
             return
-        if record.call not in self.open_calls:
+        state = self.open_calls.get(record.call)
+        if state is None:
             raise TranscriptError(
                 f"a {record.type} record speaks of the call {record.call!r}, which is not open"
             )
-        if isinstance(record, ExecutionRecord) and not self.may_run(record.call):
+        if isinstance(record, ExecutionRecord) and not state.may_run:
             raise TranscriptError(f"the call {record.call!r} was not allowed to run")
-        waits = any(call.call == record.call for call in self.asked())
-        if isinstance(record, (ApprovalRecord, EditRecord)) and not waits:
+        if isinstance(record, ApprovalRecord | EditRecord) and not self.waits(record.call):
             raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
 
     def all_written(self) -> None:
-        """Says that nothing more follows from the completion than what was noted."""
+        """Take it that nothing more follows from the completion than what was noted."""
         self._records = self._records[: self._noted]
 
     def note(self, record: Record) -> None:
-        """Takes in a record that came after the completion."""
+        """Take in a record that came after the completion."""
         if self._noted < len(self._records):
             self._noted += 1
+        if isinstance(record, CallRecord):
+            self.calls[record.call] = self.open_calls[record.call] = CallState(record)
+        if not isinstance(record, _OF_A_CALL):
+            return
+        state = self.calls[record.call]
         match record:
-            case CallRecord():
-                self._calls[record.call] = self.open_calls[record.call] = record
             case DecisionRecord():
-                self._decisions[record.call] = record
-                self._approvals.pop(record.call, None)
+                state.decision, state.approval = record, None
             case EditRecord():
                 # Whatever it was before: only the approval that comes next lets it run.
-                edited = replace(
-                    self._calls[record.call],
-                    arguments=record.arguments,
-                    runs="with_approval",
-                    echoed=False,
+                state.record = replace(
+                    state.record, arguments=record.arguments, runs="with_approval", echoed=False
                 )
-                self._calls[record.call] = self.open_calls[record.call] = edited
-                self._edited.add(record.call)
-                self._decisions.pop(record.call, None)
+                state.edited, state.decision = True, None
             case ApprovalRecord():
-                self._approvals[record.call] = record
-                if record.approved:
-                    self._in_doubt.discard(record.call)
+                state.approval = record
+                state.in_doubt = state.in_doubt and not record.approved
             case ExecutionRecord():
-                self._started.add(record.call)
-                self._approvals.pop(record.call, None)  # used up
-                if record.mutates:
-                    self._in_doubt.add(record.call)
+                state.started, state.approval = True, None  # the approval is used up
+                state.in_doubt = state.in_doubt or record.mutates
             case NestedRecord():
-                self._nested[record.call, record.run] = record.session
+                state.nested[record.run] = record.session
             case SummaryRecord():
-                self._summaries[record.call] = record
+                state.summary = record
             case ObservationRecord():
                 del self.open_calls[record.call]
 
     def call(self, key: str) -> CallRecord:
-        """The call of this turn with the key ``key``."""
-        return self._calls[key]
-
-    def reason(self, key: str) -> str:
-        """Why policy asks about this call."""
-        decision = self._decisions.get(key)
-        return decision.reason if decision is not None else ""
-
-    def decision(self, key: str) -> DecisionRecord | None:
-        """The last decision on this call."""
-        return self._decisions.get(key)
-
-    def approval(self, key: str) -> ApprovalRecord | None:
-        """What a person said of this call, where that still holds."""
-        return self._approvals.get(key)
-
-    def nested(self, key: str, run: int) -> str | None:
-        """The session in which this call asked the model for the time number ``run``."""
-        return self._nested.get((key, run))
-
-    def summary(self, key: str) -> SummaryRecord | None:
-        """What the model wrote of this call's output, where that is too long to be shown."""
-        return self._summaries.get(key)
-
-    def was_edited(self, key: str) -> bool:
-        """Whether a person gave this call other arguments."""
-        return key in self._edited
-
-    def was_started(self, key: str) -> bool:
-        """Whether this call was started, be it that nobody knows how it ended."""
-        return key in self._started
-
-    def may_run(self, call: str) -> bool:
-        """Whether policy or a person let this call run, and it is not in doubt."""
-        if call in self._in_doubt:
-            return False
-        approval, decision = self._approvals.get(call), self._decisions.get(call)
-        if approval is not None:
-            return approval.approved
-        return decision is not None and decision.decision == "allow"
+        """The call with this key, as it is now."""
+        return self.calls[key].record
 
     def runnable(self) -> tuple[CallRecord, ...]:
         """Open calls that may run. One that was started, can change things and has no observation
         is in doubt: it is not among them."""
-        return tuple(c for key, c in self.open_calls.items() if self.may_run(key))
+        return tuple(state.record for state in self.open_calls.values() if state.may_run)
 
     def refused(self) -> tuple[tuple[CallRecord, str], ...]:
         """Open calls that a person refused, with the reason given."""
         return tuple(
-            (self._calls[key], said.reason)
-            for key, said in self._approvals.items()
-            if key in self.open_calls and not said.approved
+            (state.record, state.approval.reason)
+            for state in self.open_calls.values()
+            if state.approval is not None and not state.approval.approved
         )
+
+    def waits(self, key: str) -> bool:
+        """Whether a person must decide about this call."""
+        state = self.open_calls.get(key)
+        return state is not None and not state.may_run and state.approval is None
 
     def asked(self) -> tuple[CallRecord, ...]:
         """Open calls that a person must decide about."""
-        return tuple(
-            c
-            for key, c in self.open_calls.items()
-            if not self.may_run(key) and key not in self._approvals
-        )
-
-    def in_doubt(self, call: str) -> bool:
-        """Whether the call was started, can change things, and nobody knows how it ended."""
-        return call in self._in_doubt
+        return tuple(s.record for key, s in self.open_calls.items() if self.waits(key))
 
 
-def follow(reading: Reading, completion: CompletionRecord, now: Situation) -> Turn:
+def follow(reading: Reading, completion: CompletionRecord, session: Session) -> Turn:
     """The turn that a completion, read as ``reading``, begins."""
-    records: list[Record] = []
+    turn = completion.turn
     answer = next((m for m in reading.messages if isinstance(m, FinalAnswer)), None)
     if answer is not None:
-        records += (RepairRecord(turn=completion.turn, name=name) for name in answer.repairs)
-        records.append(_answer(completion.turn, answer, reading))
-        return Turn(records)
-    if reading.call_like and completion.text == now.refused:  # it was told, and means it
-        records.append(
-            AnswerRecord(
-                turn=completion.turn,
-                content=reading.counted.strip(),
-                bare_text=True,
-                call_like=True,
-            )
+        repairs = (RepairRecord(turn=turn, name=name) for name in answer.repairs)
+        record = AnswerRecord(
+            turn=turn,
+            content=answer.content,
+            sources=answer.sources,
+            bare_text=reading.bare_text,
+            truncated=reading.truncated,
         )
-        return Turn(records)
-    calls = judge(reading, now.specs, now.observations, now.choice)
-    records += _calls(calls, completion, now)
+        return Turn((*repairs, record))
+    if reading.call_like and completion.text == session.refused:  # it was told, and means it
+        content = reading.counted.strip()
+        return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
+    calls = judge(reading, session.specs, session.observations, session.choice)
+    records = _calls(calls, completion, session)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
         forged = not calls and bool(reading.dropped) and not reading.counted.strip()
-        records.append(
-            CorrectionRecord(
-                turn=completion.turn,
-                error=reading.error,
-                forged=forged and now.history.answered,
-            )
-        )
+        forged = forged and session.run_history.answered
+        records.append(CorrectionRecord(turn=turn, error=reading.error, forged=forged))
     return Turn(records)
 
 
-def _answer(turn: int, answer: FinalAnswer, reading: Reading) -> AnswerRecord:
-    return AnswerRecord(
-        turn=turn,
-        content=answer.content,
-        sources=answer.sources,
-        bare_text=reading.bare_text,
-        truncated=reading.truncated,
-    )
-
-
 def _calls(
-    judged: Sequence[JudgedCall], completion: CompletionRecord, now: Situation
+    judged: Sequence[JudgedCall], completion: CompletionRecord, session: Session
 ) -> list[Record]:
     """First every call and its repairs, then what becomes of each."""
-    read: list[Record] = []
-    become: list[Record] = []
-    history, made = now.history.copy(), now.past.made.copy()
-    for number, call in enumerate(judged, start=now.calls_made + 1):
-        record = _call_record(call, f"c{number}", completion.turn)
-        read.append(record)
-        read += (
-            RepairRecord(turn=completion.turn, name=name, call=record.call)
-            for name in call.call.repairs
+    calls: list[Record] = []
+    verdicts: list[Record] = []
+    turn = completion.turn
+    history, made = session.run_history.copy(), dict(session.history.made)
+    for number, call in enumerate(judged, start=session.calls_made + 1):
+        record = CallRecord(
+            turn=turn,
+            call=f"c{number}",
+            name=call.call.name,
+            arguments=call.call.arguments,
+            id=call.call.id,
+            runs=call.runs,
+            echoed=call.echoed,
         )
-        repeated = history.add(record.name, record.arguments, now.specs.get(record.name))
-        if repeated and now.history.reminded:
-            return [*read, StoppedRecord(reason="repeated_call")]
-        verdict = _verdict(call, record, repeated, now, made, completion.at)
-        become += verdict
+        repairs = call.call.repairs
+        calls += (record, *(RepairRecord(turn=turn, name=r, call=record.call) for r in repairs))
+        repeated = history.add(record.name, record.arguments, session.specs.get(record.name))
+        if repeated and session.run_history.reminded:
+            return [*calls, StoppedRecord(reason="repeated_call")]
+        error = None if record.name in session.disabled else call.error
+        verdict = _verdict(record, error, repeated, session, made, completion.at)
+        verdicts += verdict
         if isinstance(verdict[-1], DecisionRecord):  # it was not refused: it counts
             made[record.call] = record.name, completion.at
-    return read + become
-
-
-def _call_record(judged: JudgedCall, key: str, turn: int) -> CallRecord:
-    return CallRecord(
-        turn=turn,
-        call=key,
-        name=judged.call.name,
-        arguments=judged.call.arguments,
-        id=judged.call.id,
-        runs=judged.runs,
-        echoed=judged.echoed,
-    )
+    return calls + verdicts
 
 
 def _verdict(
-    judged: JudgedCall,
     record: CallRecord,
+    error: ErrorInfo | None,
     repeated: bool,
-    now: Situation,
+    session: Session,
     made: RateCounts,
     at: str,
 ) -> list[Record]:
-    """The decision on a call and, where it may not run, its observation. ``made`` are the calls
-    that were let through before it, ``at`` is when it was read."""
-    name = record.name
+    """The decision on a call and, where it may not run, its observation. ``error`` is what is wrong
+    with the call; ``made`` are the calls that were let through before it, ``at`` is when it was
+    read."""
     if repeated:
-        return [_refusal(record, _error(now, "repeated_call", name))]
-    if judged.error is not None and name not in now.disabled:
-        return [_refusal(record, judged.error)]
-    if arguments_size(record.arguments) > now.limits.max_argument_bytes:
-        return [_refusal(record, _error(now, "payload_too_large", name))]
-    decision = decision_on(record, now, made=made, at=at)
+        return [refusal(record, session, "repeated_call")]
+    if error is not None:
+        return [_refusal(record, error)]
+    if arguments_size(record.arguments) > session.limits.max_argument_bytes:
+        return [refusal(record, session, "payload_too_large")]
+    decision = decision_on(record, session, made=made, at=at)
     if decision.decision != "deny":
         return [decision]
-    return [decision, refusal_by(decision, record, now)]
+    return [decision, refusal_by(decision, record, session)]
 
 
 def decision_on(
     record: CallRecord,
-    now: Situation,
+    session: Session,
     policy: Policy | None = None,
     *,
     made: RateCounts | None = None,
@@ -338,20 +266,29 @@ def decision_on(
     ``made`` are the calls that were let through before it, ``at`` is when it was read; without
     them, all others of the session, at its last completion.
     """
-    held = now.policy if policy is None else policy
+    policy = policy or session.policy
+    history, spec = session.history, session.specs.get(record.name)
     if made is None:
-        made = {call: one for call, one in now.past.made.items() if call != record.call}
-    at = now.past.at if at is None else at
-    spec = now.specs.get(record.name)
+        made = {key: one for key, one in history.made.items() if key != record.call}
+    facts = Facts()
+    if spec is not None:
+        facts = facts_of(
+            spec,
+            record.arguments,
+            session.finder,
+            consented=history.consented(spec),
+            private_read=history.private_read,
+            exceeded=exceeded(policy, spec, made, history.at if at is None else at),
+        )
     decision = decide(
-        held,
+        policy,
         spec,
         record.name,
         record.arguments,
         runs=record.runs,
         echoed=record.echoed,
-        disabled_reason=now.disabled.get(record.name),
-        facts=_facts(spec, record, now, exceeded(held, spec, made, at)) if spec else Facts(),
+        disabled_reason=session.disabled.get(record.name),
+        facts=facts,
     )
     return DecisionRecord(
         call=record.call,
@@ -362,30 +299,21 @@ def decision_on(
     )
 
 
-def _facts(spec: ToolSpec, record: CallRecord, now: Situation, over: Exceeded | None) -> Facts:
-    """What is known of a call beside what was read of it."""
-    return facts_of(
-        spec,
-        record.arguments,
-        now.finder,
-        consented=now.past.consented(spec),
-        private_read=now.past.private_read,
-        exceeded=over,
-    )
+def refusal_by(decision: DecisionRecord, call: CallRecord, session: Session) -> ObservationRecord:
+    """The end of a call that a decision denied."""
+    return refusal(call, session, decision.code or "not_allowed", decision.reason)
 
 
-def refusal_by(decision: DecisionRecord, call: CallRecord, now: Situation) -> ObservationRecord:
-    """How a call comes back that a decision denied."""
-    code = decision.code or "not_allowed"
-    return _refusal(call, _error(now, code, call.name, decision.reason))
+def refusal(
+    call: CallRecord, session: Session, code: ErrorCode, reason: str = ""
+) -> ObservationRecord:
+    """The end of a call that did not run, in the words that the model reads."""
+    text = session.words.error(code, name=call.name, reason=reason)
+    return _refusal(call, ErrorInfo(code, text))
 
 
-def _error(now: Situation, code: ErrorCode, name: str, reason: str = "") -> ErrorInfo:
-    return ErrorInfo(code, now.words.error(code, name=name, reason=reason))
-
-
-def _refusal(record: CallRecord, error: ErrorInfo) -> ObservationRecord:
-    return ObservationRecord(call=record.call, name=record.name, id=record.id, error=error)
+def _refusal(call: CallRecord, error: ErrorInfo) -> ObservationRecord:
+    return ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
 
 
 def arguments_size(arguments: Mapping[str, Any]) -> int:

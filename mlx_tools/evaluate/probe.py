@@ -28,7 +28,7 @@ from mlx_tools.backends import (
     StyleVerdict,
     Verdict,
 )
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendError,
     BackendRefused,

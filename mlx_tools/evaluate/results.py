@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
 from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, UsageError
 from mlx_tools.policy import Limits
 from mlx_tools.store import words_digest

@@ -20,9 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.backends import Backend
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, UsageError
 from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.evaluate.task_file import After, JobDue, Task, TaskSet

@@ -21,7 +21,7 @@ from mlx_tools.backends import (
     look_at,
     native_markers,
 )
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.file import Golden, read_golden
 from mlx_tools.golden.recorded import run_tools

@@ -11,9 +11,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from mlx_tools.backends import Backend
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of

@@ -13,9 +13,7 @@ from typing import Any, Final, cast
 import anyio
 
 from mlx_tools.backends import ModelFiles, find_chat_format
-from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Complete
+from mlx_tools.controller import Complete, Outputs, Session
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
@@ -204,7 +202,7 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
     if record.whole is not None:
         return record.whole
     text = record.content or ""
-    if session.current.was_edited(record.call):
+    if session.current.calls[record.call].edited:
         arguments = session.current.call(record.call).arguments
         text = text.removeprefix(session.words.edited_notice(arguments))
     return text

@@ -11,10 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mlx_tools.controller.completion import Written, misfits
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Complete, Write
-from mlx_tools.controller.turn import Turn, decision_on, refusal_by
+from mlx_tools.controller import (
+    Complete,
+    Session,
+    Turn,
+    Write,
+    Written,
+    decision_on,
+    misfits,
+    refusal_by,
+)
 from mlx_tools.decoding import HeldTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.golden.difference import (
@@ -263,13 +269,15 @@ class _Replayer:
             self._follow(position, record)
 
     def _asked(self, record: UserRecord) -> UserRecord:
-        now = self._session.asking(record.content, record.tool_choice, record.at, record.piped)
+        now = self._session.question_record(
+            record.content, record.tool_choice, record.at, record.piped
+        )
         self._comparing.field("prompt", "the tools told of", "tools", now, record)
         return now
 
     def _completed(self, record: CompletionRecord) -> CompletionRecord:
         self._steps += 1
-        due = self._session.due()
+        due = self._session.next_step()
         if not isinstance(due, Complete):
             instead = shown(due.records[0]) if isinstance(due, Write) else type(due).__name__
             self._comparing.texts("outcome", "what comes next", "a completion", instead, record)
@@ -348,7 +356,7 @@ class _Replayer:
     def _follow(self, position: int, record: CompletionRecord) -> None:
         """Compares what follows from the completion at ``position`` with what followed then."""
         session = self._session
-        due = session.due()
+        due = session.next_step()
         reading = session.state is State.READING
         now = due.records if reading and isinstance(due, Write) else ()
         places = following(self._golden.records, position + 1, now)
@@ -363,7 +371,7 @@ class _Replayer:
 
     def _limited(self, record: CorrectionRecord | StoppedRecord) -> Record:
         """A limit that was reached: what is due by the records is compared, the world is not."""
-        due = self._session.due()
+        due = self._session.next_step()
         expected = due.records[0] if isinstance(due, Write) and due.records else None
         if expected is not None and alike(expected, record):
             self._comparing.record(expected, record)
@@ -431,7 +439,7 @@ class _Replayer:
         session = self._session
         # Whatever a tool gives has a size: else the words are the host's.
         by_host = record.error is not None and record.output_size_chars is None
-        if by_host or not session.current.was_started(record.call):
+        if by_host or not session.current.calls[record.call].started:
             return self._refused(record)
         was = given_by(session, record)
         given = self._given.get(record.call, was)
@@ -451,10 +459,10 @@ class _Replayer:
         """A call that did not run to its end because a person, policy, or a limit was against
         it."""
         session = self._session
-        due = session.due()
+        due = session.next_step()
         written = due.records if isinstance(due, Write) else ()
         now: Record | None = next((r for r in written if alike(r, record)), None)
-        decision = session.current.decision(record.call)
+        decision = session.current.calls[record.call].decision
         if now is None and decision is not None and decision.decision == "deny":
             now = refusal_by(decision, session.current.call(record.call), session)
         if now is None and record.error is not None:

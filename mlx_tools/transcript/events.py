@@ -1,74 +1,61 @@
-"""What a run tells while it goes on: plain values, the last one `Finished`."""
+"""What a run tells while it goes on: an event for each record that says something, and deltas.
+
+`event_of` makes the events of records, live or of a transcript that is read again; all others are
+of the moment. The last one is `Finished`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Final, Literal
 
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript.outcome import Outcome
-from mlx_tools.transcript.records import MendKind
+from mlx_tools.transcript.records import (
+    CallRecord,
+    CompactedRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    ExecutionRecord,
+    MendKind,
+    MendRecord,
+    ObservationRecord,
+    Record,
+    RepairRecord,
+    dropped,
+)
+
+_PREVIEW_CHARS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """The root of all events."""
 
+    type: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.type = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
     def to_json(self) -> dict[str, Any]:
         """The event as one JSON object, its ``type`` in snake case: a line of ``--events``."""
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-        return {"type": name} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {"type": self.type} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
 def _plain(value: Any) -> Any:
-    match value:
-        case Outcome():
-            return value.to_json()
-        case ErrorInfo():
-            return {"code": value.code, "message": value.message}
-        case Usage():
-            return {f.name: getattr(value, f.name) for f in fields(value)}
-        case tuple():
-            return [_plain(item) for item in value]
-        case Mapping():
-            return dict(value)
-    return value
+    if isinstance(value, Outcome):
+        return value.to_json()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStarted(Event):
-    """The model is asked to go on. ``prompt_chars`` is the length of the whole prompt."""
-
-    turn: int
-    prompt_chars: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPiece(Event):
-    """Text of the answer, as it forms."""
-
-    turn: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOpened(Event):
-    """The model has begun to write a call; nothing is decided yet."""
-
-    turn: int
-    index: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentsPiece(Event):
-    """Raw text of a call's arguments, as it forms."""
-
-    turn: int
-    index: int
-    text: str
+# --- of records -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,20 +108,25 @@ class CallDecided(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WouldChange(Event):
-    """In a dry run: what a call would have changed, as an approval shows it (a unified diff)."""
+class ToolStarted(Event):
+    """A tool begins to run."""
 
     call: str
     name: str
-    preview: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextFilling(Event):
-    """Four fifths of the model's context are used, or more; told once. Both are in tokens."""
+class ToolEnded(Event):
+    """A call has its observation. ``preview`` is the beginning of what the model is shown;
+    ``cached``: nothing ran, it is what the same call was answered before."""
 
-    size: int
-    used: int
+    call: str
+    name: str
+    error: ErrorInfo | None
+    preview: str
+    duration_ms: int | None
+    output_size_chars: int | None
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +146,126 @@ class Compacted(Event):
     after: int | None
 
 
+def event_of(
+    record: Record, records: Sequence[Record], after: Sequence[Record] = ()
+) -> Event | None:
+    """The event of a record, None where it has none. ``records`` are the session's up to this one,
+    ``after`` those that follow from the same completion."""
+    match record:
+        case CompletionRecord():
+            return TurnEnded(turn=record.turn, usage=record.usage, duration_ms=record.duration_ms)
+        case MendRecord():
+            mends = [*_mends(records)][::-1]
+            gone = dropped(mends)
+            return Mended(turn=record.turn, kind=record.kind, dropped=gone, put=record.put)
+        case CorrectionRecord():
+            return FormatBroken(turn=record.turn, error=record.error)
+        case CallRecord():
+            repairs = (r for r in after if isinstance(r, RepairRecord) and r.call == record.call)
+            return CallRead(
+                call=record.call,
+                name=record.name,
+                arguments=record.arguments,
+                repairs=tuple(repair.name for repair in repairs),
+            )
+        case DecisionRecord():
+            return CallDecided(
+                call=record.call,
+                name=_name(record.call, records),
+                decision=record.decision,
+                rule=record.rule,
+                reason=record.reason,
+            )
+        case ExecutionRecord():
+            return ToolStarted(call=record.call, name=_name(record.call, records))
+        case ObservationRecord():
+            shown = record.error.message if record.error is not None else record.content or ""
+            return ToolEnded(
+                call=record.call,
+                name=record.name,
+                error=record.error,
+                preview=shown[:_PREVIEW_CHARS],
+                duration_ms=record.duration_ms,
+                output_size_chars=record.output_size_chars,
+                cached=record.cached,
+            )
+        case CompactedRecord():
+            return Compacted(
+                reason=record.reason,
+                turns=record.turns,
+                observations=len(record.observations),
+                summary=record.reason != "full",
+                before=record.before,
+                after=record.after,
+            )
+    return None
+
+
+def _name(call: str, records: Sequence[Record]) -> str:
+    calls = (r for r in reversed(records) if isinstance(r, CallRecord) and r.call == call)
+    return next((record.name for record in calls), "")
+
+
+def _mends(records: Sequence[Record]) -> Iterator[MendRecord]:
+    """The mends of the turn that is being written, the last one first."""
+    for record in reversed(records):
+        if not isinstance(record, MendRecord):
+            return
+        yield record
+
+
+# --- of the moment -------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted(Event):
-    """A tool begins to run."""
+class TurnStarted(Event):
+    """The model is asked to go on. ``prompt_chars`` is the length of the whole prompt."""
+
+    turn: int
+    prompt_chars: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPiece(Event):
+    """Text of the answer, as it forms."""
+
+    turn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOpened(Event):
+    """The model has begun to write a call; nothing is decided yet."""
+
+    turn: int
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentsPiece(Event):
+    """Raw text of a call's arguments, as it forms."""
+
+    turn: int
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WouldChange(Event):
+    """In a dry run: what a call would have changed, as an approval shows it (a unified diff)."""
 
     call: str
     name: str
+    preview: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextFilling(Event):
+    """Four fifths of the model's context are used, or more; told once. Both are in tokens."""
+
+    size: int
+    used: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,20 +276,6 @@ class ToolProgress(Event):
     name: str
     message: str
     fraction: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolEnded(Event):
-    """A call has its observation. ``preview`` is the beginning of what the model is shown;
-    ``cached``: nothing ran, it is what the same call was answered before."""
-
-    call: str
-    name: str
-    error: ErrorInfo | None
-    preview: str
-    duration_ms: int | None
-    output_size_chars: int | None
-    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

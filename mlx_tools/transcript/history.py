@@ -8,33 +8,23 @@ from typing import Any, Final
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.policy import RateCounts
 from mlx_tools.protocol import canonical
-from mlx_tools.transcript.records import (
-    ApprovalRecord,
-    CallRecord,
-    CompletionRecord,
-    DecisionRecord,
-    ObservationRecord,
-    Record,
-)
+from mlx_tools.transcript.records import ApprovalRecord, ObservationRecord
 from mlx_tools.transcript.sources import given_in
 
 _RAN: Final = ("tool_error", "timeout")
 """With these a call has run, and failed."""
 
-
 Consents = Callable[[ToolSpec], "Effects | None"]
 """The effects that a person allowed a tool for the rest of a session, None where nobody did."""
 
 
-def nobody(spec: ToolSpec) -> None:
-    """No consent to any tool."""
-
-
-class History:
+class RunHistory:
     """Which calls one run has made: what tells a repeated call from a new one.
 
     The same call again is a repeat unless a call that can change things, itself not a repeat, came
     in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
+    ``answered``: one has run; ``acted``: one that was more than a search for tools; ``reminded``:
+    the model was told that it repeats itself.
     """
 
     def __init__(self) -> None:
@@ -44,14 +34,14 @@ class History:
         self._changes = 0
         self._seen: dict[str, int] = {}
 
-    def copy(self) -> History:
+    def copy(self) -> RunHistory:
         """A history that can be gone on with while this one stays."""
-        other = History()
+        other = RunHistory()
         other._changes, other._seen = self._changes, dict(self._seen)
         return other
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
-        """Takes in a call; returns whether it was made before, and nothing has changed since."""
+        """Take in a call; return whether it was made before, and nothing has changed since."""
         key = canonical(name, arguments)
         seen = self._seen.get(key)
         repeated = seen == self._changes
@@ -60,58 +50,40 @@ class History:
         self._seen[key] = self._changes
         return repeated
 
-    def observe(self, record: ObservationRecord, *, search: bool = False) -> None:
-        """Takes in how a call ended. ``answered``: one has run; ``acted``: one that was more than
-        a ``search`` for tools."""
-        if record.error is None or record.error.code in _RAN:
-            self.answered = True
-            self.acted |= not search
-        elif record.error.code == "repeated_call":
-            self.reminded = True
 
-
-class Past:
+class SessionHistory:
     """What has happened in a session that decides about its later calls, over all its questions.
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
     answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source
-    that was given. ``shared`` are the consents of the session whose call this one runs within.
+    that was given, ``consents`` what a person allowed for the rest of the session, by tool.
+    ``shared`` are the consents of the session whose call this one runs within.
     """
 
-    def __init__(self, shared: Consents = nobody) -> None:
+    def __init__(self, shared: Consents) -> None:
         self._shared = shared
         self.made: RateCounts = {}
         self.private_read = False
         self.sources = 0
-        self._consents: dict[str, ApprovalRecord] = {}
+        self.consents: dict[str, ApprovalRecord] = {}
         self.at = ""
-        self._names: dict[str, str] = {}
 
-    def note(self, record: Record, specs: Mapping[str, ToolSpec]) -> None:
-        """Takes in any record of the session."""
-        if isinstance(record, ObservationRecord):
+    def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
+        """Take in how a call of the tool ``spec`` ended, in ``run`` too; return whether it ran."""
+        if record.sources:
             self.sources = max(self.sources, *(one.n for one in given_in(record.sources)), 0)
-        match record:
-            case CompletionRecord():
-                self.at = record.at
-            case CallRecord():
-                self._names[record.call] = record.name
-            case DecisionRecord(decision="allow" | "ask"):
-                self.made[record.call] = self._names.get(record.call, ""), self.at
-            case ObservationRecord() if record.error is None or record.error.code in _RAN:
-                spec = specs.get(record.name)
-                # what a run within the call has read is not known here
-                self.private_read |= spec is None or spec.private or record.nested > 0
-
-    def consent(self, name: str, said: ApprovalRecord) -> None:
-        """Takes in that a person allowed a tool for the rest of the session."""
-        self._consents[name] = said
+        ran = record.error is None or record.error.code in _RAN
+        run.answered |= ran
+        run.reminded |= record.error is not None and record.error.code == "repeated_call"
+        # what a run within the call has read is not known here
+        self.private_read |= ran and (spec is None or spec.private or record.nested > 0)
+        return ran
 
     def consented(self, spec: ToolSpec) -> Effects | None:
         """The effects that a person allowed this tool, as it is now, for the rest of the session,
         or of the one that it runs within; None where nobody did."""
-        said, shared = self._consents.get(spec.name), self._shared(spec)
-        if said is None or said.tool != spec.digest():
+        record, shared = self.consents.get(spec.name), self._shared(spec)
+        if record is None or record.tool != spec.digest():
             return shared
-        own = frozenset(effect for effect in ALL_EFFECTS if effect in said.effects)
+        own = frozenset(effect for effect in ALL_EFFECTS if effect in record.effects)
         return own if shared is None else own | shared

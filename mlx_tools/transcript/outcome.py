@@ -1,20 +1,20 @@
-"""How a run ended, and what it took: a reading of its records."""
+"""How a run ended, and what it took: readings of its records."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self
 
 from mlx_tools import errors
 from mlx_tools.messages import ErrorInfo, Usage, total_usage
-from mlx_tools.transcript.metrics import Counters, count
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     CompactedRecord,
     CompletionRecord,
+    CorrectionRecord,
     EditRecord,
     ExecutionRecord,
     Header,
@@ -37,6 +37,149 @@ _DENIALS = frozenset(
 )
 PREVIEW_CHARS = 500
 _REPEATED = "the same call was made again after a reminder, and the run was stopped"
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+
+class _Sums:
+    """Numbers, and numbers by name, that can be added up."""
+
+    def __add__(self, other: Self) -> Self:
+        mine, more = ({f.name: getattr(one, f.name) for f in fields(one)} for one in (self, other))  # type: ignore[arg-type]
+        return type(self)(**{name: _sum(mine[name], more[name]) for name in mine})
+
+    def to_json(self) -> dict[str, Any]:
+        """The counters as JSON values."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if not isinstance(one, Mapping):
+        return one + other
+    both = {key: one[key] + other[key] for key in one if key in other}
+    return {**one, **other, **both}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCounters(_Sums):
+    """What became of the calls of one tool.
+
+    ``picked`` counts the calls that were read. Of these ``ran`` were started: ``ok`` ended with an
+    output, ``failed`` with an error, and nobody knows the end of the others. ``refused`` ended with
+    an error and never ran: invalid, denied, or the like. One that was answered out of the cache is
+    ``ok`` and did not run. ``repaired`` were read only after a repair. ``errors`` counts both kinds
+    by code, ``repairs`` by name. ``duration_ms`` is the time that the calls took which ran to an
+    end.
+    """
+
+    picked: int = 0
+    ran: int = 0
+    ok: int = 0
+    failed: int = 0
+    refused: int = 0
+    repaired: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters(_Sums):
+    """What happened in one run, or in many.
+
+    ``questions`` were put, answered with so many ``completions``; for these, and for summaries, the
+    model was asked in so many ``requests``. ``corrections`` are the lines that could not be read,
+    and other hints that the model was given, by code. ``repairs`` are those of calls and answers
+    alike. ``tools`` has each tool that was picked, by name; a name that no tool has is one that the
+    model made up.
+    """
+
+    questions: int = 0
+    completions: int = 0
+    requests: int = 0
+    corrections: Mapping[str, int] = field(default_factory=dict)
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    tools: Mapping[str, ToolCounters] = field(default_factory=dict)
+
+
+def count(records: Sequence[Record]) -> Counters:
+    """The counters of some records: of one run, or of a whole transcript."""
+    tools: dict[str, ToolCounters] = {}
+    for call in _calls_in(records).values():
+        end, error, name = call.end, call.error, call.record.name
+        ran = call.started and not (end is not None and end.cached)
+        one = ToolCounters(
+            picked=1,
+            ran=int(ran),
+            ok=int(end is not None and error is None),
+            failed=int(ran and error is not None),
+            refused=int(not ran and error is not None),
+            repaired=int(bool(call.repairs)),
+            errors={error.code: 1} if error is not None else {},
+            repairs=dict(Counter(call.repairs)),
+            duration_ms=(end.duration_ms or 0) if end is not None and ran else 0,
+        )
+        tools[name] = tools[name] + one if name in tools else one
+    corrections: Counter[str] = Counter(
+        r.error.code for r in records if isinstance(r, CorrectionRecord)
+    )
+    return Counters(
+        questions=sum(isinstance(r, UserRecord) for r in records),
+        completions=sum(isinstance(r, CompletionRecord) for r in records),
+        requests=sum(r.requests for r in records if isinstance(r, _REQUESTING)),
+        corrections=dict(corrections),
+        repairs=_repairs(records),
+        tools=tools,
+    )
+
+
+def _repairs(records: Iterable[Record]) -> dict[str, int]:
+    return dict(Counter(r.name for r in records if isinstance(r, RepairRecord)))
+
+
+_REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
+
+
+@dataclass(slots=True)
+class _Call:
+    """What became of a call. ``in_doubt``: it was started, can change things, and has no end."""
+
+    record: CallRecord
+    arguments: Mapping[str, Any]
+    repairs: list[str] = field(default_factory=list)
+    started: bool = False
+    in_doubt: bool = False
+    end: ObservationRecord | None = None
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        return None if self.end is None else self.end.error
+
+
+def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
+    """The calls, by key."""
+    calls: dict[str, _Call] = {}
+    for record in records:
+        if isinstance(record, CallRecord):
+            calls[record.call] = _Call(record, record.arguments)
+            continue
+        call = calls.get(getattr(record, "call", None) or "")
+        if call is None:
+            continue
+        match record:
+            case RepairRecord():
+                call.repairs.append(record.name)
+            case EditRecord():
+                call.arguments = record.arguments
+            case ExecutionRecord():
+                call.started, call.in_doubt = True, call.in_doubt or record.mutates
+            case ObservationRecord():
+                call.end, call.in_doubt = record, False
+    return calls
+
+
+# --- outcomes -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,35 +343,40 @@ def outcome_of(
     header = next(r for r in records if isinstance(r, Header))
     start = max(i for i, r in enumerate(records) if isinstance(r, UserRecord))
     run = records[start:]
+    last = at_rest(run)
     completions = [r for r in run if isinstance(r, CompletionRecord)]
-    asked = [r for r in run if isinstance(r, CompletionRecord | SummaryRecord | CompactedRecord)]
+    asked = [r for r in run if isinstance(r, _REQUESTING)]
     common: dict[str, Any] = {
         "session": header.session,
         "transcript": transcript,
         "turns": len(completions),
-        "calls": _calls(run, outputs or {}, artifacts or {}),
+        "calls": _reports(run, last, outputs or {}, artifacts or {}),
         "requests": sum(r.requests for r in asked),
         "usage": total_usage([r.usage for r in asked]),
         "mends": sum(isinstance(r, MendRecord) and r.kind != "quote" for r in run),
-        "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
+        "repairs": _repairs(run),
         "context": Context(header.context, context_used(run)),
         "model": header.model,
-        "strategy": _strategy(completions, header),
+        # of the last completion: with ``auto``, what it came to
+        "strategy": completions[-1].strategy if completions else header.strategy,
         "counters": count(run),
     }
-    match at_rest(run):
-        case AnswerRecord() as last:
+    match last:
+        case AnswerRecord():
+            # of whichever question of the session they were found for
+            kept = [row for r in records if isinstance(r, ObservationRecord) for row in r.sources]
+            given = {one.n: one for one in given_in(kept)}
             return Answered(
                 answer=last.content,
-                sources=_cited(last, records),
+                sources=cited(last.content, last.sources, given) if given else (),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,
                 **common,
             )
-        case PauseRecord() as last:
+        case PauseRecord():
             return Paused(pending=pending_calls(run, last), **common)
-        case StoppedRecord() as last:
+        case StoppedRecord():
             return Stopped(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
@@ -259,102 +407,67 @@ def context_used(run: Sequence[Record]) -> int | None:
     return None
 
 
-def _cited(answer: AnswerRecord, records: Sequence[Record]) -> tuple[GivenSource, ...]:
-    """The sources that the answer cites, whichever question of the session they were found for."""
-    kept = (row for r in records if isinstance(r, ObservationRecord) for row in r.sources)
-    return cited(answer.content, answer.sources, {one.n: one for one in given_in(kept)})
-
-
-def _strategy(completions: Sequence[CompletionRecord], header: Header) -> str:
-    """How the last completion was written: with ``auto``, what it came to."""
-    return completions[-1].strategy if completions else header.strategy
-
-
-def _calls(
-    run: Sequence[Record], outputs: Mapping[str, str], artifacts: Mapping[str, str]
+def _reports(
+    run: Sequence[Record],
+    last: Record,
+    outputs: Mapping[str, str],
+    artifacts: Mapping[str, str],
 ) -> tuple[CallReport, ...]:
-    ended = {r.call: r for r in run if isinstance(r, ObservationRecord)}
-    in_doubt = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - set(ended)
-    repairs: dict[str, list[str]] = {}
-    for record in run:
-        if isinstance(record, RepairRecord) and record.call is not None:
-            repairs.setdefault(record.call, []).append(record.name)
-    edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
-    paused = isinstance(at_rest(run), PauseRecord)
-    repeated = _stopped_by(run)
+    """The calls of a run that ``last`` ended."""
+    calls = _calls_in(run)
+    stopped = isinstance(last, StoppedRecord) and last.reason == "repeated_call"
+    repeated = [*calls][-1] if stopped and calls else None
     reports = []
-    for call in run:
-        if not isinstance(call, CallRecord):
-            continue
-        end = ended.get(call.call)
-        error = end.error if end is not None else None
-        status: CallStatus = "in_doubt" if call.call in in_doubt else _status(end, paused)
+    for key, call in calls.items():
+        end, error = call.end, call.error
+        code = error.code if error is not None else None
+        preview = error.message[:PREVIEW_CHARS] if error is not None else None
+        if key == repeated and error is None:  # it has no observation to say so
+            code, preview = "repeated_call", _REPEATED
         reports.append(
             CallReport(
-                id=call.call,
-                name=call.name,
-                arguments=edited.get(call.call, call.arguments),
-                status=status,
-                repairs=tuple(repairs.get(call.call, ())),
+                id=key,
+                name=call.record.name,
+                arguments=call.arguments,
+                status=_status(call, isinstance(last, PauseRecord)),
+                repairs=tuple(call.repairs),
                 duration_ms=end.duration_ms if end is not None else None,
                 output_size_chars=end.output_size_chars if end is not None else None,
-                output=outputs.get(call.call, end.content if end is not None else None),
-                artifact=(end.artifact if end is not None else None) or artifacts.get(call.call),
-                error_code=error.code if error is not None else repeated.get(call.call),
-                error_preview=_preview(error, call.call in repeated),
+                output=outputs.get(key, end.content if end is not None else None),
+                artifact=(end.artifact if end is not None else None) or artifacts.get(key),
+                error_code=code,
+                error_preview=preview,
                 cached=end is not None and end.cached,
             )
         )
     return tuple(reports)
 
 
-def _stopped_by(run: Sequence[Record]) -> Mapping[str, str]:
-    """The call that a run was stopped for, and its code: it has no observation to say so."""
-    if not isinstance(last := at_rest(run), StoppedRecord) or last.reason != "repeated_call":
-        return {}
-    calls = [record.call for record in run if isinstance(record, CallRecord)]
-    return dict.fromkeys(calls[-1:], last.reason)
-
-
-def _preview(error: ErrorInfo | None, repeated: bool) -> str | None:
-    """The beginning of what is wrong, for every call with an error code."""
-    if error is not None:
-        return error.message[:PREVIEW_CHARS]
-    return _REPEATED if repeated else None
-
-
-def _status(end: ObservationRecord | None, paused: bool) -> CallStatus:
-    if end is None:
+def _status(call: _Call, paused: bool) -> CallStatus:
+    if call.in_doubt:
+        return "in_doubt"
+    if call.end is None:
         return "pending" if paused else "denied"
-    return _error_status(end.error)
-
-
-def _error_status(error: ErrorInfo | None) -> CallStatus:
-    if error is None:
+    if call.error is None:
         return "ok"
-    if error.code == "dry_run":
+    if call.error.code == "dry_run":
         return "dry_run"
-    return "denied" if error.code in _DENIALS else "error"
+    return "denied" if call.error.code in _DENIALS else "error"
 
 
 def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
     """The calls that are asked about in ``pause``, as they would run."""
-    calls = {r.call: r for r in run if isinstance(r, CallRecord)}
-    edited = {r.call: r.arguments for r in run if isinstance(r, EditRecord)}
-    ended = {r.call for r in run if isinstance(r, ObservationRecord)}
-    doubtful = {r.call for r in run if isinstance(r, ExecutionRecord) and r.mutates} - ended
-    return (
-        tuple(
-            PendingCall(
-                call_id=key,
-                name=calls[key].name,
-                arguments=dict(edited.get(key, calls[key].arguments)),
-                digest=digest,
-                expires_at=pause.expires_at,
-                in_doubt=key in doubtful,
-            )
-            for key, digest in zip(pause.calls, pause.digests, strict=False)
-            if key in calls
+    calls = _calls_in(run)
+    own = (
+        PendingCall(
+            call_id=key,
+            name=calls[key].record.name,
+            arguments=dict(calls[key].arguments),
+            digest=digest,
+            expires_at=pause.expires_at,
+            in_doubt=calls[key].in_doubt,
         )
-        + pause.within
+        for key, digest in zip(pause.calls, pause.digests, strict=False)
+        if key in calls
     )
+    return (*own, *pause.within)

@@ -271,7 +271,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/observation-cut",
-        "mlx_tools/controller/observation.py",
+        "mlx_tools/controller/outputs.py",
         "head, tail = room - room // 3, room // 3",
         "head, tail = room - room // 4, room // 4",
         has("artifact"),
@@ -842,7 +842,7 @@ def _policy() -> Iterator[Mutation]:
         (
             "payload",
             "mlx_tools/controller/turn.py",
-            "if arguments_size(record.arguments) > now.limits.max_argument_bytes:",
+            "if arguments_size(record.arguments) > session.limits.max_argument_bytes:",
             "if False:",
             has("payload_too_large"),
             "those with arguments that are too long",
@@ -938,16 +938,16 @@ def _outcomes() -> Iterator[Mutation]:
         (
             "stopped-by",
             outcome,
-            "return dict.fromkeys(calls[-1:], last.reason)",
-            "return {}",
+            "repeated = [*calls][-1] if stopped and calls else None",
+            "repeated = None",
             lambda f: any(o.get("reason") == "repeated_call" for o in f.golden.golden.outcomes),
             "the one that a repeated call ends",
         ),
         (
             "repairs",
             outcome,
-            '"repairs": dict(Counter(',
-            '"repairs": dict.fromkeys(Counter(',
+            '"repairs": _repairs(run),',
+            '"repairs": dict.fromkeys(_repairs(run)),',
             lambda f: any(o.get("repairs") for o in f.golden.golden.outcomes),
             "those with a repair",
         ),

@@ -20,7 +20,7 @@ from mlx_tools import (
     TranscriptStore,
 )
 from mlx_tools.backends import FoundVerdict, ModelFiles
-from mlx_tools.controller.approver import ApprovalRequest
+from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import VOLATILE, Golden, make_golden, read_session
 from mlx_tools.prompt import NAMED_FORMATS

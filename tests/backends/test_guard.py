@@ -11,7 +11,7 @@ import pytest
 
 from mlx_tools import Chunk, CompletionRequest, Controller, Policy, Stopped, tool
 from mlx_tools.backends import Guarded
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,

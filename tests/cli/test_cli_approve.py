@@ -27,7 +27,7 @@ from mlx_tools.cli.approve import _ask_about_the_rest, ask_user, asker, describe
 from mlx_tools.cli.call_text import ShownLine, foot, whole, wrapped
 from mlx_tools.cli.columns import cells
 from mlx_tools.cli.escape import exact, on_one_line, spelled
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
 

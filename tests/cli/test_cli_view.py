@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.cli.approve import ask_user, describe
 from mlx_tools.cli.output import amount, begin_line, shown, to_json
 from mlx_tools.cli.view import LiveView, list_sources
-from mlx_tools.controller.approver import ApprovalRequest
+from mlx_tools.controller import ApprovalRequest
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Answered, Stopped

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Write
+from mlx_tools.controller import Session, Write
 from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
@@ -86,7 +85,7 @@ def completion(
 def settle(session: Session) -> list[Record]:
     """Appends what follows of itself, until something must be done. Returns what was appended."""
     written: list[Record] = []
-    while isinstance(due := session.due(), Write):
+    while isinstance(due := session.next_step(), Write):
         for record in due.records:
             session.apply(record)
             written.append(record)

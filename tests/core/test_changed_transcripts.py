@@ -13,8 +13,7 @@ import anyio
 import pytest
 
 from mlx_tools import ApprovalAnswer, Controller, Outcome, Policy, TranscriptStore, tool
-from mlx_tools.controller.approver import ApprovalRequest, Approvals
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import ApprovalRequest, Approvals, RunSettings
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Limits
 from mlx_tools.tools import ToolContext

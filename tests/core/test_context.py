@@ -29,8 +29,7 @@ from mlx_tools import (
 )
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.backends.models.tokens import bound
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Complete
+from mlx_tools.controller import Complete, Session
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import format_for_name
@@ -223,7 +222,7 @@ def test_the_reader_is_offered_once_something_can_be_read_there(tmp_path: Path) 
     made = controller(*looks(6), answer(), store=TranscriptStore(tmp_path))
     records = load(Path(made.run_sync("What happened?").transcript or ""))
     session = folded(records[: 1 + next(places(records))], made)
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Complete) and "read_artifact" in due.tools
 
 
@@ -515,7 +514,7 @@ def test_folding_the_records_again_gives_every_prompt_again(tmp_path: Path) -> N
     prompts = []
     for number, record in enumerate(records):
         if isinstance(record, CompletionRecord):
-            due = folded([decode(encode(r)) for r in records[:number]], made).due()
+            due = folded([decode(encode(r)) for r in records[:number]], made).next_step()
             assert isinstance(due, Complete)
             prompts.append(due.prompt)
     assert prompts == backend_of(made).prompts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools import Controller, Policy, tool
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript.metrics import Counters, ToolCounters, count
+from mlx_tools.transcript.outcome import Counters, ToolCounters, count
 from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
@@ -41,9 +41,9 @@ def test_every_call_is_counted_by_what_became_of_it() -> None:
     records: list[Record] = [
         UserRecord(content="Hi"),
         CompletionRecord(turn=1, text="", requests=3),
+        *made("c1", "look", ran=True),
         RepairRecord(turn=1, name="trailing_comma", call="c1"),
         RepairRecord(turn=1, name="quotes", call="c1"),
-        *made("c1", "look", ran=True),
         *made("c2", "look", ran=True, error=ErrorInfo("timeout", "late")),
         *made("c3", "look", ran=False, error=ErrorInfo("invalid_arguments", "no")),
         CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),

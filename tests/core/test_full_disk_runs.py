@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from mlx_tools import Controller, Policy, TranscriptStore, tool
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, StorageError
 from mlx_tools.policy import Limits
 from mlx_tools.store.artifacts import ArtifactStore

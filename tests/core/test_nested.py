@@ -22,7 +22,7 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolError

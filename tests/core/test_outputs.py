@@ -22,7 +22,7 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.controller.session import Session
+from mlx_tools.controller import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import Style
 from mlx_tools.protocol.styles import write_answer, write_call
@@ -147,7 +147,7 @@ def test_the_reader_is_offered_where_the_host_writes_calls_once_an_output_was_cu
         session = Session(
             records[:count], specs=made.registry.specs(), words=load_words()
         )  # as a program that resumes folds it
-        seen.append("read_artifact" in session.told.tools)
+        seen.append("read_artifact" in session.known.tools)
     cut = next(n for n, r in enumerate(records) if isinstance(r, ObservationRecord) and r.artifact)
     assert seen == [False] * (cut - 1) + [True] * (len(seen) - cut + 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.kb import KnowledgeBase
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.controller.session import Session
-from mlx_tools.controller.step import Ask, Complete, Execute, Rest, Write
+from mlx_tools.controller import Complete, Session, Write
+from mlx_tools.controller.session import Ask, Execute, Rest
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Limits, Policy
@@ -105,13 +105,13 @@ def test_every_pair_of_state_and_record_is_taken_or_refused(state: State, kind: 
     session = in_state(state)
     if kind in TRANSITIONS[state] and _fits(state, kind):
         session.apply(EXAMPLES[kind])
-        session.due()
+        session.next_step()
         return
-    before = (session.state, repr(session.due()) if state is not State.EMPTY else "")
+    before = (session.state, repr(session.next_step()) if state is not State.EMPTY else "")
     with pytest.raises(TranscriptError):
         session.apply(EXAMPLES[kind])
     assert session.state is before[0]
-    assert (repr(session.due()) if state is not State.EMPTY else "") == before[1]
+    assert (repr(session.next_step()) if state is not State.EMPTY else "") == before[1]
 
 
 def _asked(**more: Any) -> Session:
@@ -123,7 +123,7 @@ def _kinds(records: list[Record]) -> list[str]:
 
 
 def test_a_question_makes_a_completion_due() -> None:
-    due = _asked().due()
+    due = _asked().next_step()
     assert isinstance(due, Complete)
     assert "hello" in due.prompt
     assert due.rules.prefix == ""
@@ -131,12 +131,12 @@ def test_a_question_makes_a_completion_due() -> None:
 
 def test_an_answer_ends_the_run_and_the_next_question_goes_on_from_it() -> None:
     session = _asked()
-    first = session.due()
+    first = session.next_step()
     assert isinstance(first, Complete)
     assert _kinds(say(session, answer("twelve"))) == ["final_answer"]
-    assert session.due() == Rest(State.IDLE)
+    assert session.next_step() == Rest(State.IDLE)
     session.apply(UserRecord(content="and now?"))
-    second = session.due()
+    second = session.next_step()
     assert isinstance(second, Complete)
     assert second.prompt.startswith(first.prompt)
     assert "twelve" in second.prompt
@@ -147,12 +147,12 @@ def test_calls_of_one_turn_are_due_together_and_their_observations_go_into_the_p
     session = _asked()
     written = say(session, call("look", x=1), call("peek", x=2))
     assert _kinds(written) == ["tool_call", "tool_call", "decision", "decision"]
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Execute)
     assert [c.name for c in due.calls] == ["look", "peek"]
     for record in (*ran("c2", "peek", "second"), *ran("c1", "look", "first")):
         session.apply(record)
-    after = session.due()
+    after = session.next_step()
     assert isinstance(after, Complete)
     assert after.prompt.index("first") < after.prompt.index("second")
 
@@ -162,7 +162,7 @@ def test_a_call_that_policy_does_not_allow_is_answered_with_an_error() -> None:
     written = say(session, call("look"))
     assert _kinds(written) == ["tool_call", "decision", "tool_observation"]
     assert written[-1].error.code == "not_allowed"
-    assert isinstance(session.due(), Complete)
+    assert isinstance(session.next_step(), Complete)
 
 
 def test_an_unknown_tool_does_not_hold_up_the_others() -> None:
@@ -170,7 +170,7 @@ def test_an_unknown_tool_does_not_hold_up_the_others() -> None:
     written = say(session, call("nothing"), call("look"))
     errors = [r.error.code for r in written if isinstance(r, ObservationRecord) and r.error]
     assert errors == ["unknown_tool"]
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Execute)
     assert [c.name for c in due.calls] == ["look"]
 
@@ -178,12 +178,12 @@ def test_an_unknown_tool_does_not_hold_up_the_others() -> None:
 def test_a_call_that_must_be_asked_about_waits_and_the_others_run_first() -> None:
     session = _asked()
     say(session, call("careful"), call("look"))
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Execute)
     assert [c.name for c in due.calls] == ["look"]
     for record in ran("c2", "look"):
         session.apply(record)
-    ask = session.due()
+    ask = session.next_step()
     assert isinstance(ask, Ask)
     assert [c.name for c in ask.calls] == ["careful"]
 
@@ -199,7 +199,7 @@ def test_an_approved_call_runs_and_a_refused_one_is_answered_with_the_reason() -
     assert denial.error is not None
     assert denial.error.code == "denied"
     assert "too risky" in denial.error.message
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Execute)
     assert [c.call for c in due.calls] == ["c1"]
 
@@ -216,12 +216,12 @@ def test_a_mutating_call_that_was_started_and_not_ended_is_in_doubt_and_not_run_
     say(session, call("write", x=1), call("look"))
     session.apply(ExecutionRecord(call="c1", mutates=True))
     session.apply(ExecutionRecord(call="c2", mutates=False))
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Execute)
     assert [c.name for c in due.calls] == ["look"]
     session.apply(ObservationRecord(call="c2", name="look", content=""))
-    assert isinstance(session.due(), Ask)
-    assert session.current.in_doubt("c1")
+    assert isinstance(session.next_step(), Ask)
+    assert session.current.calls["c1"].in_doubt
     with pytest.raises(TranscriptError):
         session.apply(ExecutionRecord(call="c1", mutates=True))
 
@@ -229,11 +229,11 @@ def test_a_mutating_call_that_was_started_and_not_ended_is_in_doubt_and_not_run_
 def test_a_broken_line_is_told_once_and_a_second_in_a_row_stops_the_run() -> None:
     session = _asked(limits=Limits(max_format_errors=2))
     assert _kinds(say(session, '{"type":"tool_call","name":look}')) == ["correction"]
-    assert isinstance(session.due(), Complete)
+    assert isinstance(session.next_step(), Complete)
     written = say(session, '{"type":"tool_call","name":look}')
     assert _kinds(written) == ["correction", "stopped"]
     assert written[-1].reason == "format_errors"
-    assert session.due() == Rest(State.STOPPED)
+    assert session.next_step() == Rest(State.STOPPED)
 
 
 def test_a_good_call_in_between_forgives_a_broken_line() -> None:
@@ -253,7 +253,7 @@ def test_at_the_iteration_limit_the_answer_is_forced() -> None:
     (notice,) = settle(session)
     assert isinstance(notice, CorrectionRecord)
     assert notice.error.code == "iteration_limit"
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Complete)
     assert due.prompt.endswith('{"type":"final_answer","content":"')
     session.apply(completion(2, 'done"}', prefix=due.rules.prefix))
@@ -266,7 +266,7 @@ def test_a_forced_answer_that_is_cut_off_ends_the_run_as_such() -> None:
     for record in ran("c1", "look"):
         session.apply(record)
     settle(session)
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Complete)
     session.apply(completion(2, "on and on", "length", prefix=due.rules.prefix))
     assert settle(session)[-1] == AnswerRecord(turn=2, content="on and on", truncated=True)
@@ -279,7 +279,7 @@ def _loop(session: Session, *names: str) -> list[str]:
         written = say(session, call(name))
         if session.state is State.STOPPED:
             return [*ends, written[-1].reason]
-        if isinstance(session.due(), Execute):
+        if isinstance(session.next_step(), Execute):
             for record in ran(f"c{number}", name):
                 session.apply(record)
             ends.append("ran")
@@ -311,7 +311,7 @@ def test_the_same_call_may_be_made_again_for_another_question() -> None:
     say(session, answer())
     session.apply(UserRecord(content="again"))
     say(session, call("look"))
-    assert isinstance(session.due(), Execute)
+    assert isinstance(session.next_step(), Execute)
 
 
 @pytest.mark.parametrize(
@@ -323,20 +323,20 @@ def test_the_same_call_may_be_made_again_for_another_question() -> None:
     ],
 )
 def test_a_tool_choice_is_forced_by_the_prefix(choice: str, prefix: str) -> None:
-    due = _asked(tool_choice=choice).due()
+    due = _asked(tool_choice=choice).next_step()
     assert isinstance(due, Complete)
     assert due.prompt.endswith(prefix)
 
 
 def test_a_required_call_is_required_until_one_has_run() -> None:
     session = _asked(tool_choice="required")
-    due = session.due()
+    due = session.next_step()
     assert isinstance(due, Complete)
     session.apply(completion(1, 'look","arguments":{}}', prefix=due.rules.prefix))
     settle(session)
     for record in ran("c1", "look"):
         session.apply(record)
-    after = session.due()
+    after = session.next_step()
     assert isinstance(after, Complete)
     assert after.rules.prefix == ""
 
@@ -385,14 +385,14 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
         records.append(record)
 
     def prompt() -> str:
-        due = session.due()
+        due = session.next_step()
         return due.prompt if isinstance(due, Complete) else ""
 
     prompts = []
     for turn in turns:
         if session.state in (State.IDLE, State.STOPPED):
             take(UserRecord(content="go on"))
-        due = session.due()
+        due = session.next_step()
         while not isinstance(due, (Complete, Rest)):
             match due:
                 case Write():
@@ -406,7 +406,7 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
                     for waiting in due.calls:
                         approved = data.draw(st.booleans())
                         take(ApprovalRecord(call=waiting.call, approved=approved, digest=""))
-            due = session.due()
+            due = session.next_step()
         if isinstance(due, Complete):
             prompts.append(due.prompt.removesuffix(due.rules.prefix))
             take(_completed(due, "\n".join(turn), data.draw(st.sampled_from(["stop", "length"]))))
@@ -417,7 +417,7 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
     for record in records[cut:]:
         again.apply(record)
     assert again.state is session.state
-    assert again.due() == session.due()
+    assert again.next_step() == session.next_step()
     assert isinstance(records[0], Header)
 
 

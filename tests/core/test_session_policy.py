@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Answered, Controller, tool
-from mlx_tools.controller.session import Session
+from mlx_tools.controller import Session
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, SecretFinder
 from mlx_tools.store import load_words
@@ -166,7 +166,7 @@ def test_a_consent_for_the_session_answers_later_questions() -> None:
     yes = ApprovalRecord(
         call="c0", approved=True, digest="", tool=spec.digest(), effects=("write",)
     )
-    talk.session.past.consent("write", yes)
+    talk.session.history.consents["write"] = yes
     assert talk.say(at(0), numbered("write", 1)) == ["allow session_consent"]
     assert talk.say(at(1), numbered("careful", 1)) == ["ask needs_approval"]
 

@@ -25,7 +25,7 @@ from mlx_tools import (
     builtin_tools,
     tool,
 )
-from mlx_tools.controller.session import Session
+from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.prompt import Finder, count_tokens
 from mlx_tools.prompt.catalog import names_in
@@ -238,7 +238,7 @@ def test_a_budget_is_a_whole_number_of_tokens() -> None:
 def test_a_turn_is_held_to_what_the_model_was_told_of() -> None:
     def opens(*names: str) -> Session:
         session = Session(records, specs=specs, words=load_words())
-        due = session.due()
+        due = session.next_step()
         assert set(names) <= set(due.tools)  # type: ignore[union-attr]
         return session
 
@@ -249,7 +249,7 @@ def test_a_turn_is_held_to_what_the_model_was_told_of() -> None:
     header = cast(Header, records[0])
     places = [n for n, r in enumerate(records) if r.type == "completion"]
     whole, records = records, records[: places[0]]
-    before = opens(*header.shortlist).due()
+    before = opens(*header.shortlist).next_step()
     assert set(before.tools) == set(header.shortlist)  # type: ignore[union-attr]
     records = whole[: places[1]]
     opens("weigh_satellite")
@@ -437,4 +437,4 @@ def test_a_transcript_on_disk_keeps_what_was_told(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*/transcript.jsonl")
     assert load(path) == records
     session = Session(load(path), specs=run.registry.specs(), words=load_words())
-    assert "weigh_satellite" in session.told.tools
+    assert "weigh_satellite" in session.known.tools

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.controller.observation import shorten
+from mlx_tools.controller.outputs import shorten
 from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.session_store import MemoryStore, TranscriptStore, Used

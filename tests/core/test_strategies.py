@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, tool
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript import events

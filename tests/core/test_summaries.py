@@ -24,8 +24,8 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
-from mlx_tools.controller.summaries import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import NAMED_FORMATS

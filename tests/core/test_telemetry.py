@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mlx_tools import Controller, Policy, Stopped, tool
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.controller.telemetry import observed
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage

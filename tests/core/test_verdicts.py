@@ -31,8 +31,7 @@ from mlx_tools.backends import (
 from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.backends.models.listing import folder_identity
 from mlx_tools.backends.verdicts import NoVerdict, parse_verdict
-from mlx_tools.controller.controller import RunSettings
-from mlx_tools.controller.session import Session
+from mlx_tools.controller import RunSettings, Session
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode

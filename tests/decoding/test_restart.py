@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, tool
-from mlx_tools.controller.run_settings import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.decoding.held_turn import begins_anew
 from mlx_tools.messages import Strategy
 from mlx_tools.protocol import Style, forcing_prefix, write_answer, write_call

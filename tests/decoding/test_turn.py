@@ -16,8 +16,7 @@ from strong_text import DIALECTS
 
 from mlx_tools import Limits, tool
 from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.controller.run_settings import RunSettings
-from mlx_tools.controller.step import Complete
+from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT
 from mlx_tools.golden.recorded import redrawn

@@ -20,7 +20,7 @@ from mlx_tools import (
     TranscriptStore,
 )
 from mlx_tools.backends import FoundVerdict
-from mlx_tools.controller.approver import ApprovalAnswer
+from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.golden import (
     Column,
     Difference,

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec, builtin_tools
 from mlx_tools.backends import FoundVerdict
-from mlx_tools.controller.approver import ApprovalAnswer
+from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live, make_golden
 from mlx_tools.prompt import NAMED_FORMATS

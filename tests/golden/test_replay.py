@@ -28,7 +28,7 @@ from mlx_tools import (
     TranscriptStore,
 )
 from mlx_tools.backends import FoundVerdict
-from mlx_tools.controller.approver import ApprovalAnswer
+from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.golden import Golden, make_golden, read_session, replay, settled, write_golden
 from mlx_tools.messages import FinishReason
 from mlx_tools.prompt import NAMED_FORMATS

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_tools import Controller, Limits, Policy, RunSettings, builtin_tools
 from mlx_tools.backends import FoundVerdict
-from mlx_tools.controller.approver import AlwaysApprove
+from mlx_tools.controller import AlwaysApprove
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden import (
     CannotSettle,

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.controller.direct import DirectCall, call_tool
+from mlx_tools.controller import DirectCall, call_tool
 from mlx_tools.policy import Policy
 from mlx_tools.store.roots import folded
 from mlx_tools.toolbox.note_tools import notes_create, ranked

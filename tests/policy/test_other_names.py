@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Policy, RunSettings, UsageError, builtin_tools
-from mlx_tools.controller.direct import call_tool
+from mlx_tools.controller import call_tool
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, ToolSpec, names_of, own_name, tool_named
 from mlx_tools.policy import decide, matches, permitted

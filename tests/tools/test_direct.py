@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.controller.approver import AlwaysApprove, ApprovalAnswer, ApprovalRequest
-from mlx_tools.controller.direct import DirectCall, call_tool
+from mlx_tools.controller import (
+    AlwaysApprove,
+    ApprovalAnswer,
+    ApprovalRequest,
+    DirectCall,
+    call_tool,
+)
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.tools import Registry, tool
 from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, ObservationRecord, Record

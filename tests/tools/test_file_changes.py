@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.controller.direct import call_tool
+from mlx_tools.controller import call_tool
 from mlx_tools.policy import Policy
 from mlx_tools.store.changes import MAX_NEW_FOLDERS, name_new, place_of
 from mlx_tools.store.roots import Root, RootName, private_part

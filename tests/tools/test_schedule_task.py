@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mlx_tools import Controller
-from mlx_tools.controller.approver import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend

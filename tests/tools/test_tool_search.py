@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.controller.direct import call_tool
+from mlx_tools.controller import call_tool
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import Finder, signature

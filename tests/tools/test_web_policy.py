@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Policy, Registry, builtin_tools
-from mlx_tools.controller.direct import call_tool
+from mlx_tools.controller import call_tool
 from mlx_tools.policy import PRESETS
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.web_tools import fetch_url, web_search
