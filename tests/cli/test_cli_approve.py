@@ -650,7 +650,7 @@ def test_the_foot_tells_how_each_argument_begins() -> None:
 
 PROGRAM = """
 import json, os, sys, termios
-from mlx_tools.controller.approver import ApprovalRequest
+from mlx_tools.controller import ApprovalRequest
 from mlx_tools.cli.approve import ask_user
 request = ApprovalRequest(call="c1", name="t", arguments={}, reason="r", suspect=False, digest="d")
 try:
