@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mlx_tools.toolbox.command.program_rules import Rule, rules
+from mlx_tools.toolbox.command_rules import Rule, rules
 from scripts.stretch import Stretch
 
 OPERANDS: Final = {"paths": "paths", "revisions": "commits, paths", "text": "text", "none": ""}

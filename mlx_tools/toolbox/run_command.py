@@ -11,12 +11,17 @@ from typing import Any, Final
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.store.roots import Refused, Root
-from mlx_tools.toolbox.command.plan import Missing, Plan, plan, trusted_folders
-from mlx_tools.toolbox.command.private import repository_state
-from mlx_tools.toolbox.command.program_rules import rules
-from mlx_tools.toolbox.command.run import MAX_OUTPUT_BYTES, Ran, run
-from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox, sandbox
-from mlx_tools.toolbox.command.sandbox_view import SandboxView
+from mlx_tools.toolbox.command_plan import Missing, Plan, plan, repository_state, trusted_folders
+from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.sandbox import (
+    MAX_OUTPUT_BYTES,
+    NoSandbox,
+    Ran,
+    Sandbox,
+    SandboxView,
+    run,
+    sandbox,
+)
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.command.sandbox import NoSandbox, sandbox
+from mlx_tools.toolbox.sandbox import NoSandbox, sandbox
 from mlx_tools.tools import Callee, ToolResult, execute
 
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import ConfigError
 from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command.arguments import MAX_ARGUMENTS, MAX_BYTES, check
-from mlx_tools.toolbox.command.globbing import MAX_MATCHES, expand
-from mlx_tools.toolbox.command.plan import Missing, plan, trusted_folders
-from mlx_tools.toolbox.command.program_rules import parse, rules
+from mlx_tools.toolbox.command_plan import MAX_MATCHES, Missing, expand, plan, trusted_folders
+from mlx_tools.toolbox.command_rules import MAX_ARGUMENTS, MAX_BYTES, check, parse, rules
 from scripts.commands_table import STRETCH
 
 RULES = rules()

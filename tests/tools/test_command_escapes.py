@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command.plan import Missing, plan, trusted_folders
-from mlx_tools.toolbox.command.program_rules import rules
+from mlx_tools.toolbox.command_plan import Missing, plan, trusted_folders
+from mlx_tools.toolbox.command_rules import rules
 from tests.tools.command_escapes import escapes
 from tests.tools.sandboxed import called, needs_sandbox, refusal, tool
 

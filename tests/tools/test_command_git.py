@@ -15,12 +15,9 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.command.plan import plan, trusted_folders
-from mlx_tools.toolbox.command.private import hidden, repository_state
-from mlx_tools.toolbox.command.program_rules import rules
-from mlx_tools.toolbox.command.run import run
-from mlx_tools.toolbox.command.sandbox import sandbox
-from mlx_tools.toolbox.command.sandbox_view import SandboxView
+from mlx_tools.toolbox.command_plan import hidden, plan, repository_state, trusted_folders
+from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.sandbox import SandboxView, run, sandbox
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 ENVIRONMENT = {

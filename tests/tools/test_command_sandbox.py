@@ -13,18 +13,21 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command import bwrap, private, seatbelt
-from mlx_tools.toolbox.command.plan import program, trusted_folders
-from mlx_tools.toolbox.command.private import Hidden, hidden
-from mlx_tools.toolbox.command.sandbox import (
+from mlx_tools.toolbox.command_plan import MAX_HIDDEN, Hidden, hidden, program, trusted_folders
+from mlx_tools.toolbox.sandbox import (
+    SWITCHES,
     Confined,
     NoSandbox,
+    SandboxView,
     Seatbelt,
+    bwrap_options,
     find,
+    namespace,
     probe,
     sandbox,
+    seatbelt_profile,
+    states,
 )
-from mlx_tools.toolbox.command.sandbox_view import SandboxView
 from tests.tools.sandboxed import needs_sandbox
 
 FOLDERS = trusted_folders()
@@ -88,8 +91,8 @@ def pairs(options: list[str]) -> list[tuple[str, str]]:
 
 
 def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
-    for switches in bwrap.SWITCHES:
-        options = bwrap.options(switches, SandboxView("/data/r", [("/data/r", False)]), 9, {})
+    for switches in SWITCHES:
+        options = bwrap_options(switches, SandboxView("/data/r", [("/data/r", False)]), 9, {})
         assert {"--unshare-all", "--die-with-parent", "--new-session"} <= set(options)
         assert "--share-net" not in options
         assert ("--cap-drop", "ALL") in pairs(options)
@@ -101,7 +104,7 @@ def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
 def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -> None:
     private = Hidden(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
     view = SandboxView("/data", [("/data/in", True), ("/data", False)], private)
-    options = bwrap.options(frozenset(), view, 9, {})
+    options = bwrap_options(frozenset(), view, 9, {})
     order = [options.index(path) for path in ("/data", "/data/in", "/data/.git", "/data/.ssh")]
     assert order == sorted(order)
     assert options[options.index("/data/in") - 1] == "--bind"
@@ -111,12 +114,12 @@ def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -
 
 def test_what_bwrap_tells_is_read_however_it_comes() -> None:
     told = b'{ "child-pid": 7, "net-namespace": 5 }\n{ "exit-code": 3 }\n{ "child'
-    assert [sorted(state) for state in bwrap.states(told)] == [
+    assert [sorted(state) for state in states(told)] == [
         ["child-pid", "net-namespace"],
         ["exit-code"],
     ]
-    assert bwrap.namespace(told, "net") == 5
-    assert bwrap.namespace(b"[]\n7\n", "net") is None
+    assert namespace(told, "net") == 5
+    assert namespace(b"[]\n7\n", "net") is None
 
 
 # --- sandbox-exec ---
@@ -125,7 +128,7 @@ def test_what_bwrap_tells_is_read_however_it_comes() -> None:
 def test_the_profile_denies_what_it_does_not_name() -> None:
     private = Hidden(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
     view = SandboxView("/data", [("/data", False), ("/data/w", True)], private, starts=False)
-    lines = seatbelt.profile("/bin/cat", view).splitlines()
+    lines = seatbelt_profile("/bin/cat", view).splitlines()
     assert lines[:2] == ["(version 1)", "(deny default)"]
     assert lines[-1] == "(deny network*)"
     assert '(allow process-exec (literal "/bin/cat"))' in lines
@@ -139,7 +142,7 @@ def test_the_profile_denies_what_it_does_not_name() -> None:
 
 
 def test_a_path_cannot_end_the_profiles_string() -> None:
-    text = seatbelt.profile("/bin/cat", SandboxView("/a", [('/a"))(allow default)\\', False)]))
+    text = seatbelt_profile("/bin/cat", SandboxView("/a", [('/a"))(allow default)\\', False)]))
     assert '(subpath "/a\\"))(allow default)\\\\")' in text
     assert "\n(allow default)" not in text
 
@@ -172,7 +175,7 @@ def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_too_many_private_files_are_refused_rather_than_shown(tmp_path: Path) -> None:
-    for number in range(private.MAX_HIDDEN + 1):
+    for number in range(MAX_HIDDEN + 1):
         (tmp_path / f"{number}.pem").write_text("")
     root = Root(RootName(str(tmp_path)))
     with pytest.raises(Refused, match="too many"):

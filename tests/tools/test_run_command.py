@@ -16,8 +16,8 @@ from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.command.sandbox import NoSandbox, Sandbox
 from mlx_tools.toolbox.run_command import run_command
+from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
 from mlx_tools.tools import Callee, Tool, execute
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 

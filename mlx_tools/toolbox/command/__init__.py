@@ -1,1 +1,0 @@
-"""Running programs: which ones, with which arguments, where found, and what confines them."""

@@ -1,0 +1,517 @@
+"""What confines a program: what it sees of the system, whether this system can hold it to that, and
+how it is run to its end.
+
+On Linux ``bwrap`` gives it namespaces of its own (users, processes, network, mounts, messages, host
+name), no rights, no terminal, and a file system that is put together here: the system's programs
+and libraries to read, the roots, an empty ``/tmp``, and nothing else. It ends when its parent ends,
+with all that it started: the namespace of processes goes, whatever they did to get out of their
+group. On macOS ``sandbox-exec`` denies what its profile does not name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, Protocol
+
+from mlx_tools.process import end
+from mlx_tools.toolbox.command_plan import Hidden, program, trusted_folders
+
+PROBE_SECONDS: Final = 10.0
+CPU_SECONDS: Final = 600
+FILE_BYTES: Final = 256 << 20
+MEMORY_BYTES: Final = 4 << 30
+TEMPORARY_BYTES: Final = 64 << 20
+OPEN_FILES: Final = 1_024
+PROCESSES: Final = 256
+
+
+class NoSandbox(Exception):
+    """Nothing here can confine a program; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxView:
+    """What a program sees: the roots, each with whether it may write there, and of what is below
+    them not what is ``hidden``. ``replaced`` has other contents for some hidden files. It runs in
+    ``folder``; ``starts`` is whether it may start other programs."""
+
+    folder: str
+    roots: Sequence[tuple[str, bool]]
+    hidden: Hidden = field(default_factory=Hidden)
+    replaced: Mapping[str, bytes] = field(default_factory=dict)
+    starts: bool = True
+
+    @property
+    def outermost_first(self) -> list[tuple[str, bool]]:
+        """The roots in an order in which one within another keeps its own rights."""
+        return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """A command that starts a program in the sandbox: its words, the descriptors it inherits, and
+    the one from which its state is read (JSON lines), where the sandbox tells it."""
+
+    argv: tuple[str, ...]
+    inherited: tuple[int, ...] = ()
+    told: int | None = None
+
+
+class Sandbox(Protocol):
+    """Confines programs. ``hides_contents`` is whether a file can be shown with other contents."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hides_contents(self) -> bool: ...
+    def confined(
+        self, argv: Sequence[str], view: SandboxView
+    ) -> contextlib.AbstractContextManager[Confined]:
+        """The command that runs ``argv``; its descriptors are open as long as the context is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bubblewrap:
+    """``bwrap`` on Linux: namespaces of its own for everything, no network, no rights."""
+
+    path: str
+    prlimit: str
+    switches: frozenset[str]
+
+    name = "bwrap"
+    hides_contents = True
+
+    @contextlib.contextmanager
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+        """See `Sandbox`."""
+        with contextlib.ExitStack() as stack:
+            told, telling = os.pipe()
+            stack.callback(os.close, told)
+            stack.callback(os.close, telling)
+            datas = {path: stack.enter_context(_open_data(d)) for path, d in view.replaced.items()}
+            options = bwrap_options(self.switches, view, telling, datas)
+            given = b"".join(os.fsencode(option) + b"\0" for option in options)
+            fd = stack.enter_context(_open_data(given))
+            limits = [
+                *(self.prlimit, f"--cpu={CPU_SECONDS}", f"--fsize={FILE_BYTES}", "--core=0"),
+                *(f"--as={MEMORY_BYTES}", f"--nofile={OPEN_FILES}"),
+            ]
+            if _counts_by_namespace(os.uname().release):
+                limits.append(f"--nproc={PROCESSES}")
+            yield Confined(
+                (self.path, "--args", str(fd), "--", *limits, "--", *argv),
+                (telling, fd, *datas.values()),
+                told,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Seatbelt:
+    """``sandbox-exec`` on macOS, with a profile that denies what it does not name."""
+
+    path: str
+
+    name = "sandbox-exec"
+    hides_contents = False
+
+    @contextlib.contextmanager
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+        """See `Sandbox`."""
+        yield Confined((self.path, "-p", seatbelt_profile(argv[0], view), *argv))
+
+
+@functools.cache
+def sandbox() -> Sandbox:
+    """The sandbox of this system, tried out once. Raises NoSandbox with the reason."""
+    return find(sys.platform, trusted_folders())
+
+
+def find(platform: str, folders: Sequence[str]) -> Sandbox:
+    """The sandbox of a system whose own programs are in ``folders``, tried out. Raises
+    NoSandbox."""
+    if platform == "darwin":
+        path = program("sandbox-exec", folders)
+        if path is None:
+            raise NoSandbox("sandbox-exec is missing")
+        return _proven([Seatbelt(path)], folders)
+    path, prlimit = program("bwrap", folders), program("prlimit", folders)
+    if path is None:
+        raise NoSandbox("there is no sandbox: bwrap is missing (install bubblewrap)")
+    if prlimit is None:
+        raise NoSandbox("prlimit is missing (install util-linux)")
+    return _proven([Bubblewrap(path, prlimit, some) for some in SWITCHES], folders)
+
+
+def _proven(sandboxes: Sequence[Sandbox], folders: Sequence[str]) -> Sandbox:
+    """The first that works, once it has been seen to deny. Raises NoSandbox."""
+    reason = ""
+    for candidate in sandboxes:
+        fault = probe(candidate, folders)
+        if fault is None:
+            return candidate
+        reason = reason or fault
+    raise NoSandbox(f"there is no sandbox: {sandboxes[0].name} {reason}")
+
+
+def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
+    """What is wrong with a sandbox, None where a program in it reads below a root, reads nothing
+    outside, writes nowhere, and has no network but its own."""
+    cat, touch = program("cat", folders), program("touch", folders)
+    if cat is None or touch is None:
+        return "cannot be tried out: cat or touch is missing"
+    with tempfile.TemporaryDirectory(prefix="mlx-tools-") as temporary:
+        inside, outside = Path(temporary).resolve() / "inside", Path(temporary).resolve() / "out"
+        for folder in (inside, outside):
+            folder.mkdir()
+            (folder / "token").write_text(f"token {folder.name}\n")
+        view = SandboxView(str(inside), [(str(inside), False)])
+        tried = []
+        for tool, name in ((cat, "token"), (touch, "made")):
+            try:
+                argv = [tool, str(inside / name), str(outside / name)]
+                with candidate.confined(argv, view) as confined:
+                    tried.append(run(confined, {"LC_ALL": "C"}, PROBE_SECONDS))
+            except OSError as error:
+                return f"does not run: {error}"
+        read = tried[0]
+        if b"token inside" not in read.output:
+            told = " ".join(read.errors.decode(errors="replace").split())
+            return f"does not work here: {told[:200] or 'it printed nothing'}"
+        if b"token out" in read.output:
+            return "does not confine: a file outside was read"
+        if read.told is not None:
+            ours = Path("/proc/self/ns/net").stat().st_ino
+            if namespace(read.told, "net") in (None, ours):
+                return "does not confine: it shares the network"
+        if (inside / "made").exists() or (outside / "made").exists():
+            return "does not confine: a file was made"
+    return None
+
+
+def _counts_by_namespace(release: str) -> bool:
+    """Whether this Linux counts a user's processes by namespace (since 5.14). An older one counts
+    all that the user has, and the limit would hold for those."""
+    major, _, rest = release.partition(".")
+    minor = rest.partition(".")[0].partition("-")[0]
+    return major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) >= (5, 14)
+
+
+@contextlib.contextmanager
+def _open_data(content: bytes) -> Iterator[int]:
+    """A descriptor from which the content can be read."""
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+        yield file.fileno()
+
+
+# --- bwrap --------------------------------------------------------------------------------------
+
+SWITCHES: Final = (
+    frozenset(("modern", "proc")),
+    frozenset(("modern",)),
+    frozenset(("proc",)),
+    frozenset[str](),
+)
+"""What is tried, the best first. ``modern`` are options of bwrap 0.8; within some containers
+``/proc`` cannot be mounted."""
+
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_CONFIGURATION: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
+
+
+def bwrap_options(
+    switches: frozenset[str], view: SandboxView, telling: int, replaced: Mapping[str, int]
+) -> list[str]:
+    """The options that make the view. ``telling`` is the descriptor that the state goes to;
+    ``replaced`` has, for a hidden file's path, the descriptor of its other contents."""
+    made = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    made += ["--hostname", "sandbox", "--json-status-fd", str(telling)]
+    if "modern" in switches:
+        made += ["--unshare-user", "--disable-userns"]
+    for path in _SYSTEM:
+        if Path(path).is_symlink():
+            made += ["--symlink", str(Path(path).readlink()), path]
+        elif Path(path).is_dir():
+            made += ["--ro-bind", path, path]
+    for path in _CONFIGURATION:
+        made += ["--ro-bind-try", path, path]
+    made += ["--dev", "/dev"]
+    if "proc" in switches:
+        made += ["--proc", "/proc"]
+    size = ["--size", str(TEMPORARY_BYTES)] if "modern" in switches else []
+    made += [*size, "--tmpfs", "/tmp"] if size else ["--dir", "/tmp"]  # noqa: S108
+    for path, writable in view.outermost_first:
+        made += ["--bind" if writable else "--ro-bind", path, path]
+    made += _hidden(view, replaced)
+    return [*made, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.folder]
+
+
+def _hidden(view: SandboxView, replaced: Mapping[str, int]) -> list[str]:
+    made: list[str] = []
+    for path in view.hidden.repositories:
+        made += ["--ro-bind", path, path]
+    for path in view.hidden.folders:
+        made += ["--tmpfs", path, "--remount-ro", path]
+    for path in view.hidden.files:
+        if path in replaced:
+            made += ["--ro-bind-data", str(replaced[path]), path]
+        else:
+            made += ["--ro-bind", os.devnull, path]  # a device, and none may be opened there
+    return made
+
+
+def states(told: bytes) -> list[dict[str, Any]]:
+    """What was told so far: objects with ``child-pid`` and namespaces, then with ``exit-code``."""
+    found = []
+    for line in told.split(b"\n"):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [state for state in found if isinstance(state, dict)]
+
+
+def namespace(told: bytes, kind: str) -> int | None:
+    """The number of the program's namespace of a kind (``net``, ``pid``), None where it was not
+    told."""
+    for state in states(told):
+        number = state.get(f"{kind}-namespace")
+        if isinstance(number, int):
+            return number
+    return None
+
+
+# --- sandbox-exec -------------------------------------------------------------------------------
+
+_READ: Final = (
+    *("/usr/bin", "/bin", "/usr/lib", "/usr/libexec", "/usr/share", "/usr/local", "/opt/homebrew"),
+    *("/System/Library", "/System/Cryptexes", "/private/var/db/dyld", "/private/var/db/timezone"),
+    "/Library/Apple",
+)
+_RUN: Final = ("/usr/bin", "/bin", "/usr/libexec", "/usr/local", "/opt/homebrew")
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+def seatbelt_profile(program: str, view: SandboxView) -> str:
+    """The profile in Apple's notation. A later rule goes over an earlier one, so what is hidden
+    stands last."""
+    lines = ["(version 1)", "(deny default)", "(allow sysctl-read)"]
+    if view.starts:
+        lines.append("(allow process-fork)")
+        lines.append(f"(allow process-exec {_below(_RUN)})")
+    else:
+        lines.append(f"(allow process-exec (literal {_quoted(program)}))")
+    roots = [path for path, _ in view.roots]
+    above = sorted({str(p) for path in (*roots, *_READ) for p in PurePosixPath(path).parents})
+    lines.append(f"(allow file-read-metadata {' '.join(f'(literal {_quoted(p)})' for p in above)})")
+    lines.append(f"(allow file-read* {_below(_READ)})")
+    devices = " ".join(f"(literal {_quoted(path)})" for path in _DEVICES)
+    lines.append(f"(allow file-read* {devices})")
+    lines.append('(allow file-write-data (literal "/dev/null"))')
+    for path, writable in view.outermost_first:
+        lines.append(f"(allow file-read* {_below([path])})")
+        lines.append(f"({'allow' if writable else 'deny'} file-write* {_below([path])})")
+    lines += [f"(deny file-write* {_below([path])})" for path in view.hidden.repositories]
+    private = (*view.hidden.folders, *view.hidden.files)
+    lines += [f"(deny file-read* file-write* {_below([path])})" for path in private]
+    return "\n".join([*lines, "(deny network*)", ""])
+
+
+def _below(paths: tuple[str, ...] | list[str]) -> str:
+    return " ".join(f"(subpath {_quoted(path)})" for path in paths)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# --- running ------------------------------------------------------------------------------------
+
+MAX_OUTPUT_BYTES: Final = 200_000
+"""Of standard output and standard error together."""
+
+TICK: Final = 0.05
+"""Seconds between two looks at whether to go on."""
+_COUNT: Final = 0.01
+"""Seconds between two counts of its processes."""
+_NICER: Final = 5
+"""How much lower its priority is than ours."""
+_GRACE: Final = 0.5
+"""Seconds between the polite and the final signal, and that the ends of pipes are waited for."""
+
+Ending = Literal["finished", "flood", "timeout", "cancelled", "processes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a program ended, and what it printed. ``code`` is its exit code, negative where a signal
+    ended it; ``told`` is what the sandbox told, None where it tells nothing, ``started`` whether it
+    got as far as starting the program."""
+
+    ending: Ending
+    code: int
+    output: bytes
+    errors: bytes
+    told: bytes | None
+    started: bool
+
+
+def run(
+    confined: Confined,
+    environment: Mapping[str, str],
+    seconds: float | None,
+    cancelled: Callable[[], bool] = lambda: False,
+    most: int = MAX_OUTPUT_BYTES,
+) -> Ran:
+    """Runs the command, without input, until it ends or ``seconds`` are over, or ``cancelled``, or
+    it has printed ``most`` bytes. Whatever it started is ended with it. Raises OSError where it
+    cannot be started."""
+    child = subprocess.Popen(  # noqa: S603 - absolute paths, no shell
+        confined.argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        cwd="/",
+        close_fds=True,
+        pass_fds=confined.inherited,
+        start_new_session=True,
+    )
+    reader = _OutputReader(child, confined.told, most)
+    ending: Ending = "cancelled"
+    try:
+        with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
+            os.setpriority(os.PRIO_PROCESS, child.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
+        ending = _watch(child, reader, seconds, cancelled)
+    finally:
+        # one that multiplies is given no time for it
+        end(child, 0.0 if ending == "processes" else _GRACE)
+    if ending == "finished":
+        reader.drain()
+        ending = "flood" if reader.flooded else ending
+    reader.close()
+    started = confined.told is None or any("exit-code" in s for s in states(reader.told))
+    return Ran(
+        ending,
+        child.returncode,
+        bytes(reader.output),
+        bytes(reader.errors),
+        None if confined.told is None else reader.told,
+        started or ending != "finished",
+    )
+
+
+class _OutputReader:
+    """Reads what a child prints, and what the sandbox tells of it, as it comes."""
+
+    def __init__(self, child: subprocess.Popen[bytes], told: int | None, most: int) -> None:
+        assert child.stdout is not None and child.stderr is not None
+        self.output, self.errors, self.told = bytearray(), bytearray(), b""
+        self._pipes = (child.stdout, child.stderr)
+        self._most = most
+        self._told = told
+        self._selector = selectors.DefaultSelector()
+        for pipe, into in zip(self._pipes, (self.output, self.errors), strict=True):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, into)
+        if told is not None:
+            os.set_blocking(told, False)
+
+    @property
+    def flooded(self) -> bool:
+        """Whether there was more than is kept."""
+        return len(self.output) + len(self.errors) > self._most
+
+    @property
+    def open(self) -> bool:
+        """Whether more may come."""
+        return bool(self._selector.get_map())
+
+    def read(self, seconds: float) -> None:
+        """Waits so long for something, and reads what is there."""
+        for key, _ in self._selector.select(seconds):
+            left = self._most + 1 - len(self.output) - len(self.errors)
+            if left <= 0:
+                return
+            try:
+                piece = os.read(key.fd, min(left, 65_536))
+            except BlockingIOError:
+                continue
+            key.data.extend(piece)
+            if not piece:
+                self._selector.unregister(key.fileobj)
+        if self._told is not None and len(self.told) < 65_536:
+            with contextlib.suppress(BlockingIOError):
+                self.told += os.read(self._told, 4_096)
+
+    def drain(self) -> None:
+        """Reads what is left in the pipes of a child that has ended; not for long, since a program
+        that got away might hold them open."""
+        until = time.monotonic() + _GRACE
+        while self.open and not self.flooded and time.monotonic() < until:
+            self.read(TICK)
+        self.read(0)
+
+    def close(self) -> None:
+        """Closes the pipes."""
+        self._selector.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _watch(
+    child: subprocess.Popen[bytes],
+    reader: _OutputReader,
+    seconds: float | None,
+    cancelled: Callable[[], bool],
+) -> Ending:
+    until = None if seconds is None else time.monotonic() + seconds
+    looked = time.monotonic()
+    while True:
+        wait = _COUNT if until is None else min(_COUNT, max(until - time.monotonic(), 0))
+        if reader.open:
+            reader.read(wait)
+        else:
+            time.sleep(wait)
+        if reader.flooded:
+            return "flood"
+        if child.poll() is not None:
+            return "finished"
+        if cancelled():
+            return "cancelled"
+        if until is not None and time.monotonic() >= until:
+            return "timeout"
+        if time.monotonic() - looked >= _COUNT:
+            looked = time.monotonic()
+            if _processes(reader.told) > PROCESSES:
+                return "processes"
+
+
+def _processes(told: bytes) -> int:
+    """How many processes the program has come to, itself included; 0 where it cannot be seen.
+
+    The system's own limit does not hold for its superuser, and does not count by program.
+    """
+    mine = namespace(told, "pid")
+    if mine is None:
+        return 0
+    count = 0
+    for name in os.listdir("/proc"):  # noqa: PTH208 - there may be very many
+        if name.isdecimal():
+            with contextlib.suppress(OSError):
+                count += os.stat(f"/proc/{name}/ns/pid").st_ino == mine  # noqa: PTH116
+    return count
