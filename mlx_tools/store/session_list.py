@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store.transcript import parse
+from mlx_tools.store.transcript import NAME, parse
 from mlx_tools.transcript.outcome import at_rest, pending_calls
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -42,8 +42,6 @@ SessionState = Literal[
 an answer; a process is at it; its process ended in the middle; it cannot be read; it holds nothing.
 """
 
-TRANSCRIPT: Final = "transcript.jsonl"
-
 LAST: Final = "last"
 """Stands for the newest session, wherever an id is taken."""
 
@@ -53,8 +51,6 @@ _SECOND: Final = len("20260102-101500")
 
 _REMOVED: Final = ".removed-"
 _ENDED: Final = frozenset({"answered", "stopped", "empty"})
-_FAULTS: Final = (TranscriptError, TypeError, ValueError, AttributeError)
-"""What reading a transcript raises whose lines are records, and whose values are nonsense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ class Standing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSession:
     """A session of a folder. ``updated`` is when its transcript was last written, in seconds since
-    1970; ``size`` is what it takes on the disk, artifacts included, in bytes."""
+    1970; ``size`` the bytes that it takes on the disk, artifacts included."""
 
     session: str
     path: Path
@@ -99,16 +95,22 @@ def standing_of(records: Sequence[Record]) -> Standing:
 
     It folds them once, and knows neither tools nor policy.
     """
-    header = records[0] if records else None
+    header = records[0] if records and isinstance(records[0], Header) else None
     questions = [record for record in records if isinstance(record, UserRecord)]
+    doubt: dict[str, None] = {}
+    for record in records:
+        if isinstance(record, ExecutionRecord) and record.mutates:
+            doubt[record.call] = None
+        elif isinstance(record, ObservationRecord | ApprovalRecord):
+            doubt.pop(record.call, None)
     known = Standing(
         state="empty",
-        created=str(header.created) if isinstance(header, Header) else "",
-        model=None if not isinstance(header, Header) or header.model is None else str(header.model),
-        question=str(questions[0].content) if questions else "",
+        created=header.created if header else "",
+        model=header.model if header else None,
+        question=questions[0].content if questions else "",
         questions=len(questions),
-        first_call=next((str(r.name) for r in records if isinstance(r, CallRecord)), ""),
-        in_doubt=tuple(_in_doubt(records)),
+        first_call=next((r.name for r in records if isinstance(r, CallRecord)), ""),
+        in_doubt=tuple(doubt),
     )
     if len(records) < 2:
         return known
@@ -118,22 +120,12 @@ def standing_of(records: Sequence[Record]) -> Standing:
         case PauseRecord() as pause:
             return replace(known, state="paused", pending=pending_calls(records, pause))
         case StoppedRecord() as stopped:
-            return replace(known, state="stopped", reason=str(stopped.reason))
+            return replace(known, state="stopped", reason=stopped.reason)
         case ObservationRecord() if not questions:  # a call without a model
             return replace(known, state="answered")
         case DecisionRecord(decision="ask") if not questions:
             return replace(known, state="stopped", reason="requires_confirmation")
     return replace(known, state="interrupted")
-
-
-def _in_doubt(records: Sequence[Record]) -> dict[str, None]:
-    doubt: dict[str, None] = {}
-    for record in records:
-        if isinstance(record, ExecutionRecord) and record.mutates:
-            doubt[record.call] = None
-        elif isinstance(record, ObservationRecord | ApprovalRecord):
-            doubt.pop(record.call, None)
-    return doubt
 
 
 class SessionFolder:
@@ -170,7 +162,8 @@ class SessionFolder:
             return given
         found = [i for i in ids if given and i.startswith(given)]
         if given == LAST and ids:
-            found = [max((i for i in ids if i[:_SECOND] == ids[0][:_SECOND]), key=self._written)]
+            newest = [i for i in ids if i[:_SECOND] == ids[0][:_SECOND]]
+            found = [max(newest, key=lambda i: (self.folder / i).lstat().st_mtime_ns)]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -184,16 +177,9 @@ class SessionFolder:
             hint=f"{', '.join(found[:4])}{more}",
         )
 
-    def _written(self, session: str) -> int:
-        """When a session was last begun or written to beside its transcript: what tells which of
-        those of one second is the newest."""
-        with contextlib.suppress(OSError):
-            return (self.folder / session).stat().st_mtime_ns
-        return 0
-
     def path(self, session: str) -> Path:
         """Where the transcript of a session is, by an id that `find` or `ids` gave."""
-        return self.folder / session / TRANSCRIPT
+        return self.folder / session / NAME
 
     def records(self, session: str) -> list[Record]:
         """The records of a session. Raises `TranscriptError` where it cannot be read."""
@@ -211,9 +197,8 @@ class SessionFolder:
                 if not running:
                     fcntl.flock(file, fcntl.LOCK_UN)  # at once: who wants to go on must not wait
                 standing = standing_of(_records(file))
-        except _FAULTS as error:
-            standing = Standing(state="damaged", reason=str(error))
-            running = False
+        except TranscriptError as error:
+            standing, running = Standing(state="damaged", reason=str(error)), False
         if running:
             standing = replace(standing, state="running", reason="")
         return ListedSession(
@@ -232,7 +217,7 @@ class SessionFolder:
                 if not _locked(file, fcntl.LOCK_EX):
                     return False
                 ended = standing_of(_records(file)).ended
-            except _FAULTS:
+            except TranscriptError:
                 ended = False
             if not (ended or whatever):
                 return False
@@ -302,8 +287,6 @@ def _records(file: int) -> list[Record]:
             return parse(reader.read())[0]
     except OSError as error:
         raise TranscriptError(f"the transcript cannot be read: {error.strerror}") from None
-    except TypeError:
-        raise TranscriptError("the transcript is damaged: a value is of another type") from None
 
 
 def _size(folder: Path) -> int:
