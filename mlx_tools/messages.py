@@ -87,16 +87,11 @@ class Usage:
 
 def total_usage(usages: Sequence[Usage]) -> Usage:
     """The sums. One that a completion did not report is unknown for all."""
-
-    def total(values: list[int | None]) -> int | None:
-        known = [v for v in values if v is not None]
-        return sum(known) if known and len(known) == len(values) else None
-
-    return Usage(
-        prompt_tokens=total([u.prompt_tokens for u in usages]),
-        cached_tokens=total([u.cached_tokens for u in usages]),
-        completion_tokens=total([u.completion_tokens for u in usages]),
-    )
+    sums: dict[str, int | None] = {}
+    for name in Usage.__slots__:
+        reported = [getattr(usage, name) for usage in usages]
+        sums[name] = sum(reported) if reported and None not in reported else None
+    return Usage(**sums)
 
 
 Effect = Literal["read", "write", "execute", "network"]
@@ -124,13 +119,13 @@ def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
 def tool_named(name: str, known: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
     """Which of the ``known`` names is meant; ``name`` as it is where none is. A tool that bears the
     very name comes first."""
-    own = own_name(name, aliases)
+    own = aliases.get(name, name)
     return own if name not in known and own in known else name
 
 
 def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
     """All names of the tool that bears this one: its own first."""
-    own = own_name(name, aliases)
+    own = aliases.get(name, name)
     return (own, *(alias for alias, tool in aliases.items() if tool == own))
 
 

@@ -9,6 +9,7 @@ wheel carries them in the package, under ``_data``; a checkout has them at its r
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,29 +23,36 @@ APP: Final = "mlx-tools"
 OWNER_ONLY: Final = 0o700
 
 
-def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's settings: ``config.toml``."""
-    return _folder("config", environ)
+def _folder(kind: Kind, environ: Mapping[str, str] = os.environ) -> Path:
+    if named := environ.get(f"MLX_TOOLS_{kind.upper()}_DIR", "").strip():
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    find = {
+        "config": platformdirs.user_config_dir,
+        "data": platformdirs.user_data_dir,
+        "state": platformdirs.user_state_dir,
+        "cache": platformdirs.user_cache_dir,
+    }[kind]
+    return Path(find(APP, appauthor=False))
 
 
-def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """What the user would miss: knowledge base, notes."""
-    return _folder("data", environ)
+config_dir = functools.partial(_folder, "config")
+"""The user's settings: ``config.toml``."""
+
+data_dir = functools.partial(_folder, "data")
+"""What the user would miss: knowledge base, notes."""
+
+state_dir = functools.partial(_folder, "state")
+"""What a program remembers between runs: transcripts, artifacts, logs, history."""
+
+cache_dir = functools.partial(_folder, "cache")
+"""What can be fetched again: the embedded model."""
 
 
-def knowledge_base_file(environ: Mapping[str, str] = os.environ) -> Path:
+def knowledge_base_file() -> Path:
     """The user's knowledge base."""
-    return data_dir(environ) / "knowledge-base.sqlite3"
-
-
-def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """What a program remembers between runs: transcripts, artifacts, logs, history."""
-    return _folder("state", environ)
-
-
-def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """What can be fetched again: the embedded model."""
-    return _folder("cache", environ)
+    return data_dir() / "knowledge-base.sqlite3"
 
 
 def private_dir(path: Path) -> Path:
@@ -68,21 +76,6 @@ def private_dir(path: Path) -> Path:
             hint="make it a folder that you may write to, or name another by MLX_TOOLS_*_DIR",
         ) from error
     return path
-
-
-def _folder(kind: Kind, environ: Mapping[str, str]) -> Path:
-    named = environ.get(f"MLX_TOOLS_{kind.upper()}_DIR", "").strip()
-    if named:
-        return Path(named).expanduser().absolute()
-    import platformdirs
-
-    find = {
-        "config": platformdirs.user_config_dir,
-        "data": platformdirs.user_data_dir,
-        "state": platformdirs.user_state_dir,
-        "cache": platformdirs.user_cache_dir,
-    }[kind]
-    return Path(find(APP, appauthor=False))
 
 
 _PACKAGE: Final = Path(__file__).resolve().parent

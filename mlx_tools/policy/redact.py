@@ -63,8 +63,9 @@ class Redactor:
 
     def text(self, text: str) -> Redacted:
         """The text with placeholders."""
-        stream = self.stream()
-        return Redacted(stream.feed(text, closed=True), stream.kinds)
+        stream = RedactedStream(self._secrets, self._folders)
+        shown = stream.feed(text, closed=True)
+        return Redacted(shown, tuple(sorted(stream.found)))
 
     def stream(self) -> RedactedStream:
         """Takes one text in pieces."""
@@ -84,12 +85,12 @@ class RedactedStream:
         self._scanner = Scanner() if secrets else None
         self._folders = folders
         self._rest = ""
-        self._kinds: set[str] = set()
+        self.found: set[str] = set()
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of what was taken out so far: sorted, each once."""
-        return tuple(sorted(self._kinds))
+        return tuple(sorted(self.found))
 
     def feed(self, piece: str, *, closed: bool = False) -> str:
         """What may be shown now: all, where the text is ``closed``, as no more of it follows."""
@@ -100,7 +101,7 @@ class RedactedStream:
         text = self._rest + piece
         shown, self._rest = self._folders.replaced(text, closed=closed)
         if shown + self._rest != text:
-            self._kinds.add(PATH)
+            self.found.add(PATH)
         return shown
 
     def close(self) -> str:
@@ -113,7 +114,7 @@ class RedactedStream:
             if part.kind is None:
                 out.append(part.text)
             elif not part.joined:
-                self._kinds.add(part.kind)
+                self.found.add(part.kind)
                 out.append(placeholder(part.kind))
         return "".join(out)
 

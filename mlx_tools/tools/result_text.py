@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import enum
 import fractions
 import functools
 import inspect
 import json
 import pathlib
-import uuid
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, Final
+from typing import Any
 
 from mlx_tools.transcript.sources import Sources, sources_of
-
-MAX_DEPTH: Final = 100
 
 
 class ResultError(Exception):
@@ -36,10 +32,14 @@ def to_text(value: Any) -> str:
     if isinstance(value, str):
         return whole_characters(value)
     try:
-        text = _dump(value)
-    except TypeError:
-        text = _dump(_with_plain_keys(value, 0))
-    return whole_characters(text)
+        try:
+            return whole_characters(_encoder().encode(value))
+        except TypeError:  # a key that is no text
+            return whole_characters(_encoder().encode(_with_plain_keys(value)))
+    except RecursionError:
+        raise ResultError("the result is nested too deep for JSON") from None
+    except ValueError as error:
+        raise ResultError(f"the result cannot be written as JSON: {error}") from None
 
 
 def to_result(value: Any) -> str | Sources:
@@ -57,15 +57,6 @@ def whole_characters(text: str) -> str:
     return text
 
 
-def _dump(value: Any) -> str:
-    try:
-        return _encoder().encode(value)
-    except RecursionError:
-        raise ResultError("the result is nested too deep for JSON") from None
-    except ValueError as error:
-        raise ResultError(f"the result cannot be written as JSON: {error}") from None
-
-
 @functools.cache
 def _encoder() -> json.JSONEncoder:
     return json.JSONEncoder(
@@ -78,11 +69,11 @@ def _plain(value: Any) -> Any:
     match value:
         case enum.Enum():
             return value.value
-        case datetime.datetime() | datetime.date() | datetime.time():
+        case datetime.datetime():  # pydantic writes another form
             return value.isoformat()
         case datetime.timedelta():
             return value.total_seconds()
-        case decimal.Decimal() | fractions.Fraction() | uuid.UUID() | pathlib.PurePath():
+        case fractions.Fraction() | pathlib.PurePath():
             return str(value)
         case bytes() | bytearray() | memoryview():
             raise ResultError("the result holds bytes; decode them, or encode them as base64")
@@ -104,7 +95,8 @@ def _plain(value: Any) -> Any:
 
 
 def _as_pydantic(value: Any) -> Any:
-    """A value of a type that pydantic can write: addresses, URLs, secrets, which it masks."""
+    """A value of a type that pydantic can write: dates, decimals, paths, addresses, URLs, secrets,
+    which it masks."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
@@ -115,17 +107,15 @@ def _as_pydantic(value: Any) -> Any:
     raise ResultError(f"a result of type {type(value).__name__} cannot be written as JSON")
 
 
-def _with_plain_keys(value: Any, depth: int) -> Any:
+def _with_plain_keys(value: Any) -> Any:
     """The value with the keys of its mappings as strings: dates, enums, numbers."""
-    if depth > MAX_DEPTH:
-        raise ResultError("the result is nested too deep for JSON")
     if isinstance(value, Mapping):
-        return {_key(key): _with_plain_keys(item, depth + 1) for key, item in value.items()}
+        return {_key(key): _with_plain_keys(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_plain_keys(item, depth + 1) for item in value]
+        return [_with_plain_keys(item) for item in value]
     if isinstance(value, str | int | float | None):
         return value
-    return _with_plain_keys(_plain(value), depth + 1)
+    return _with_plain_keys(_plain(value))
 
 
 def _key(key: Any) -> str:

@@ -193,7 +193,7 @@ def check_declared(spec: ToolSpec) -> None:
     """Whether the spec declares what can be declared, whoever made it. Raises
     ToolDefinitionError."""
     name, timeout, retry = spec.name, spec.timeout, spec.retry
-    if spec.effects is not ALL_EFFECTS:
+    if not isinstance(spec.effects, frozenset) or not spec.effects <= ALL_EFFECTS:
         effects_of(spec.effects, name)
     if timeout is not None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):

@@ -138,7 +138,7 @@ def test_what_is_copied_is_what_was_read(tmp_path: Path, shelf: Shelf) -> None:
     [
         (lambda f: (f / "execute.py").unlink(), "execute.py is missing"),
         (lambda f: (f / "config.json").write_text("["), "config.json is not JSON"),
-        (lambda f: f.rename(f.with_name("other")), "it holds the tool echo, not other"),
+        (lambda f: f.rename(f.with_name("other")), "holds the tool echo, not other"),
         (lambda f: f.rename(f.with_name("a b")), "'a b' cannot name a tool"),
         (lambda f: (f / "x").symlink_to(f), "is a symbolic link"),
     ],

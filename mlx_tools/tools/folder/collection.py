@@ -83,12 +83,14 @@ class Shelf:
         self.said()  # also where there is no folder
         try:
             self._put_right()
-            with self._unchanging():
+            with contextlib.ExitStack() as stack:
+                with contextlib.suppress(BlockingIOError):  # it is changed for long
+                    stack.enter_context(alone(self.folder, self._patience / 10, looks=True))
                 with os.scandir(self.folder) as found:
                     names = sorted(entry.name for entry in found if _may_be_tool(entry))
-                said = self.said()
-                shelved = [self._shelved(name, said) for name in names[: self._most]]
-                return shelved + [_too_many(name, self._most) for name in names[self._most :]]
+                said, late = self.said(), f"it is not read: there are {self._most} others before it"
+                read = [self._shelved(name, said) for name in names[: self._most]]
+                return read + [Shelved(clean(one, 64), None, late) for one in names[self._most :]]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -97,27 +99,14 @@ class Shelf:
                 hint="free its name or its permissions, or name another as tools.folder",
             ) from None
 
-    @contextlib.contextmanager
-    def _unchanging(self) -> Iterator[None]:
-        """Inside, nobody changes the folder, unless somebody does for long. Raises OSError."""
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(BlockingIOError):
-                stack.enter_context(alone(self.folder, self._patience / 10, looks=True))
-            yield
-
     def _shelved(self, name: str, said: FolderRecord) -> Shelved:
-        path = self.path_of(name)
         if not TOOL_NAME.fullmatch(name):
             return Shelved(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
-        trusted = said.trusted.get(str(path))
         try:
-            if os.path.islink(path):  # noqa: PTH114 - raises nothing
-                raise ToolDefinitionError(f"{path} is a symbolic link")
-            found = read_folder(path)
-        except ToolDefinitionError as error:
+            found = self.read(name)
+        except UsageError as error:
             return Shelved(name, None, str(error))
-        if found.spec.name != name:
-            return Shelved(name, None, f"it holds the tool {found.spec.name}, not {name}")
+        trusted = said.trusted.get(str(found.path))
         if trusted is None:
             return Shelved(name, None, UNKNOWN.format(name=name))
         if trusted != found.digest:
@@ -168,7 +157,12 @@ class Shelf:
                     write_files(found.contents, draft)
                     with self._in_place(draft, path):
                         added = read_folder(path)
-                        if _data(added) != _data(found):
+                        # not every file system keeps whether files may be executed
+                        now, then = (
+                            {name: file.data for name, file in one.contents.items()}
+                            for one in (added, found)
+                        )
+                        if now != then:
                             raise UsageError(
                                 f"{path} was changed by somebody else", hint="add it again"
                             )
@@ -209,12 +203,12 @@ class Shelf:
             drop(old)
 
     def trust(self, found: ToolFolder) -> None:
-        """Lets a tool's files run as they were read, and as long as they stay so."""
-        self._change(lambda said: said.trusting(found.path, found.digest))
+        """Let a tool's files run as they were read, and as long as they stay so."""
+        change_record(self.record, lambda said: said.trusting(found.path, found.digest))
 
     def switch(self, name: str, on: bool | None) -> None:
         """Has the tool of this name on or off, or with None as it is by itself."""
-        self._change(lambda said: said.switching(name, on))
+        change_record(self.record, lambda said: said.switching(name, on))
 
     def remove(self, name: str) -> None:
         """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
@@ -223,7 +217,12 @@ class Shelf:
         try:
             with self._changing():
                 path.rename(gone)
-                self._forget(path, gone)
+                try:
+                    forget = lambda said: said.trusting(path, None).switching(name, None)  # noqa: E731
+                    change_record(self.record, forget)
+                except MlxToolsError:  # nothing was forgotten: it is back
+                    gone.rename(path)
+                    raise
                 try:
                     drop(gone)
                 except OSError as error:
@@ -236,14 +235,6 @@ class Shelf:
         except OSError as error:
             raise UsageError(f"{path} cannot be removed: {error.strerror}") from None
 
-    def _forget(self, path: Path, gone: Path) -> None:
-        """Forgets what was said of the tool that was moved away; where that fails it is back."""
-        try:
-            self._change(lambda said: said.trusting(path, None).switching(path.name, None))
-        except MlxToolsError:
-            gone.rename(path)
-            raise
-
     def must_have(self, name: str) -> Path:
         """Where the folder of this tool is, whatever is in it. Raises UsageError where there is
         none."""
@@ -251,9 +242,6 @@ class Shelf:
         if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not os.path.lexists(path):
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         return path
-
-    def _change(self, change: Callable[[FolderRecord], FolderRecord]) -> None:
-        change_record(self.record, change)
 
 
 def exposed_by(shelf: Shelf, roots: Iterable[str]) -> str | None:
@@ -276,21 +264,12 @@ def check_folder_name(name: str) -> None:
         raise UsageError(f"{name} cannot be the name of a tool's folder", hint="begin otherwise")
 
 
-def _too_many(name: str, most: int) -> Shelved:
-    return Shelved(clean(name, 64), None, f"it is not read: there are {most} others before it")
-
-
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
     """Whether it is a folder, or what cannot be looked at."""
     try:
         return not entry.name.startswith(".") and entry.is_dir()
     except OSError:
         return True
-
-
-def _data(folder: ToolFolder) -> dict[str, bytes]:
-    """What is in its files. Not every file system keeps whether they may be executed."""
-    return {name: file.data for name, file in folder.contents.items()}
 
 
 # --- what a change leaves there when it is killed, and how that is put right ----------------------

@@ -15,14 +15,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.errors import ErrorCode, ToolDefinitionError
 from mlx_tools.process import end
-from mlx_tools.tools.context import ToolError, current_context
+from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
     EXECUTE,
     ToolFolder,
@@ -33,16 +33,30 @@ from mlx_tools.tools.folder.definition import (
 )
 from mlx_tools.tools.tool import Preview, Tool
 
-_MARGIN: Final = 0.5
-"""Seconds of a call's time, a tenth at most, that are kept for ending its process."""
+CHILD: Final = Path(__file__).with_name("child_process.py")
+CHANGED: Final = "its folder has changed since it was added"
+KEPT_BYTES: Final = 8192
+"""Of what a tool prints: so much of its end is kept."""
+
+_PRINTED_CHARS: Final = 300
+"""Of that, so much stands in an error."""
 
 _SECONDS: Final = 60.0
 """What a call may take that has no time of its own."""
+_MARGIN: Final = 0.5
+"""Seconds of a call's time, a tenth at most, that are kept for ending its process."""
+_TICK: Final = 0.05
+"""Seconds between two looks at whether to go on."""
+_AFTER: Final = 1.0
+"""Seconds that a process has to end once it has told its result."""
+_GONE: Final = 6.0
+"""Seconds within which a process that was told to end is gone; then it is killed from outside."""
 
-_PRINTED_CHARS: Final = 300
-"""Of what a tool printed: so much of the end stands in an error."""
+_ALWAYS: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
+"""Variables that every tool sees, where they are set; they say nothing of the user."""
 
-CHANGED: Final = "its folder has changed since it was added"
+_OFFLINE: Final = ("/usr/bin/sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")
+"""On macOS: before what is to run without network."""
 
 
 def load_tool(folder: str | os.PathLike[str]) -> Tool:
@@ -68,17 +82,7 @@ def folder_tool(found: ToolFolder, unusable: str | None = None) -> Tool:
         for left in reversed(range(tries)):
             try:
                 with _copied(found) as execute:
-                    came = call(
-                        execute,
-                        arguments,
-                        environ=environment(found.environment, os.environ),
-                        seconds=until - time.monotonic(),
-                        most=found.max_output_bytes,
-                        offline=any(part.local_only for part in context.policy.parts),
-                        passing=execute.parent.parent,
-                        cancelled=lambda: context.cancelled,
-                        progress=context.progress,
-                    )
+                    came = _call(found, execute, arguments, until, context)
             except OSError as error:
                 raise ToolError(f"no process can be started: {error.strerror}") from None
             if came.ending not in ("fault", "ended") or not left:
@@ -110,31 +114,55 @@ def _copied(found: ToolFolder) -> Iterator[Path]:
         yield folder / EXECUTE
 
 
-def _result(came: Came, seconds: float, most: int) -> dict[str, Any]:
+# --- what came of a call --------------------------------------------------------------------------
+
+Ending = Literal["result", "fault", "refused", "ended", "timeout", "cancelled", "printed", "size"]
+
+
+@dataclass(slots=True)
+class _Came:
+    """What came of a call.
+
+    ``value`` is what ``execute`` returned (``result``), ``fault`` why there is nothing (``fault``),
+    or why it was not run (``refused``), ``status`` how the process ended, as ``wait`` gives it,
+    None where nobody knows. ``printed`` is the end of what it printed.
+    """
+
+    ending: Ending
+    value: dict[str, Any] | None = None
+    fault: str = ""
+    status: int | None = None
+    printed: str = ""
+
+
+def _result(came: _Came, seconds: float, most: int) -> dict[str, Any]:
     """What the tool returned. Raises ToolError for anything else that came of the call."""
+    code: ErrorCode = "tool_error"
     match came.ending:
         case "result":
             value = came.value or {}
             if value.get("success") is False:
                 raise ToolError(_said(value))
             return value
-        case "timeout":
-            limit = f"{round(seconds, 2):g} s"
-            text = f"no result within {limit}; its process was ended with all it started"
-            raise ToolError(_with_printed(text, came), code="timeout")
         case "cancelled":
             raise ToolError("it was ended, since nobody waited any more")
         case "refused":
             raise ToolError(f"local-only mode holds, and {came.fault}", code="disabled")
+        case "timeout":
+            limit = f"{round(seconds, 2):g} s"
+            text = f"no result within {limit}; its process was ended with all it started"
+            code = "timeout"
         case "printed":
-            text = f"it printed more than {most} bytes, and was ended"
-            raise ToolError(_with_printed(text, came), code="payload_too_large")
+            text, code = f"it printed more than {most} bytes, and was ended", "payload_too_large"
         case "size":
-            text = f"its result has more than {most} bytes"
-            raise ToolError(_with_printed(text, came), code="payload_too_large")
+            text, code = f"its result has more than {most} bytes", "payload_too_large"
         case "fault":
-            raise ToolError(_with_printed(came.fault, came))
-    raise ToolError(_with_printed(_how_ended(came.status), came))
+            text = came.fault
+        case "ended":
+            text = _how_ended(came.status)
+    if printed := came.printed[-_PRINTED_CHARS:].strip():  # mostly it says why
+        text = f"{text}; it printed: {printed}"
+    raise ToolError(text, code=code)
 
 
 def _said(value: Mapping[str, Any]) -> str:
@@ -152,130 +180,64 @@ def _how_ended(status: int | None) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"its process ended with the exit code {code} and without a result"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"its process crashed ({name})"
-
-
-def _with_printed(text: str, came: Came) -> str:
-    """The text and the end of what the tool printed: mostly it says why."""
-    printed = came.printed[-_PRINTED_CHARS:].strip()
-    return f"{text}; it printed: {printed}" if printed else text
+    known = {one.value: one.name for one in signal.Signals}
+    return f"its process crashed ({known.get(-code, f'signal {-code}')})"
 
 
 # --- the process ----------------------------------------------------------------------------------
 
-CHILD: Final = Path(__file__).with_name("child_process.py")
-KEPT_BYTES: Final = 8192
-"""Of what a tool prints: so much of its end is kept."""
 
-_TICK: Final = 0.05
-"""Seconds between two looks at whether to go on."""
-_AFTER: Final = 1.0
-"""Seconds that a process has to end once it has told its result."""
-_GONE: Final = 6.0
-"""Seconds within which a process that was told to end is gone; then it is killed from outside."""
-
-_ALWAYS: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
-"""Variables that every tool sees, where they are set."""
-
-_OFFLINE: Final = ("/usr/bin/sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")
-"""On macOS: before what is to run without network."""
-
-Ending = Literal["result", "fault", "refused", "ended", "timeout", "cancelled", "printed", "size"]
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """What came of a call.
-
-    ``value`` is what ``execute`` returned (``result``), ``fault`` why there is nothing (``fault``),
-    or why it was not run (``refused``), ``status`` how the process ended, as ``wait`` gives it,
-    None where nobody knows. ``printed`` is the end of what it printed.
-    """
-
-    ending: Ending
-    value: dict[str, Any] | None = None
-    fault: str = ""
-    status: int | None = None
-    printed: str = ""
-
-
-def environment(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a tool sees: a few that say nothing of the user, and those it names."""
-    return {name: environ[name] for name in (*_ALWAYS, *names) if name in environ}
-
-
-def call(
+def _call(
+    found: ToolFolder,
     execute: Path,
     arguments: Mapping[str, Any],
-    *,
-    environ: Mapping[str, str],
-    seconds: float | None,
-    most: int,
-    offline: bool = False,
-    passing: Path | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-    progress: Callable[[str, float | None], None] = lambda message, fraction: None,
-) -> Came:
-    """Calls ``execute`` of the file with these arguments (JSON values), and waits for what comes.
-
-    ``seconds`` is its time, None for as long as nobody cancels. ``most`` is how many bytes it may
-    print, and how many its result may have as JSON. ``offline``: there is no network for it, or it
-    is not run. ``passing`` is a folder that is there for this call alone: it is removed where
-    this process is killed. Raises OSError where no process can be started, ValueError where the
-    arguments are no JSON.
-    """
+    until: float,
+    context: ToolContext,
+) -> _Came:
+    """Calls ``execute`` of the file in a process of its own, and waits for what comes, at the
+    latest until this time. In local-only mode there is no network for it, or it is not run. Raises
+    OSError where no process can be started."""
     request = json.dumps(dict(arguments), allow_nan=False).encode() + b"\n"
-    (results, told), (prints, printed) = _two_pipes()
-    try:
-        # -I: nothing of the user's environment; no compiled file beside a source is written or read
-        options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
-        command: tuple[str, ...] = (sys.executable, *options, str(CHILD), str(execute), str(told))
-        command += () if passing is None else (f"passing={passing}",)
-        if offline:
-            around = _OFFLINE if sys.platform == "darwin" else ()
-            command = (*around, *command, "offline")
+    # -I: nothing of the user's environment; no compiled file beside a source is written or read
+    options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        (results, told), (prints, printed) = _pipe(ours, theirs), _pipe(ours, theirs)
+        passing = f"passing={execute.parent.parent}"  # removed where this process is killed
+        command = (sys.executable, *options, str(CHILD), str(execute), str(told), passing)
+        if any(part.local_only for part in context.policy.parts):
+            command = (*(_OFFLINE if sys.platform == "darwin" else ()), *command, "offline")
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command,
             stdin=subprocess.PIPE,
             stdout=printed,
             stderr=printed,
-            env=dict(environ),
+            env={
+                name: os.environ[name]
+                for name in (*_ALWAYS, *found.environment)
+                if name in os.environ
+            },
             cwd=execute.parent,
             pass_fds=(told,),
             start_new_session=True,
         )
-    except BaseException:
-        os.close(results)
-        os.close(prints)
-        raise
-    finally:
-        os.close(told)
-        os.close(printed)
-    try:
-        talk = _Talk(child, request, results, prints, most, progress)
-    except BaseException:  # there are no more descriptors
-        end(child)
-        for file in (results, prints):
-            os.close(file)
-        raise
-    try:
-        return talk.until(seconds, cancelled)
-    finally:
-        talk.close()
+        theirs.close()
+        try:
+            talk = _Talk(child, request, results, prints, found.max_output_bytes, context)
+        except BaseException:  # there are no more descriptors
+            end(child)
+            raise
+        try:
+            return talk.until(until)
+        finally:
+            ours.close()  # before it is waited for: it may be about to write
+            talk.close()
 
 
-def _two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
-    first = os.pipe()
-    try:
-        return first, os.pipe()
-    except OSError:
-        for file in first:
-            os.close(file)
-        raise
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends
 
 
 class _Talk:
@@ -288,18 +250,18 @@ class _Talk:
         results: int,
         prints: int,
         most: int,
-        progress: Callable[[str, float | None], None],
+        context: ToolContext,
     ) -> None:
         assert child.stdin is not None
         self._child, self._stdin = child, child.stdin
         self._results, self._prints = results, prints
         self._left = memoryview(request)
         self._most = most
-        self._progress = progress
+        self._context = context
         self._line = bytearray()
         self._tail = bytearray()
         self._printed = 0
-        self._came: Came | None = None
+        self._came: _Came | None = None
         self._over = False
         self._selector = selectors.DefaultSelector()
         for file, event in (
@@ -310,9 +272,8 @@ class _Talk:
             os.set_blocking(file, False)
             self._selector.register(file, event)
 
-    def until(self, seconds: float | None, cancelled: Callable[[], bool]) -> Came:
+    def until(self, until: float) -> _Came:
         """Talks until there is an end."""
-        until = None if seconds is None else time.monotonic() + seconds
         after: float | None = None
         while not self._over:
             now = time.monotonic()
@@ -320,23 +281,21 @@ class _Talk:
                 after = now + _AFTER if after is None else after
                 if now >= after:
                     break
-            elif cancelled():
-                self._came = Came("cancelled")
+            elif self._context.cancelled:
+                self._came = _Came("cancelled")
                 break
-            elif until is not None and now >= until:
-                self._came = Came("timeout")
+            elif now >= until:
+                self._came = _Came("timeout")
                 break
-            self._step(_TICK if until is None else max(0.0, min(_TICK, until - now)))
+            self._step(max(0.0, min(_TICK, until - now)))
         self._read_prints()
-        came = self._came or Came("ended")
-        printed = self._tail.decode("utf-8", "replace").strip()
-        return Came(came.ending, came.value, came.fault, came.status, printed)
+        came = self._came or _Came("ended")
+        came.printed = self._tail.decode("utf-8", "replace").strip()
+        return came
 
     def close(self) -> None:
         """Ends the process and all it started; waits until they are gone."""
         self._selector.close()
-        os.close(self._results)
-        os.close(self._prints)
         with contextlib.suppress(OSError):
             self._stdin.close()  # its lifeline
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -376,25 +335,25 @@ class _Talk:
             self._take(bytes(line))
         self._line = bytearray(rest)
         if len(rest) > self._most + 100 and self._came is None:
-            self._came, self._over = Came("size"), True
+            self._came, self._over = _Came("size"), True
 
     def _take(self, line: bytes) -> None:
         """Takes in a line. Only the first that says what came of the call counts."""
         told = _parsed(line)
         if "ended" in told:
             status = told["ended"]
-            self._came = self._came or Came("ended", status=status)
+            self._came = self._came or _Came("ended", status=status)
             self._over = True
         elif "progress" in told and self._came is None:
-            self._progress(*told["progress"])
+            self._context.progress(*told["progress"])
         elif "fault" in told:
-            self._came = self._came or Came("fault", fault=str(told["fault"]))
+            self._came = self._came or _Came("fault", fault=str(told["fault"]))
         elif "refused" in told:
-            self._came, self._over = Came("refused", fault=str(told["refused"])), True
+            self._came, self._over = _Came("refused", fault=str(told["refused"])), True
         elif "result" in told:
             size = len(line) - len('{"result": }')
             self._came = self._came or (
-                Came("size") if size > self._most else Came("result", told["result"])
+                _Came("size") if size > self._most else _Came("result", told["result"])
             )
 
     def _read_prints(self) -> None:
@@ -406,7 +365,7 @@ class _Talk:
             self._tail += piece
             del self._tail[:-KEPT_BYTES]
         if self._came is None:
-            self._came, self._over = Came("printed"), True
+            self._came, self._over = _Came("printed"), True
         elif self._came.ending not in ("printed", "size"):  # it has told its result: let it end
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._prints)
@@ -429,10 +388,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
             told = {"progress": (str(message), None if share is None else float(share))}
     except (ValueError, TypeError, OverflowError, RecursionError):
         return {}
-    known = isinstance(told, dict) and isinstance(told.get("result", {}), dict)
-    return told if known and _is_status(told.get("ended")) else {}
-
-
-def _is_status(value: Any) -> bool:
-    """Whether it is how a process can have ended, as ``wait`` gives it; None where nobody knows."""
-    return value is None or (type(value) is int and 0 <= value <= 0xFFFF)
+    if not isinstance(told, dict) or not isinstance(told.get("result", {}), dict):
+        return {}
+    status = told.get("ended")  # as ``wait`` gives it; None where nobody knows
+    return told if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
