@@ -171,9 +171,6 @@ def run(
     """Run what is due; return the worst exit code of the runs."""
     from mlx_tools.cli.job_runs import look, run_job  # it brings all that a run needs
 
-    def note(line: str) -> None:
-        note(line)
-
     def tell(ended: Ended) -> None:
         _tell(ended, as_lines=as_lines)
 

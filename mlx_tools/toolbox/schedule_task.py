@@ -73,10 +73,9 @@ def schedule_task(jobs: Jobs | None) -> Tool:
         own, when = _read(jobs, arguments)
         lines = [f"a job is made: {one_line(arguments['task'], marks=True)}", f"when: {when}"]
         moment: datetime | None = own.now()
-        for _ in range(SHOWN_TIMES if when.at is None else 1):
-            moment = moment and when.next_after(moment)
-            if moment is not None:
-                lines.append(f"due: {_local(when, moment)}")
+        for _ in range(SHOWN_TIMES):
+            if (moment := moment and when.next_after(moment)) is not None:
+                lines += [f"due: {_local(when, moment)}"]
         lines += _powers(_policy_of(current_context().policy), own.roots)
         lines.append("that is what this session may; it asks for its own approvals")
         return Preview("\n".join(lines), _state(when, arguments))

@@ -327,7 +327,8 @@ class _Adding:
         self._counts["removed"] += sum(not row.problem for row in gone)
 
     def _is_gone(self, path: str) -> bool:
+        """Whether a file below a folder that was added is none any more, as far as can be seen."""
         if any(path.startswith(f"{folder.rstrip('/')}/") for folder in self._unseen):
             return False
-        above = [s for s in self._starts if not s.only and path.startswith(s.prefix)]
-        return any(not start.still_holds(path) for start in above)
+        above = any(not one.only and path.startswith(one.prefix) for one in self._starts)
+        return above and (os.path.islink(path) or not os.path.isfile(path))  # noqa: PTH113, PTH114

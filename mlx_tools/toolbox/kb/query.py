@@ -45,11 +45,6 @@ _WORD: Final = re.compile(rf"(?:[^\W_][{_MARKS}]*)+(?:[_.-](?:[^\W_][{_MARKS}]*)
 """A word, or several that a name joins: ``os.path``, ``snake_case``, ``utf-8``."""
 
 _JOINT: Final = re.compile(r"[_.-]")
-_LETTERS: Final = str.maketrans(
-    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"}
-)
-"""Letters that Unicode does not take apart, as those without them on the keyboard write them."""
-
 _SPELLED_OUT: Final = str.maketrans(
     {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"}
 )
@@ -116,7 +111,7 @@ def _of_part(part: str) -> Iterator[str]:
 def _plain(word: str) -> str:
     """Without case, width and accents; with spaces where it holds what is of no word then: ``⑴`` is
     ``(1)``, and one Arabic ligature three words."""
-    folded = _ACCENT.sub("", unicodedata.normalize("NFKD", word).casefold()).translate(_LETTERS)
+    folded = _ACCENT.sub("", unicodedata.normalize("NFKD", word).casefold())
     plain = unicodedata.normalize("NFC", folded)
     if plain.isalnum():
         return plain

@@ -58,16 +58,6 @@ class WalkStart:
         """What the absolute paths of all that stands below begin with."""
         return f"{self.path}/".replace("//", "/")
 
-    def still_holds(self, path: str) -> bool:
-        """Whether there is a regular file at this path below the folder, by no link."""
-        try:
-            with self.opened(path.removeprefix(self.prefix).split("/"), _FILE) as file:
-                return stat.S_ISREG(os.fstat(file).st_mode)
-        except PermissionError:
-            return True
-        except (OSError, ValueError):  # ValueError: a NUL, which no path has but in a damaged file
-            return False
-
     @contextmanager
     def opened(self, parts: Sequence[str], flags: int) -> Iterator[int]:
         """What stands below, opened name by name, none of them a link."""

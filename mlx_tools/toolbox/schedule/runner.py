@@ -188,41 +188,33 @@ class Runner:
     async def _run(self, job: Job, run: JobRun, tell: Callable[[Ended], None]) -> Ended:
         """One run, from its claim on. How it ended is told also where it cannot be written down."""
         noted = run
+        status: RunStatus
 
         def began(session: str) -> None:
             nonlocal noted
             self._store.began(run, session)
             noted = replace(run, session=session)
 
+        end, fault, code = None, None, EXIT_STOPPED
         try:
             end = await self._start(job, began)
+            status, reason, code = end.status, end.reason, end.exit_code
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            return self._failed(job, noted, error, tell)
+            status = "in_doubt" if _seen(self._look, noted).changed else "failed"
+            if isinstance(error, MlxToolsError):
+                reason, code = str(error), error.exit_code
+            else:
+                reason, fault = f"{type(error).__name__}: {error}", error
         except BaseException:  # cancelled: as where the process ends
             with contextlib.suppress(ScheduleError):  # the next runner will find it out
                 _settle(self._store, self._look, noted)
             raise
-        done = replace(noted, status=end.status, reason=end.reason, ended=self._now())
-        ended = Ended(run=done, job=job, end=end, exit_code=end.exit_code)
+        done = replace(noted, status=status, reason=reason[:500], ended=self._now())
+        ended = Ended(run=done, job=job, end=end, fault=fault, exit_code=code)
         try:
-            self._store.settle(noted, end.status, end.reason)
-        finally:
-            tell(ended)
-        return ended
-
-    def _failed(
-        self, job: Job, run: JobRun, error: Exception, tell: Callable[[Ended], None]
-    ) -> Ended:
-        known = isinstance(error, MlxToolsError)
-        reason = str(error) if known else f"{type(error).__name__}: {error}"
-        status: RunStatus = "in_doubt" if _seen(self._look, run).changed else "failed"
-        done = replace(run, status=status, reason=reason[:500], ended=self._now())
-        code = getattr(error, "exit_code", EXIT_STOPPED) if known else EXIT_STOPPED
-        ended = Ended(run=done, job=job, exit_code=code, fault=None if known else error)
-        try:
-            self._store.settle(run, status, reason)
+            self._store.settle(noted, status, reason)
             if status == "failed":
-                self._store.try_again(run)
+                self._store.try_again(noted)
         finally:
             tell(ended)
         return ended

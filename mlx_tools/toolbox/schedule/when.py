@@ -90,14 +90,10 @@ class When:
 # --- the grammar --------------------------------------------------------------------------------
 
 _WEEK: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_NUMBERS: Final = {
-    word: str(number)
-    for number, word in (
-        *enumerate(("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")),
-        *((9, "nine"), (10, "ten"), (11, "eleven"), (12, "twelve"), (15, "fifteen")),
-        *((20, "twenty"), (30, "thirty")),
-    )
-}
+_NUMBERS: Final = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "", "", "fifteen", "", "", "", "", "twenty"),
+)
 _WEEKDAY: Final = (
     "mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?"
     "|sun(?:day)?"
@@ -105,9 +101,7 @@ _WEEKDAY: Final = (
 _DATE: Final = r"\d{4}-\d\d-\d\d"
 _ZONE: Final = r"[a-z_]+(?:/[a-z][a-z0-9_+-]*)+|utc|gmt"
 _IN_ZONE: Final = re.compile(
-    rf"(?P<time>.*\S) ?\[(?P<marked>{_ZONE})\]|(?P<said>.*?\S) (?:in )?(?P<zone>{_ZONE})"
-    rf"|(?:cron_)?tz=(?P<first>{_ZONE}) (?P<then>.+)",
-    re.ASCII,
+    rf"(?P<time>.*\S) ?\[(?P<marked>{_ZONE})\]|(?P<said>.*?\S) (?:in )?(?P<zone>{_ZONE})", re.ASCII
 )
 
 _SPELLINGS: Final = tuple(
@@ -203,42 +197,22 @@ passed, and was meant for this year."""
 
 _DAYS: Final = {"every day": "*", "every weekday": "1-5", "every weekend": "0,6"}
 
-_REFUSED: Final = tuple(
-    (re.compile(pattern, re.ASCII), why, hint)
-    for pattern, why, hint in (
-        (
-            rf"next (?:{_WEEKDAY})\b.*",
-            "may mean two days",
-            "leave out next for the first, or write the date",
-        ),
-        (
-            r".*\bnext (?:week|month|year)\b.*",
-            "may mean several days",
-            "write the date, such as 2030-01-31 17:00",
-        ),
-        (
-            rf"every (?:second|third|3rd|fourth|4th) (?:{_WEEKDAY})\b.*",
-            "may mean two things",
-            "write every 2 weeks on monday at 9:00",
-        ),
-        (
-            r"every (?:\d+ )?(?:month|year).*|(?:monthly|yearly)\b.*"
-            rf"|.*\b(?:first|second|third|last|\d(?:st|nd|rd|th)) (?:day|{_WEEKDAY}) (?:of|in) .*",
-            "cannot be counted out",
-            "write cron's five fields: 0 9 1 * * is each first of a month at 9:00",
-        ),
-        (
-            r".*(?<![\w:])(?:\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{1,2}/\d{1,2})\b.*",
-            "is a date that is read in two ways",
-            "write dates as 2030-01-31",
-        ),
-        (
-            r"(?!in ).+ (?:at )?\S+ and (?:at )?(?:\d\S*|noon|midnight)",
-            "names several times",
-            "make a job for each of them",
-        ),
-    )
-)
+_REFUSED: Final = {
+    r".*\bnext\b.*": ("may mean several days", "write the date, such as 2030-01-31 17:00"),
+    r"every (?:\d+ )?(?:month|year).*|(?:monthly|yearly)\b.*"
+    rf"|.*(?:first|second|third|last|\d(?:st|nd|rd|th)) (?:day|{_WEEKDAY}) (?:of|in) .*": (
+        "cannot be counted out",
+        "write cron's five fields: 0 9 1 * * is each first of a month at 9:00",
+    ),
+    r".*(?<![\w:])(?:\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{1,2}/\d{1,2})\b.*": (
+        "is a date that is read in two ways",
+        "write dates as 2030-01-31",
+    ),
+    r"(?!in ).+ (?:at )?\S+ and (?:at )?(?:\d\S*|noon|midnight)": (
+        "names several times",
+        "make a job for each of them",
+    ),
+}
 """What is near to a time that is read, why it is none, and what to write instead."""
 
 
@@ -275,24 +249,20 @@ def counts_from_now(text: str) -> bool:
 
 def _apart(said: str) -> tuple[str, str]:
     """A text without the zone that it names, and the zone, empty where it names none."""
-    found = _IN_ZONE.fullmatch(said)
-    if found is None:
+    if (found := _IN_ZONE.fullmatch(said)) is None:
         return said, ""
-    time = found["time"] or found["said"] or found["then"]
-    return time, found["marked"] or found["zone"] or found["first"]
+    return found["time"] or found["said"], found["marked"] or found["zone"]
 
 
 def _to_come(text: str, when: When, now: datetime) -> When:
     """The same, in whole seconds where it is once, never early. Raises `UsageError` where it is
     past, or too far ahead."""
-    first = when.at if when.interval is None else when.interval.start
+    first = when.interval.start if when.interval is not None else when.at
     if first is not None and first.year > LAST_YEAR:
         raise _wrong(text, "is too far ahead")
     if when.at is None:
         return when
-    at = when.at
-    if at.microsecond:
-        at = at.replace(microsecond=0) + timedelta(seconds=1)
+    at = when.at + timedelta(microseconds=-when.at.microsecond % 1_000_000)
     if at <= now:
         raise UsageError(f"{text[:100]!r} is past: it is {now:%Y-%m-%d %H:%M} in {now.tzinfo}")
     return When(when.zone, at=at)
@@ -317,9 +287,8 @@ def _near_miss(said: str, now: datetime) -> tuple[str, str]:
     for before in ("in", "every"):
         if said and means(f"{before} {said}"):
             return "may be once or again and again", f"write {before} {said}"
-    near = (rest for pattern, *rest in _REFUSED if pattern.fullmatch(said))
-    why, hint = next(near, ("is not understood as a time", EXAMPLES))
-    return why, hint
+    near = (told for pattern, told in _REFUSED.items() if re.fullmatch(pattern, said, re.ASCII))
+    return next(near, ("is not understood as a time", EXAMPLES))
 
 
 # --- reading it ---------------------------------------------------------------------------------
@@ -354,7 +323,9 @@ def _read(said: str, now: datetime) -> When | None:
 
 def _spelled(said: str) -> str:
     """The same with one spelling for what has several."""
-    said = re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", lambda found: _NUMBERS[found[0]], said)
+    said = re.sub(
+        rf"\b(?:{'|'.join(filter(None, _NUMBERS))})\b", lambda m: str(_NUMBERS.index(m[0])), said
+    )
     for pattern, instead in _SPELLINGS:
         said = pattern.sub(instead, said)
     return said
