@@ -47,6 +47,12 @@ def header_of(session: str) -> Any:
     return json.loads(transcript.read_text().splitlines()[0])
 
 
+def configure(home: Path, text: str) -> None:
+    """The user's own configuration, from now on."""
+    (home / "config").mkdir(exist_ok=True)
+    (home / "config" / "config.toml").write_text(text)
+
+
 def added(run: Any, server: ScriptedServer, *options: str, task: Any = TASK) -> Any:
     result = run("schedule", "add", *task, "--url", server.url, "--json", *options)
     assert (result.code, result.err) == (0, "")
@@ -132,21 +138,7 @@ def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(home: Path) -> None:
 @pytest.fixture
 def notes_unasked(home: Path) -> None:
     """The user's own configuration lets notes be taken unasked."""
-    (home / "config").mkdir(exist_ok=True)
-    text = '[policy]\nstanding_approvals = ["notes_create"]\n'
-    (home / "config" / "config.toml").write_text(text)
-
-
-def test_a_job_that_writes_waits_for_a_person(run: Any) -> None:
-    with ScriptedServer(NOTE, answer("It is noted.")) as server:
-        added(run, server, "--preset", "notes")
-        make_due()
-        (ended,) = run("schedule", "run", "--json").lines
-        assert ended["status"] == "paused" and listed(run)["state"] == "paused"
-        assert not (data_dir() / "notes").exists()
-        assert run("sessions", "resume", ended["session"], "--approve-all").code == 0
-    assert len(list((data_dir() / "notes").iterdir())) == 1
-    assert listed(run)["state"] == "scheduled"
+    configure(home, '[policy]\nstanding_approvals = ["notes_create"]\n')
 
 
 @pytest.mark.usefixtures("notes_unasked")
@@ -194,26 +186,24 @@ def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:
     assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
 
 
-def test_a_job_that_was_made_for_this_machine_alone_asks_no_other(run: Any, home: Path) -> None:
-    run("schedule", "add", *TASK, "--local-only")
+@pytest.mark.parametrize(
+    "made",
+    [
+        ("schedule", "add", *TASK, "--local-only"),
+        (
+            *("tools", "call", "schedule_task", '{"task": "x", "when": "@daily"}', "--local-only"),
+            *("--tools", "schedule_task", "--approve", "always"),
+        ),
+    ],
+)
+def test_a_job_that_was_made_for_this_machine_alone_asks_no_other(
+    run: Any, home: Path, made: tuple[str, ...]
+) -> None:
+    assert run(*made).code == 0
     make_due()
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text('[backend]\nurl = "http://192.0.2.1:8080"\n')
+    configure(home, '[backend]\nurl = "http://192.0.2.1:8080"\n')
     result = run("schedule", "run", "--json")
     assert result.lines[0]["status"] == "failed"
-    assert "not on this machine" in result.lines[0]["reason"]
-
-
-def test_a_job_of_a_session_for_this_machine_alone_asks_no_other(run: Any, home: Path) -> None:
-    made = run(
-        *("tools", "call", "schedule_task", '{"task": "x", "when": "@daily"}', "--local-only"),
-        *("--tools", "schedule_task", "--approve", "always"),
-    )
-    assert made.code == 0
-    make_due()
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text('[backend]\nurl = "http://192.0.2.1:8080"\n')
-    result = run("schedule", "run", "--json")
     assert "not on this machine" in result.lines[0]["reason"]
 
 
@@ -221,18 +211,14 @@ def test_what_is_configured_since_takes_power_away(run: Any, home: Path) -> None
     with ScriptedServer(NOTE, answer("I may not.")) as server:
         added(run, server, "--preset", "notes")
         make_due()
-        (home / "config").mkdir()
-        (home / "config" / "config.toml").write_text('[policy]\ndeny = ["notes_create"]\n')
+        configure(home, '[policy]\ndeny = ["notes_create"]\n')
         result = run("schedule", "run", "--json")
     assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
 
 
 def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, home: Path) -> None:
     with ScriptedServer(NOTE, answer("Noted."), answer("Again.")) as server:
-        (home / "config").mkdir()
-        (home / "config" / "config.toml").write_text(
-            '[policy]\nask = ["notes_create"]\napprove = "always"\n'
-        )
+        configure(home, '[policy]\nask = ["notes_create"]\napprove = "always"\n')
         added(run, server, "--preset", "notes")
         make_due()
         result = run("schedule", "run")
@@ -253,8 +239,7 @@ def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, home: Pa
 def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(run: Any, home: Path) -> None:
     again = [call("notes_create", title=f"Bread {n}", content="x") for n in range(6)]
     with ScriptedServer(NOTE, *again) as server:
-        (home / "config").mkdir()
-        (home / "config" / "config.toml").write_text('[policy]\nask = ["notes_create"]\n')
+        configure(home, '[policy]\nask = ["notes_create"]\n')
         added(run, server, "--preset", "notes", "--max-iterations", "1")
         make_due()
         assert run("schedule", "run").code == 4
@@ -266,8 +251,7 @@ def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(run: Any, hom
 
 def test_a_job_that_is_removed_leaves_its_session_and_says_so(run: Any, home: Path) -> None:
     with ScriptedServer(NOTE, answer("Noted.")) as server:
-        (home / "config").mkdir()
-        (home / "config" / "config.toml").write_text('[policy]\nask = ["notes_create"]\n')
+        configure(home, '[policy]\nask = ["notes_create"]\n')
         job = added(run, server, "--preset", "notes")
         make_due()
         run("schedule", "run")

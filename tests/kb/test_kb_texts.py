@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.toolbox.kb.documents import UnreadableFile, decoded, read_document
 from mlx_tools.toolbox.kb.passages import MOST, OVERLAP, passages
 from mlx_tools.toolbox.kb.query import asked, indexed, phrases, query_of, terms
+from tests.kb.shelf import CATALOG, FONT, PAGE, made_pdf, stream
 
 FORMS = ("markdown", "rst", "code", "text")
 
@@ -219,39 +220,14 @@ def test_titles() -> None:
 # --- PDF ----------------------------------------------------------------------------------------
 
 
-def pdf(*pages: str, title: str) -> bytes:
-    """A PDF with these pages."""
-    out, offsets = bytearray(b"%PDF-1.4\n"), []
-
-    def put(body: bytes) -> None:
-        offsets.append(len(out))
-        out.extend(b"%d 0 obj\n%s\nendobj\n" % (len(offsets), body))
-
-    kids = b" ".join(b"%d 0 R" % (4 + 2 * n) for n in range(len(pages)))
-    put(b"<< /Type /Catalog /Pages 2 0 R >>")
-    put(b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages)))
-    put(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
-    for number, text in enumerate(pages):
-        put(
-            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
-            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number)
-        )
-        stream = b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % text.encode("latin-1")
-        put(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
-    put(b"<< /Title (%s) >>" % title.encode("latin-1"))
-    start = len(out)
-    out.extend(b"xref\n0 %d\n0000000000 65535 f \n" % (len(offsets) + 1))
-    for offset in offsets:
-        out.extend(b"%010d 00000 n \n" % offset)
-    size = len(offsets) + 1
-    out.extend(b"trailer\n<< /Size %d /Root 1 0 R /Info %d 0 R >>\n" % (size, size - 1))
-    out.extend(b"startxref\n%d\n%%%%EOF\n" % start)
-    return bytes(out)
-
-
 def test_a_pdf_is_its_pages() -> None:
     pytest.importorskip("pypdf")
-    document = read_document("a.pdf", pdf("Boil the water.", "Add the leaves.", title="Tea"))
+    texts = (b"Boil the water.", b"Add the leaves.")
+    first, second = (stream(b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % text) for text in texts)
+    pages = b"<< /Type /Pages /Kids [3 0 R 7 0 R] /Count 2 >>"
+    other = PAGE.replace(b"/Contents 4", b"/Contents 8")
+    objects = (CATALOG, pages, PAGE, first, b"<< /Title (Tea) >>", FONT, other, second)
+    document = read_document("a.pdf", made_pdf(*objects, trailer=b"/Info 5 0 R"))
     assert document.title == "Tea"
-    assert document.text.split("\n\n") == ["Boil the water.", "Add the leaves."]
-    assert document.pages == (0, len("Boil the water.") + 2)
+    assert document.text.split("\n\n") == [text.decode() for text in texts]
+    assert document.pages == (0, len(texts[0]) + 2)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -146,13 +143,16 @@ def test_a_run_that_cannot_be_begun_is_tried_again(world: World, error: MlxTools
     assert world.one().state == "done"
 
 
-def test_a_run_that_failed_after_it_may_have_changed_something_is_in_doubt(world: World) -> None:
+@pytest.mark.parametrize("error", [BackendUnreachable("gone"), ValueError("a fault of ours")])
+def test_a_run_that_failed_after_it_may_have_changed_something_is_in_doubt(
+    world: World, error: Exception
+) -> None:
     world.add()
 
     def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
         began("s-1")
         world.sessions["s-1"] = Seen(state="interrupted", changed=True)
-        raise BackendUnreachable("gone")
+        raise error
 
     world.acts = fails
     (ended,) = world.later(hours=1)
@@ -180,19 +180,6 @@ def test_a_fault_in_one_job_ends_its_run_and_no_other(world: World) -> None:
     )
     world.acts = world.answers
     assert [one.run.attempt for one in world.later(minutes=5)] == [2]
-
-
-def test_a_fault_after_something_may_have_changed_leaves_it_in_doubt(world: World) -> None:
-    world.add()
-
-    def breaks(job: Job, began: Callable[[str], None]) -> RunEnd:
-        began("s-1")
-        world.sessions["s-1"] = Seen(state="interrupted", changed=True)
-        raise ValueError
-
-    world.acts = breaks
-    assert [one.run.status for one in world.later(hours=1)] == ["in_doubt"]
-    assert world.later(hours=3) == [] and len(world.ran) == 1
 
 
 @pytest.mark.parametrize(
@@ -271,12 +258,6 @@ def test_what_keeps_breaking_off_is_given_up(world: World) -> None:
     assert world.later(hours=1) == [] and len(world.ran) == 3
 
 
-def test_a_missed_time_is_told_where_it_is_left_out(world: World) -> None:
-    world.add(missed="skip")
-    (ended,) = world.later(hours=3, minutes=30)
-    assert ended.run.status == "skipped" and world.ran == [] and ended.run.missed
-
-
 def test_times_that_were_missed_are_made_up_for_once_and_the_run_says_so(world: World) -> None:
     world.add()
     (ended,) = world.later(days=4)
@@ -286,62 +267,18 @@ def test_times_that_were_missed_are_made_up_for_once_and_the_run_says_so(world: 
     assert not ended.run.missed and len(world.ran) == 2
 
 
-def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
-    told: list[Ended] = []
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        world.now += timedelta(seconds=seconds)
-        if len(slept) == 3:
-            world.add(when=When("UTC", cron="* * * * *"))
-        if len(told) == 3:
-            raise Killed
-
-    async def main() -> None:
-        runner = Runner(world.store, world.start, world.look, now=lambda: world.now, sleep=sleep)
-        with runner:
-            await runner.run_forever(told.append)
-
-    with pytest.raises(Killed):
-        anyio.run(main)
-    dues = [ended.run.due for ended in told]
-    assert dues == [NOON + timedelta(minutes=n) for n in (2, 3, 4)]
-    assert all(0.5 <= seconds <= 30 for seconds in slept)
-
-
-def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:
-    world.add()
-    with sqlite3.connect(world.store.path) as db:
-        db.execute("UPDATE jobs SET seal = 'x'")
-    db.close()
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        world.now += timedelta(hours=1)
-        if len(slept) == 4:
-            raise Killed
-
-    async def main() -> None:
-        runner = Runner(world.store, world.start, world.look, now=lambda: world.now, sleep=sleep)
-        with runner:
-            await runner.run_forever(lambda ended: None)
-
-    with pytest.raises(Killed):
-        anyio.run(main)
-    assert slept == [30.0] * 4 and world.ran == []
-
-
-def stays(world: World, naps: Callable[[int], None], told: list[Ended]) -> list[str]:
-    """What a runner that stays tells of the store, until ``naps`` raises: it is given the number of
-    times that the runner has slept."""
+def stays(
+    world: World, naps: Callable[[int], None], told: list[Ended], step: float | None = None
+) -> tuple[list[float], list[str]]:
+    """How long a runner that stays sleeps, and what it tells of the store, until ``naps`` raises:
+    it is given the number of times that the runner has slept. ``step`` is how much time passes
+    then, None for as long as it sleeps."""
     troubles: list[str] = []
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        world.now += timedelta(seconds=seconds)
+        world.now += timedelta(seconds=seconds if step is None else step)
         naps(len(slept))
 
     async def main() -> None:
@@ -351,7 +288,38 @@ def stays(world: World, naps: Callable[[int], None], told: list[Ended]) -> list[
 
     with pytest.raises(Killed):
         anyio.run(main)
-    return troubles
+    return slept, troubles
+
+
+def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
+    told: list[Ended] = []
+
+    def naps(count: int) -> None:
+        if count == 3:
+            world.add(when=When("UTC", cron="* * * * *"))
+        if len(told) == 3:
+            raise Killed
+
+    slept, _ = stays(world, naps, told)
+    dues = [ended.run.due for ended in told]
+    assert dues == [NOON + timedelta(minutes=n) for n in (2, 3, 4)]
+    assert all(0.5 <= seconds <= 30 for seconds in slept)
+
+
+def ends_after(most: int) -> Callable[[int], None]:
+    def naps(count: int) -> None:
+        if count == most:
+            raise Killed
+
+    return naps
+
+
+def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:
+    world.add()
+    with sqlite3.connect(world.store.path) as db:
+        db.execute("UPDATE jobs SET seal = 'x'")
+    db.close()
+    assert stays(world, ends_after(4), [], 3600)[0] == [30.0] * 4 and world.ran == []
 
 
 def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> None:
@@ -368,7 +336,7 @@ def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> No
         if count == 5:
             raise Killed
 
-    (trouble,) = stays(world, naps, told)  # once, however often it is tried
+    _, (trouble,) = stays(world, naps, told)  # once, however often it is tried
     assert "another process writes" in trouble
     assert [ended.run.status for ended in told] == ["answered"]
 
@@ -395,7 +363,7 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
 
     world.acts = acts
     told: list[Ended] = []
-    assert len(stays(world, naps, told)) == 1
+    assert len(stays(world, naps, told)[1]) == 1
     assert [ended.end for ended in told] == [ANSWERED] * 3  # the first one, too, was told
     assert [run.status for run in world.store.listing()[0].runs] == ["answered"] * 3
 
@@ -412,7 +380,7 @@ def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> 
 
     other = sqlite3.connect(world.store.path, isolation_level=None)
     world.acts = acts
-    assert stays(world, lambda count: None, []) == []
+    assert stays(world, lambda count: None, []) == ([], [])
     other.close()
 
 
@@ -432,45 +400,3 @@ def test_a_store_that_no_waiting_mends_ends_a_runner_that_stays(world: World) ->
 
     with pytest.raises(ScheduleError, match="move it away"):
         anyio.run(main)
-
-
-CHILD = """
-import sys, time, anyio
-from datetime import UTC, datetime
-from pathlib import Path
-from mlx_tools.toolbox.schedule import JobStore, Runner, Seen
-
-now = datetime.fromisoformat(sys.argv[2])
-store = JobStore(sys.argv[1], b"secret", lambda: now)
-
-async def start(job, began):
-    began("s-1")
-    print("began", flush=True)
-    await anyio.sleep(600)
-
-with Runner(store, start, lambda session: Seen(state="interrupted"), now=lambda: now) as runner:
-    anyio.run(runner.run_due)
-"""
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_run_of_a_process_that_was_killed_is_found_by_the_next(
-    world: World, changed: bool
-) -> None:
-    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
-    world.now += timedelta(hours=1)
-    arguments = [sys.executable, "-c", CHILD, str(world.store.path), world.now.isoformat()]
-    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
-    try:
-        assert child.stdout is not None and child.stdout.readline() == b"began\n"
-        assert world.one().state == "running" and world.later() == []  # it is alive
-        child.send_signal(signal.SIGKILL)
-        child.wait(10)
-    finally:
-        child.kill()
-        child.communicate()
-    world.sessions["s-1"] = Seen(state="interrupted", changed=changed)
-    ended = world.later()
-    assert len(ended) == (0 if changed else 1)
-    assert world.one().state == ("in_doubt" if changed else "done")
-    assert list(world.store.owners.iterdir()) == []

@@ -39,44 +39,25 @@ def utc(text: str) -> datetime:
     ("text", "at"),
     [
         ("2026-12-24 18:00", "2026-12-24 17:00"),
-        ("2026-12-24T18:00", "2026-12-24 17:00"),
         ("2026-12-24T18:00:05", "2026-12-24 17:00:05"),
-        ("2026-12-24T18:00Z", "2026-12-24 18:00"),
         ("2026-12-24T18:00:00.000Z", "2026-12-24 18:00"),
         ("2026-12-24T18:00:00.001+0100", "2026-12-24 17:00:01"),
-        ("2026-12-24 18:00 -03", "2026-12-24 21:00"),
-        ("2026-12-24 9:05", "2026-12-24 08:05"),
         ("on 2026-12-24 at 9 p.m.", "2026-12-24 20:00"),
-        ("9am on 2026-12-24", "2026-12-24 08:00"),
-        ("2028-02-29 12:00", "2028-02-29 11:00"),
         ("2026-12-24 18:00+05:30", "2026-12-24 12:30"),
         ("in 2 hours", "2026-11-22 04:30"),
         ("In  an   hour", "2026-11-22 03:30"),
-        ("in 90 minutes", "2026-11-22 04:00"),
-        ("in 1 min", "2026-11-22 02:31"),
-        ("in 2 days", "2026-11-24 02:30"),
         ("in a week", "2026-11-29 02:30"),
-        ("in 2h", "2026-11-22 04:30"),
         ("in 1h30m", "2026-11-22 04:00"),
-        ("in 1 hour and 30 minutes", "2026-11-22 04:00"),
         ("in 1 week, 2 days and 45 sec", "2026-12-01 02:30:45"),
         ("in half an hour", "2026-11-22 03:00"),
-        ("two hours from now", "2026-11-22 04:30"),
-        ("today 23:00", "2026-11-22 22:00"),
         ("today at 11pm", "2026-11-22 22:00"),
         ("tomorrow 9:00", "2026-11-23 08:00"),
-        ("TOMORROW AT 9 AM", "2026-11-23 08:00"),
         ("tomorrow at 12:15 am", "2026-11-22 23:15"),
-        ("tomorrow at noon", "2026-11-23 11:00"),
-        ("at 17:30", "2026-11-22 16:30"),
         ("3:30", "2026-11-23 02:30"),
         ("monday at 18:00", "2026-11-23 17:00"),
         ("on Sunday 3:00", "2026-11-29 02:00"),
-        ("sunday 4:00", "2026-11-22 03:00"),
-        ("tomorrow at 9", "2026-11-23 08:00"),
         ("tues, at 18", "2026-11-24 17:00"),
         ("6pm on wed", "2026-11-25 17:00"),
-        ("at 6pm tomorrow", "2026-11-23 17:00"),
     ],
 )
 def test_a_time_is_read_once(text: str, at: str) -> None:
@@ -93,14 +74,12 @@ def test_a_time_is_read_once(text: str, at: str) -> None:
             "2026-12-24T18:00[America/New_York]",
             When("America/New_York", at=utc("2026-12-24 23:00")),
         ),
-        ("9am on 2026-12-24 UTC", When("UTC", at=utc("2026-12-24 09:00"))),
         ("tomorrow 9:00 in asia/kolkata", When("Asia/Kolkata", at=utc("2026-11-23 03:30"))),
         (
             "daily at 8:30 america/argentina/ushuaia",
             When("America/Argentina/Ushuaia", "30 8 * * *"),
         ),
         ("30 8 * * mon-fri utc", When("UTC", cron="30 8 * * 1-5")),
-        ("0 9 * * mon/2", When(BERLIN, cron="0 9 * * 1/2")),
     ],
 )
 def test_a_time_may_say_its_zone(text: str, when: When) -> None:
@@ -115,32 +94,20 @@ def test_a_time_is_never_early() -> None:
 @pytest.mark.parametrize(
     ("text", "cron"),
     [
-        ("30 8 * * MON-FRI", "30 8 * * 1-5"),
         ("0-0/5 0 1 Jan,feb-mar sun", "0-0/5 0 1 1,2-3 0"),
         ("*/15  9-17  1,15 jan-jun  *", "*/15 9-17 1,15 1-6 *"),
-        ("00 09 * * Monday,wed", "0 9 * * 1,3"),
         ("0 9 * * fri-sun", "0 9 * * 5-7"),
-        ("0 9 * * sun-sun", "0 9 * * 0-0"),
         ("5/20 9 1 december *", "5/20 9 1 12 *"),
         *SHORTHANDS.items(),
-        ("every minute", "* * * * *"),
         ("every 15 minutes", "*/15 * * * *"),
-        ("every hour", "0 * * * *"),
         ("hourly", "0 * * * *"),
-        ("every 2h", "0 */2 * * *"),
         ("every 6 hours", "0 */6 * * *"),
-        ("every day at 9:05", "5 9 * * *"),
         ("daily at noon", "0 12 * * *"),
         ("Every weekday at 8:30", "30 8 * * 1-5"),
-        ("every weekend at 10am", "0 10 * * 0,6"),
-        ("every monday 7:00", "0 7 * * 1"),
         ("every monday and thursday at 18:00", "0 18 * * 1,4"),
         ("every sunday, tuesday, and friday at midnight", "0 0 * * 0,2,5"),
-        ("every mon 9am", "0 9 * * 1"),
         ("each friday at 9", "0 9 * * 5"),
         ("mondays and thursdays at 9:00", "0 9 * * 1,4"),
-        ("on weekdays at 9:00", "0 9 * * 1-5"),
-        ("every monday to friday at 9:00", "0 9 * * 1,2,3,4,5"),
         ("every fri-mon, wed at 9:00", "0 9 * * 0,1,3,5,6"),
         ("at 9am every day", "0 9 * * *"),
     ],
@@ -154,64 +121,34 @@ def test_a_repeated_time_is_cron(text: str, cron: str) -> None:
     [
         ("", "not understood"),
         ("soon", "every weekday at 8:30"),
-        ("tomorrow", "write tomorrow at 9:00"),
         ("every monday", "no time of day"),
-        ("daily", "no time of day"),
-        ("every blue moon at 9:00", "not understood"),
         ("next monday 9:00", "may mean several days"),
-        ("2026-12-24", "no time of day"),
         ("24.12.2026 18:00", "2030-01-31"),
         ("every 2 days", "write every 2 days at 9:00"),
-        ("every other week on monday", "no time of day"),
         ("every 0 days at 9:00", "no interval"),
-        ("every 2 days on monday at 9:00", "not understood"),
         ("every 2 days at 9:00 from 2027-02-30", "no date"),
         ("every 2 days at 9:00 from 9999-01-01", "too far ahead"),
-        ("every 2 weeks at 25:00", "no date"),
         ("every 2 months at 9:00", "0 9 1 * *"),
         ("every 2 days at 9:00 and 18:00", "names several times"),
-        ("every month at 9:00", "0 9 1 * *"),
-        ("in 2 months", "not understood"),
         ("in 2 hours and", "not understood"),
-        ("in half a week", "not understood"),
-        ("in 2 hoursand 3 minutes", "not understood"),
-        ("mons at 9:00", "not understood"),
         ("tomorrow 9", "not understood"),
-        ("every monday at 9:00 and 18:00", "names several times"),
         ("2026-12-24 18:00 Europe/Berln", "did you mean Europe/Berlin"),
         ("2026-12-24 18:00+01:00 Europe/Berlin", "both an offset and a zone"),
-        ("2026-12-24 18:00 -03 Europe/Berlin", "both an offset and a zone"),
-        ("2026-12-24 18:00 CET", "not understood"),
         ("2027-02-29 10:00", "no date"),
         ("24:00", "no date"),
-        ("2026-02-30 10:00", "no date"),
-        ("2026-12-24 18:00+99:00", "no date"),
-        ("25:00", "no date"),
         ("13pm", "no date"),
-        ("every day at 25:00", "no date"),
         ("2020-01-01 10:00", "is past"),
         ("today 3:30", "is past"),
-        ("in 0 minutes", "is past"),
         ("9999-12-31 23:59Z", "too far ahead"),
-        ("9999-12-31 23:59-14:00", "no date"),
         ("every 7 minutes", "does not divide an hour"),
-        ("every 0 minutes", "does not divide an hour"),
         ("every 5 hours", "does not divide a day"),
         ("@reboot", "@daily"),
         ("60 * * * *", "no minute"),
         ("* 24 * * *", "no hour"),
-        ("* * 0 * *", "no day of the month"),
-        ("* * * 13 *", "no month"),
         ("* * * * 8", "no day of the week"),
-        ("* * * * fri-mon", "no day of the week"),
-        ("* * * * mo", "no day of the week"),
         ("* * mon * *", "no day of the month"),
-        ("0 9 ? * mon", "no day of the month"),
-        ("1,,2 * * * *", "no minute"),
         ("001 * * * *", "no minute"),
-        ("*/100 * * * *", "no minute"),
         ("* * * *", "has 4"),
-        ("0 0 L * *", "no day of the month"),
         ("0 0 * * 5#2", "no day of the week"),
         ("*/0 * * * *", "no minute"),
         ("0 0 30 2 *", "there is no day"),
@@ -244,27 +181,17 @@ def local(text: str, now: datetime = AFTERNOON) -> str:
     ("text", "at"),
     [
         ("tonight at 8", "11-22 20:00"),
-        ("tonight 20:00", "11-22 20:00"),
-        ("tonight at 11:30pm", "11-22 23:30"),
         ("this evening at 7", "11-22 19:00"),
         ("tomorrow morning at 9", "11-23 09:00"),
-        ("tomorrow evening at 7:30", "11-23 19:30"),
-        ("friday morning at 9", "11-27 09:00"),
         ("tomorrow at 8 in the morning", "11-23 08:00"),
         ("at 12:30 in the afternoon", "11-23 12:30"),
-        ("8 in the evening", "11-22 20:00"),
         ("tomorrow at 5 in the afternoon", "11-23 17:00"),
         ("at 8 o'clock tomorrow", "11-23 08:00"),
-        ("8 o'clock pm", "11-22 20:00"),
         ("eight pm", "11-22 20:00"),
         ("tomorrow at 20.30", "11-23 20:30"),
-        ("today at 5", "11-22 17:00"),
-        ("tomorrow at 12", "11-23 12:00"),
-        ("tomorrow at midday", "11-23 12:00"),
         ("the day after tomorrow at 9", "11-24 09:00"),
         ("in 3 days at 9am", "11-25 09:00"),
         ("a week from today at 9", "11-29 09:00"),
-        ("in two weeks at 9", "12-06 09:00"),
         ("this friday at 9", "11-27 09:00"),
         ("the 3rd of December at 17:00", "12-03 17:00"),
         ("at 5pm on 3 dec", "12-03 17:00"),
@@ -273,10 +200,6 @@ def local(text: str, now: datetime = AFTERNOON) -> str:
         ("2026/12/03 17:00", "12-03 17:00"),
         ("tomorrow at 9.", "11-23 09:00"),
         ("tomorrow at 8 p.m", "11-23 20:00"),
-        ("tomorrow at 8 P.M. ", "11-23 20:00"),
-        ("at 8 in the evening Asia/Tokyo", "11-23 12:00"),
-        ("in a quarter of an hour", "11-22 15:45"),
-        ("in fifteen minutes", "11-22 15:45"),
     ],
 )
 def test_a_time_is_read_as_a_person_means_it(text: str, at: str) -> None:
@@ -292,16 +215,9 @@ def test_a_time_is_read_as_a_person_means_it(text: str, at: str) -> None:
         ("every weekday morning at 7", "0 7 * * 1-5"),
         ("every monday morning at 7:30", "30 7 * * 1"),
         ("first of every month at 9am", "0 9 1 * *"),
-        ("on the 15th of each month at 8:30", "30 8 15 * *"),
-        ("every month on the 28th at noon", "0 12 28 * *"),
-        ("weekly on mondays at 9", "0 9 * * 1"),
         ("once a day at 9", "0 9 * * *"),
-        ("every working day at 9", "0 9 * * 1-5"),
-        ("every two hours", "0 */2 * * *"),
         ("every other hour", "0 */2 * * *"),
         ("every half hour", "*/30 * * * *"),
-        ("every twenty minutes", "*/20 * * * *"),
-        ("every 60 minutes", "0 * * * *"),
     ],
 )
 def test_what_comes_again_and_again_is_cron(text: str, cron: str) -> None:
@@ -312,34 +228,22 @@ def test_what_comes_again_and_again_is_cron(text: str, cron: str) -> None:
     ("text", "said"),
     [
         ("at 8", "8:00 or 20:00"),
-        ("8 o'clock", "8:00 or 20:00"),
-        ("at 12", "0:00 or 12:00"),
         ("tomorrow at 5", "5:00 or 17:00"),
-        ("every weekday at 5", "5:00 or 17:00"),
         ("every 2 days at 3 from monday", "3:00 or 15:00"),
         ("tomorrow at midnight", "begins or where it ends"),
-        ("midnight on friday", "begins or where it ends"),
         ("tonight at 2", "not in the night"),
         ("friday night at 1", "not in the night"),
-        ("tomorrow morning at 9pm", "not in the morning"),
         ("this evening at 7am", "not in the evening"),
-        ("noon tonight", "not in the night"),
         ("tomorrow morning at 12", "not in the morning"),
         ("tonight", "write tonight at 9:00"),
-        ("tomorrow morning", "write tomorrow morning at 9:00"),
-        ("first of every month", "no time of day"),
         ("next Friday", "several days"),
-        ("monday next week at 9", "several days"),
         ("31st of every month at 9", "not every month"),
         ("november 20 at 9", "may be past"),
         ("30 february at 9", "no date and time"),
         ("first monday of every month at 9", "cannot be counted out"),
-        ("on 12/03/2026 at 5pm", "2030-01-31"),
         ("monday to friday at 9", "write every monday to friday at 9"),
         ("2 hours", "write in 2 hours"),
         ("every day at 9:00 and 17:00", "several times"),
-        ("every 90 minutes", "does not divide"),
-        ("in 1 hour and 5", "not understood"),
     ],
 )
 def test_what_may_mean_two_times_or_none_is_refused_with_what_helps(text: str, said: str) -> None:
@@ -358,24 +262,6 @@ def test_an_hour_by_itself_is_the_one_that_comes_first() -> None:
 def test_only_what_counts_from_now_is_another_time_whenever_it_is_said() -> None:
     assert counts_from_now("in half an hour") and counts_from_now("2 hours from now")
     assert not counts_from_now("in 3 days at 9am") and not counts_from_now("tomorrow at 9")
-
-
-DAYS = st.sampled_from(("tomorrow", "on friday", "2026-12-24", "every weekday", "daily"))
-HALVES = st.sampled_from((("am", "in the morning"), ("pm", "in the afternoon"), ("pm", "at night")))
-
-
-@given(DAYS, st.integers(0, 59), st.data())
-def test_all_ways_to_say_a_time_mean_the_same(day: str, minute: int, data: st.DataObject) -> None:
-    half, part = data.draw(HALVES)
-    hours = {"in the morning": (1, 11), "in the afternoon": (1, 6), "at night": (6, 11)}[part]
-    hour = data.draw(st.integers(*hours))
-    face = f"{hour + 12 * (half == 'pm')}:{minute:02}"
-    wanted = parse_when(f"{day} {face}", BERLIN, AFTERNOON)
-    for said in (f"{hour}:{minute:02} {half}", f"{hour}.{minute:02}{half}"):
-        assert parse_when(f"{day} at {said}", BERLIN, AFTERNOON) == wanted
-        assert parse_when(f"{said} {day}", BERLIN, AFTERNOON) == wanted
-    assert parse_when(f"{day} at {hour}:{minute:02} {part}", BERLIN, AFTERNOON) == wanted
-    assert (wanted.next_after(NOW) or NOW) > NOW
 
 
 WORDS = (
@@ -566,24 +452,6 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
         assert found == wanted
 
 
-@given(text=CRON, zone=st.sampled_from(ZONES), after=st.one_of(NEAR, MOMENT))
-def test_times_only_go_on(text: str, zone: str, after: datetime) -> None:
-    try:
-        when = When(zone, cron=checked(text))
-    except UsageError:
-        return
-    times = [after]
-    for _ in range(4):
-        found = when.next_after(times[-1])
-        if found is None:
-            break
-        times.append(found)
-    assert times == sorted(set(times))
-    for earlier, later in pairwise(times):
-        middle = earlier + (later - earlier) / 2
-        assert when.next_after(middle) == later
-
-
 # --- every so many days -------------------------------------------------------------------------
 
 
@@ -609,28 +477,16 @@ def dues(when: When, after: datetime, count: int) -> list[datetime]:
     ("text", "when"),
     [
         ("every 2 days at 9:00", interval(2, "2026-11-22", "09:00")),
-        ("every 2 days at 3:30", interval(2, "2026-11-23", "03:30")),
-        ("Every other  day 6pm", interval(2, "2026-11-22", "18:00")),
         ("each second day at noon", interval(2, "2026-11-22", "12:00")),
-        ("every third day at midnight", interval(3, "2026-11-23", "00:00")),
-        ("at 9:00 every 3 days", interval(3, "2026-11-22", "09:00")),
-        ("every 1 day at 9:00", interval(1, "2026-11-22", "09:00")),
-        ("every 2 weeks at 9:00", interval(14, "2026-11-22", "09:00")),
         ("every other week on monday at 9:00", interval(14, "2026-11-23", "09:00")),
-        ("every two weeks on sun, 9:00", interval(14, "2026-11-22", "09:00")),
         ("every two weeks on sun, 3:00", interval(14, "2026-11-29", "03:00")),
         ("every other friday at 8:30", interval(14, "2026-11-27", "08:30")),
         ("every 2 days at 9:00 from 2026-12-01", interval(2, "2026-12-01", "09:00")),
-        ("every 2 days starting 2026-12-01 at 9:00", interval(2, "2026-12-01", "09:00")),
         ("at 9am every 2 days, starting on 2026-12-01", interval(2, "2026-12-01", "09:00")),
         ("every other monday at 9:00 from 2026-12-01", interval(14, "2026-12-07", "09:00")),
         ("every 2 days at 3:00 from today", interval(2, "2026-11-22", "03:00")),
-        ("every 2 days at 9:00 starting tomorrow", interval(2, "2026-11-23", "09:00")),
-        ("every 2 days at 3:00 from sunday", interval(2, "2026-11-29", "03:00")),
         ("every 2 days at 4:00 from sunday", interval(2, "2026-11-22", "04:00")),
-        ("every 3 days, starting on wed, at 9:00", interval(3, "2026-11-25", "09:00")),
         ("every other monday at 9 from tuesday", interval(14, "2026-11-30", "09:00")),
-        ("every 2 days at 9:00 from 2020-01-01", interval(2, "2020-01-01", "09:00")),
     ],
 )
 def test_an_interval_is_counted_from_a_day(text: str, when: When) -> None:
