@@ -122,42 +122,6 @@ def tools(draw: DrawFn) -> tuple[ToolSpec, dict[str, Any]]:
     return ToolSpec(name, "", schema), draw(values)
 
 
-class Oracle:
-    """Writes one text, whatever of it stands there already."""
-
-    model = None
-
-    def __init__(self, prompt: str, text: str, *, scores: bool, seed: int) -> None:
-        self.requests = 0
-        self._prompt = prompt
-        self._text = text
-        self._scores = scores
-        self._random = random.Random(seed)
-
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        self.requests += 1
-        written = request.prompt.removeprefix(self._prompt)
-        assert self._text.startswith(written), (written, self._text)
-        rest = self._text[len(written) :]
-        tokens = self._tokens(rest, request.max_tokens)
-        if request.top_logprobs and self._scores:
-            others = (TokenScore("zz", -4.0), TokenScore("}", -5.0), TokenScore('"', -6.0))
-            scores = tuple((TokenScore(token, -0.1), *others) for token in tokens)
-            yield Chunk("".join(tokens), "length", scores=scores)
-            return
-        for token in tokens:
-            yield Chunk(token)
-        yield Chunk("", "stop" if len("".join(tokens)) == len(rest) else "length")
-
-    def _tokens(self, text: str, most: int) -> list[str]:
-        tokens = []
-        while text and len(tokens) < most:
-            size = self._random.randint(1, 4)
-            tokens.append(text[:size])
-            text = text[size:]
-        return tokens
-
-
 class Rubbish:
     """Writes random text, and random likelihoods, some of them of tokens that might well fit."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +30,7 @@ from mlx_tools.protocol import (
     validate_arguments,
 )
 
-from .schemas import Oracle, Rubbish, tools
+from .schemas import Rubbish, tools
 
 
 @tool(effects={"read"})
@@ -265,12 +264,6 @@ def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
         assert all(mend.clean for mend in made.mends)
 
 
-def test_calls_go_on_as_the_model_writes_them() -> None:
-    made = turn(OSLO + "\n" + OSLO.replace("Oslo", "Rome") + "\nand so on")
-    assert [call[1]["city"] for call in calls(made)] == ["Oslo", "Rome"] and not made.mends
-    assert len(calls(turn(OSLO + "\n" + OSLO, most=1))) == 1
-
-
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json"])
 def test_guided_reads_a_model_that_keeps_to_its_own_form_and_has_it_go_on_in_the_hosts(
     style: Style,
@@ -285,20 +278,9 @@ def test_guided_reads_a_model_that_keeps_to_its_own_form_and_has_it_go_on_in_the
     assert calls(made) == [("weather", {"city": city}, ()) for city in ("Oslo", "Rome")]
 
 
-def test_guided_takes_prose_for_the_answer() -> None:
-    made = turn("\nNo tool is needed.", strategy="guided")
-    assert made.reading.bare_text and made.text == "No tool is needed."
-
-
 def test_text_that_the_server_cut_out_is_asked_for_with_its_opening() -> None:
     made = turn(("", "tool_calls"), 'weather","arguments":{"city":"Oslo"}}')
     assert calls(made) == [("weather", {"city": "Oslo"}, ())]
-
-
-def test_a_server_that_takes_the_first_blank_of_what_goes_on_is_found_out() -> None:
-    # what is forced ends in `"cit` for the one, so the blank is no part of a word
-    made = turn('{"type":"final_answer","content":"It is', 'fine."}')
-    assert made.reading.messages
 
 
 # --- for any model, and any tool -----------------------------------------------------------------
@@ -438,18 +420,3 @@ def test_a_mended_turn_is_drawn_again_from_its_records(
     due = Complete(1, "", rules, 100, None, strategy, SPECS)
     same, _ = redrawn(due, made.mends, made.text, made.finish_reason)
     assert (same.text, same.mends, same.reading) == (made.text, made.mends, made.reading)
-
-
-def test_an_oracle_is_never_asked_for_anything_else() -> None:
-    backend = Oracle("", OSLO, scores=True, seed=3)
-
-    class Anywhere(Oracle):
-        async def complete(self, request: Any) -> Any:
-            at = request.prompt.rfind("assistant\n") + len("assistant\n")
-            self._prompt = request.prompt[:at]
-            async for chunk in super().complete(request):
-                yield chunk
-
-    found = propose(Anywhere("", OSLO, scores=True, seed=3), SPECS, "auto")
-    assert json.dumps([dict(call.arguments) for call in found.calls]) == '[{"city": "Oslo"}]'
-    assert backend.requests == 0 and found.requests == 1

@@ -81,10 +81,8 @@ def misfit(text: str) -> tuple[str, str]:
         '{"spots":[{"x":1,"y":2},{"y":2,"x":1}],"unit":"celsius","city":"Oslo"}',
         r'{"city":"\u004fslo \/ \ud83d\ude00 \" \\ \n","unit":"cel\u0073ius"}',  # escapes
         '{"city":"Oslo","days":"3"}',  # what it must mean
-        '{"city":"Oslo","days":3.0}',
-        '{"city":"Oslo","days":30e-1}',
-        '{"city":"Oslo","days":null}',
-        '{"city":"Oslo","spots":{"x":1,"y":2.5}}',
+        *('{"city":"Oslo","days":3.0}', '{"city":"Oslo","days":30e-1}'),
+        *('{"city":"Oslo","days":null}', '{"city":"Oslo","spots":{"x":1,"y":2.5}}'),
         "{'city':'Oslo',}",  # what reading repairs
         '{city:"Oslo" "days":3}',
         '{"city":"Os\nlo", // a comment\n"days":3}',
@@ -115,10 +113,8 @@ def test_what_reading_takes_is_the_models_own(arguments: str) -> None:
         (CALL + '{"city":"x"]', "bracket", CALL + '{"city":"x"', ""),
         (CALL + '{"city":"x"},"why":', "envelope", CALL + '{"city":"x"}', ""),
         (
-            CALL + '{"city":"x","spots":[{"x":1}',
-            "bracket",
-            CALL + '{"city":"x","spots":[{"x":1',
-            ',"y":',
+            *(CALL + '{"city":"x","spots":[{"x":1}', "bracket"),
+            *(CALL + '{"city":"x","spots":[{"x":1', ',"y":'),
         ),
         (CALL + '{"city":"\\ud800"', "value", CALL + '{"city":', '"'),
     ],
@@ -128,10 +124,6 @@ def test_what_does_not_fit_is_told_with_what_stands(
 ) -> None:
     assert misfit(text) == (kind, stands)
     assert held(stands).forced() == forced
-
-
-def test_a_close_name_is_the_tools() -> None:
-    assert held('{"type":"tool_call","name":"Weather","arguments":{"city":"x"}}').complete
 
 
 def test_white_space_has_a_bound() -> None:
@@ -152,18 +144,6 @@ def test_an_open_string_that_may_hold_anything_is_settled() -> None:
     text = CALL + '{"city":"a long way to'
     assert held(text).settled == len(text)
     assert held(CALL + '{"unit":"cel').settled == len(CALL + "{")
-
-
-def test_no_later_text_reaches_back_behind_what_is_settled() -> None:
-    text = CALL + '{"city":"Oslo","days":3,"unit":"kelvin"}}'
-    found, settled = HeldObject(FORM), 0
-    for char in text:
-        found.feed(char)
-        if found.misfit is not None:
-            assert settled <= found.misfit.boundary
-            return
-        settled = found.settled
-    pytest.fail("the unit fits")
 
 
 def test_a_dialects_object_has_its_keys() -> None:

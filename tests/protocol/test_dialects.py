@@ -319,14 +319,9 @@ def test_a_call_in_the_models_own_dialect_is_clean() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "get_weather(city=name)",
-        "get_weather(city='a' + 'b')",
-        "get_weather(city=f'{x}')",
-        "get_weather(city=open('/etc/passwd').read())",
-        "get_weather(**arguments)",
-        "get_weather('Paris')",
-        "get_weather(city='a', city='b')",
-        "get_weather(city=[1, 2)",
+        *("get_weather(city=name)", "get_weather(city='a' + 'b')", "get_weather(city=f'{x}')"),
+        *("get_weather(city=open('/etc/passwd').read())", "get_weather(**arguments)"),
+        *("get_weather('Paris')", "get_weather(city='a', city='b')", "get_weather(city=[1, 2)"),
     ],
 )
 def test_what_is_no_literal_is_not_read(body: str) -> None:
@@ -338,15 +333,10 @@ def test_what_is_no_literal_is_not_read(body: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "<tool_call>",
-        "I will use <tool_call> now.",
-        "<tool_call>nonsense</tool_call>",
-        '<tool_call>{"name": 5}</tool_call>',
-        '[TOOL_CALLS]{"city": "Paris"}',
-        "<|python_tag|>print(1 + 1)",
-        'get_weather({"city": "Paris"})',
-        "I call get_weather(city='Paris')",
-        "Thought: rain?\nAction: get_weather",
+        *("<tool_call>", "I will use <tool_call> now.", "<tool_call>nonsense</tool_call>"),
+        *('<tool_call>{"name": 5}</tool_call>', '[TOOL_CALLS]{"city": "Paris"}'),
+        *("<|python_tag|>print(1 + 1)", 'get_weather({"city": "Paris"})'),
+        *("I call get_weather(city='Paris')", "Thought: rain?\nAction: get_weather"),
         'Here: {"tool": "get_weather", "city": "Paris"}',
         '{"action": "get_weather", "action_input": }',
         '```json\n{"tool": "get_weather", "city": "Paris"}\n```',
@@ -361,16 +351,10 @@ def test_what_looks_like_a_call_is_no_answer(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "I used get_weather (see above).",
-        "Call `get_weather(city='Paris')`",
-        "The function f(x) = g(x)",
-        "Action: take an umbrella",
-        '{"name": "Ann", "age": 5}',
-        "A list: [one](http://a), [two](http://b)",
-        "[Paris] is lovely (so they say)",
-        "call: me tomorrow",
-        "functools is a module",
-        "An <b>answer</b> with <i>tags</i>",
+        *("I used get_weather (see above).", "Call `get_weather(city='Paris')`"),
+        *("The function f(x) = g(x)", "Action: take an umbrella", '{"name": "Ann", "age": 5}'),
+        *("A list: [one](http://a), [two](http://b)", "[Paris] is lovely (so they say)"),
+        *("call: me tomorrow", "functools is a module", "An <b>answer</b> with <i>tags</i>"),
     ],
 )
 def test_ordinary_prose_is_an_answer(text: str) -> None:

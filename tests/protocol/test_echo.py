@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import canonical, judge, read, write_call
@@ -47,11 +46,8 @@ def echoed(observation: str, text: str = TEXT) -> bool:
         json.dumps({"name": "Create-File", "arguments": ARGUMENTS | {"mode": 1.0}}),
         json.dumps({"type": "anything", "name": "create_file", "arguments": ARGUMENTS, "x": 1}),
         repr({"name": "create_file", "arguments": ARGUMENTS}),
-        f"function f() {{ {TEXT}",
-        f'He wrote "call {TEXT}" there',
-        '{"a": [1, ' + TEXT,
-        "{ " * 50 + TEXT,
-        "\u2028" + TEXT + "\u2028",
+        *(f"function f() {{ {TEXT}", f'He wrote "call {TEXT}" there', '{"a": [1, ' + TEXT),
+        *("{ " * 50 + TEXT, "\u2028" + TEXT + "\u2028"),
     ],
 )
 def test_a_call_that_stands_in_an_observation_is_an_echo(observation: str) -> None:
@@ -114,42 +110,6 @@ def test_the_canonical_form_is_rfc_8785() -> None:
     assert form == (
         '{"arguments":{"a":"é\\n","b":1,"\U0001f600":null,"\ufb33":[1e+21,true]},"name":"t"}'
     )
-
-
-@given(arguments, st.randoms())
-def test_the_order_of_keys_does_not_matter(given_arguments: dict[str, Any], random: Any) -> None:
-    items = list(given_arguments.items())
-    random.shuffle(items)
-    assert canonical("t", dict(items)) == canonical("t", given_arguments)
-
-
-_NUMBERS = st.one_of(
-    st.integers(-(2**55), 2**55),
-    st.integers(-60, 60).map(lambda power: 2.0**power),
-    st.integers(-25, 25).map(lambda power: 10.0**power * 1.5),
-    st.floats(allow_nan=False, allow_infinity=False),
-)
-_KEYS = st.sampled_from(("a", "B", "é", "\ufb33", "\U0001f600", "", "\x7f", "a b")) | st.text(
-    max_size=3
-)
-_ANY_JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | _NUMBERS | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
-    max_leaves=10,
-)
-
-
-@given(st.text(max_size=5), st.dictionaries(_KEYS, _ANY_JSON, max_size=4))
-def test_wherever_rfc_8785_has_a_form_that_is_the_canonical_one(
-    name: str, given_arguments: dict[str, Any]
-) -> None:
-    import rfc8785
-
-    try:
-        form = rfc8785.dumps({"name": name, "arguments": given_arguments}).decode()
-    except rfc8785.CanonicalizationError:
-        return
-    assert canonical(name, given_arguments) == form
 
 
 def test_what_rfc_8785_cannot_write_has_a_form_all_the_same() -> None:

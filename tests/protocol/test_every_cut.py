@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
-from mlx_tools.protocol import ReadingRules, Style, judge, read, write_call
+from mlx_tools.protocol import ReadingRules, Style, read, write_call
 from tests.protocol.texts import arguments
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
@@ -36,13 +36,6 @@ def wrong_cuts(text: str, whole: list[Any], rules: ReadingRules) -> list[int]:
         if others or early:
             wrong.append(at)
     return wrong
-
-
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("given_arguments", CALLS)
-def test_every_cut_of_a_call(style: Style, given_arguments: dict[str, Any]) -> None:
-    text = write_call("t", given_arguments, style=style)
-    assert wrong_cuts(text, [("t", given_arguments)], ReadingRules(style=style)) == []
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -88,10 +81,3 @@ def test_a_read_only_call_cut_off_keeps_no_half_value(
                 kept = list(message.arguments.items())
                 assert kept[:-1] == list(given_arguments.items())[: len(kept) - 1] or not kept
                 assert not kept or kept[-1][0] in given_arguments
-
-
-def test_a_cut_output_lets_no_call_of_it_run_freely() -> None:
-    first, second = (write_call(name, {"a": "b"}) for name in "tu")
-    rules = ReadingRules(mutates=lambda name, args: name == "t")
-    reading = read(f"{first}\n{second[:-1]}", "stop", rules)
-    assert [j.runs for j in judge(reading, WRITES)] == ["with_approval", "with_approval"]

@@ -73,17 +73,6 @@ def test_a_lone_backtick_is_over_with_its_line_however_the_text_is_split() -> No
     assert reader.finish() == read(text)
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_every_two_piece_split_of_a_full_turn_reads_the_same(style: Style) -> None:
-    call = write_call("calculator", {"expression": "é 😀 \n \\"}, style=style)
-    text = f"<think>{CALL}</think>Let me see:\n{call}\n{call}\n{OBSERVATION}\n{ANSWER}"
-    whole = read(text, "stop", ReadingRules(style=style))
-    assert [type(message) for message in whole.messages] == [ToolCall, ToolCall]
-    for at in range(len(text) + 1):
-        pieces = [text[:at], text[at:]]
-        assert fed(pieces, "stop", ReadingRules(style=style))[0] == whole
-
-
 @given(mixtures(), rules(), REASONS)
 def test_reading_never_raises_and_gives_text_that_can_be_written(
     text: str, given_rules: ReadingRules, reason: FinishReason
@@ -194,33 +183,6 @@ def test_deltas_of_sound_messages_do_not_depend_on_the_pieces(
         assert joined(deltas) == joined(fed(list(text), "stop", given_rules)[1])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        CALL + "\n" + OTHER_CALL,
-        CALL.replace('"arguments"', '"id":"1","arguments"'),
-        CALL[:-1] + ',"id":"1"}',
-        CALL[:-1] + ', "also": {"a": 1}}',
-        CALL.replace("}}", ' } \t} and "more"'),
-        '{ "type" : "tool_call" , "name" : "a\\u0062" , "arguments" : {"k" : [1, {}]}\r}',
-        f"- {ANSWER}",
-        f"So {CALL} it is.",
-        "{" + CALL,
-        CALL[:-1] + "]",
-    ],
-)
-@pytest.mark.parametrize("style", STYLES)
-def test_a_message_that_comes_whole_is_told_as_one_that_comes_in_pieces(
-    text: str, style: Style
-) -> None:
-    for given_rules in (ReadingRules(style=style), ReadingRules(style=style, max_calls=1)):
-        for written in (text, f"<tool_call>{text}</tool_call>", text.replace("type", "kind")):
-            whole, whole_deltas = fed([written], "stop", given_rules)
-            reading, deltas = fed(list(written), "stop", given_rules)
-            assert whole == reading
-            assert joined(whole_deltas) == joined(deltas) or reading.error is not None
-
-
 # --- done -------------------------------------------------------------------------------------
 
 
@@ -234,19 +196,25 @@ def done_after(text: str, given_rules: ReadingRules | None = None) -> str:
     return "(not done)"
 
 
-def test_an_answer_is_done_at_its_last_brace() -> None:
-    assert done_after("Well.\n" + ANSWER + "\nmore") == "Well.\n" + ANSWER
-
-
-def test_an_answer_in_tags_is_done_at_its_closing_tag() -> None:
-    text = "<final_answer>391</final_answer>"
-    assert done_after(text + "\nmore", ReadingRules(style="xml")) == text
-
-
-def test_one_call_is_done_at_its_last_brace_where_one_is_allowed() -> None:
-    assert done_after(CALL + "\n" + CALL, ReadingRules(max_calls=1)) == CALL
-    two = CALL + "\n" + OTHER_CALL
-    assert done_after(two + "\n" + CALL, ReadingRules(max_calls=2)) == two
+@pytest.mark.parametrize(
+    ("text", "rest", "given_rules"),
+    [
+        (f"Well.\n{ANSWER}", "\nmore", ReadingRules()),
+        ("<final_answer>391</final_answer>", "\nmore", ReadingRules(style="xml")),
+        (CALL, f"\n{CALL}", ReadingRules(max_calls=1)),
+        (f"{CALL}\n{OTHER_CALL}", f"\n{CALL}", ReadingRules(max_calls=2)),
+        # A forged observation, and an answer, as soon as the type is there:
+        (CALL + '\n{"type":"tool_observation"', OBSERVATION[26:], ReadingRules()),
+        (CALL + '\n{"type":"final_answer"', ANSWER[22:], ReadingRules()),
+        # An error, where it is found:
+        ('{"type":"tool_call",oops}', " or so", ReadingRules()),
+        ('{"type":"tool_call";', '"name":1}', ReadingRules()),
+    ],
+)
+def test_reading_is_done_as_soon_as_nothing_that_follows_can_count(
+    text: str, rest: str, given_rules: ReadingRules
+) -> None:
+    assert done_after(text + rest, given_rules) == text
 
 
 @pytest.mark.parametrize("after", ["So", "}", "- ", "\u2028", "\x85", "* ", "(", "<p>", "[{", "`x"])
@@ -262,16 +230,6 @@ def test_a_run_of_calls_is_done_at_what_cannot_stand_between_calls(after: str) -
 def test_a_run_of_calls_is_not_done_while_another_call_may_come(after: str) -> None:
     assert done_after(CALL + after) == "(not done)"
     assert len(read(CALL + after + CALL).messages) == 2
-
-
-def test_a_forged_observation_ends_the_stream_as_soon_as_its_type_is_there() -> None:
-    assert done_after(CALL + "\n" + OBSERVATION) == CALL + '\n{"type":"tool_observation"'
-    assert done_after(CALL + "\n" + ANSWER) == CALL + '\n{"type":"final_answer"'
-
-
-def test_an_error_is_done_where_it_is_found() -> None:
-    assert done_after('{"type":"tool_call",oops} or so') == '{"type":"tool_call",oops}'
-    assert done_after('{"type":"tool_call";"name":1}') == '{"type":"tool_call";'
 
 
 @given(mixtures(), rules())

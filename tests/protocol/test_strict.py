@@ -39,11 +39,6 @@ def as_messages(text: str) -> list[str]:
 
 
 @needs_suites
-def test_the_suite_is_there() -> None:
-    assert (len(named("n_")), len(named("y_"))) == (188, 95)
-
-
-@needs_suites
 @pytest.mark.parametrize("path", named("n_"), ids=lambda path: path.stem)
 def test_strict_reading_accepts_none_that_must_be_refused(path: Path) -> None:
     for text in texts_of(path):
@@ -125,20 +120,3 @@ def test_depth_is_counted_before_anything_recurses(text: str) -> None:
     assert sys.getrecursionlimit() < 100_000
     with pytest.raises(Unreadable, match=r"deeper|match"):
         loads(text)
-
-
-def test_depth_counts_brackets_of_both_kinds() -> None:
-    for depth in (64, 65, 66):
-        text = "".join("[" if level % 2 else '{"a":' for level in range(depth)) + "1"
-        text += "".join("]" if level % 2 else "}" for level in reversed(range(depth)))
-        if depth == 64:
-            loads(text)
-        else:
-            with pytest.raises(Unreadable, match="deeper"):
-                loads(text)
-
-
-def test_brackets_in_strings_are_no_depth() -> None:
-    text = one_line(["[" * 1000 + '\\"' + "{" * 1000])
-    assert loads(text) == ["[" * 1000 + '\\"' + "{" * 1000]
-    assert len(loads(one_line([{}] * 1000))) == 1000

@@ -82,12 +82,6 @@ def test_an_observation_cannot_close_its_tag() -> None:
     assert text.count("</tool_response>") == 1 and "<tool_call>" not in text
 
 
-def test_half_a_surrogate_pair_is_escaped() -> None:
-    text = write_observation(ToolObservation("t", "a\ud800b"))
-    text.encode()
-    assert json.loads(text)["content"] == "a\ud800b"
-
-
 @pytest.mark.parametrize(
     ("style", "choice", "prefix"),
     [

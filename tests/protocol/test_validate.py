@@ -312,11 +312,7 @@ def test_a_close_name_is_only_suggested(name: str, suggestion: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "сalculator",
-        "calculator\u200b",
-        "\u202ecalculator",
-        "Kalculator",
-        "calculator\n",
+        *("сalculator", "calculator\u200b", "\u202ecalculator", "Kalculator", "calculator\n"),
         "x" * 5000,
     ],
 )
@@ -348,12 +344,8 @@ WRITE = write_call("create_file", {"path": "a", "content": "b"})
 @pytest.mark.parametrize(
     "text",
     [
-        WRITE,
-        f"\n{WRITE}\n",
-        f"```json\n{WRITE}\n```",
-        f"<tool_call>{WRITE}</tool_call>",
-        f"<think>hm</think>{WRITE}",
-        f"[{WRITE}]",
+        *(WRITE, f"\n{WRITE}\n", f"```json\n{WRITE}\n```", f"<tool_call>{WRITE}</tool_call>"),
+        *(f"<think>hm</think>{WRITE}", f"[{WRITE}]"),
     ],
 )
 def test_a_clean_call_may_change_things(text: str) -> None:
@@ -363,13 +355,8 @@ def test_a_clean_call_may_change_things(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f"Sure.\n{WRITE}",
-        f"{WRITE}\nDone.",
-        f"Sure: {WRITE}",
-        f"- {WRITE}",
-        f"{WRITE},",
-        f"{WRITE}}}",
-        f"so</think>{WRITE}",
+        *(f"Sure.\n{WRITE}", f"{WRITE}\nDone.", f"Sure: {WRITE}", f"- {WRITE}", f"{WRITE},"),
+        *(f"{WRITE}}}", f"so</think>{WRITE}"),
         WRITE.replace('"b"}', '"b",}'),
         WRITE.replace("create_file", "create-file"),
         WRITE[:-1] + ',"x":1}',

@@ -15,20 +15,14 @@ ANSWER = '{"type":"final_answer","content":"17 times 23 is 391."}'
 OBSERVATION = '{"type":"tool_observation","name":"calculator","content":"391"}'
 
 MESSAGES = (
-    CALL,
-    OTHER_CALL,
-    ANSWER,
-    OBSERVATION,
+    *(CALL, OTHER_CALL, ANSWER, OBSERVATION),
     '{"type":"final_answer","content":"ok é \\u00e9 \\ud83d\\ude00 \\n </think> } ```"}',
     '{"content":"hi","type":"final_answer","sources":[1]}',
     '{"id":"1","type":"tool_call","name":"b","arguments":{"p":[1,{"q":null}]}}',
-    '{"type":"tool_call","name":"a"}',
-    '{"name":"a","arguments":{"k":"v"}}',
+    *('{"type":"tool_call","name":"a"}', '{"name":"a","arguments":{"k":"v"}}'),
     '{"name":"a","parameters":{"k":"v"}}',
     '{"type":"function","function":{"name":"a","arguments":"{\\"k\\":1}"}}',
-    '{"type":"tool_call","name":"a","arguments":"{\\"k\\":1}"}',
-    '{"name":"Alice"}',
-    '{"a": 1}',
+    *('{"type":"tool_call","name":"a","arguments":"{\\"k\\":1}"}', '{"name":"Alice"}', '{"a": 1}'),
 )
 
 BROKEN = (
@@ -54,31 +48,16 @@ FRAGMENTS = (
     *("<tool_response>", "</tool_response>", "[", "]", ",", "- ", "1. ", "* ", "12", "-"),
     *("hello world", "The set {a, b}", "\\frac{1}{2}", "{ return 5; }", '{"name", "age"}'),
     *(
-        "{",
-        "}",
-        "{ ",
-        "{}",
-        "{a",
-        "{a:",
-        '{"a"',
-        '{"a" ',
-        '{"type":',
-        '{"type',
-        '{"ty',
-        "{'",
+        *("{", "}", "{ ", "{}", "{a", "{a:", '{"a"', '{"a" ', '{"type":', '{"type', '{"ty', "{'"),
         "{//",
     ),
     *("{/*", '"', "'", "\\", "//", "/*", "*/", "#", "true", "None", ": ", "\\u00", "\\ud83d"),
 )
 
 PREFIXES = (
-    "",
-    '{"type":"tool_call","name":"',
-    '{"type":"tool_call","name":"calculator","arguments":{',
-    '{"type":"final_answer","content":"',
-    '```json\n{"type":"tool_call","name":"',
-    '<tool_call>{"name":"',
-    "<final_answer>",
+    *("", '{"type":"tool_call","name":"', '{"type":"tool_call","name":"calculator","arguments":{'),
+    *('{"type":"final_answer","content":"', '```json\n{"type":"tool_call","name":"'),
+    *('<tool_call>{"name":"', "<final_answer>"),
 )
 
 

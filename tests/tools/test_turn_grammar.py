@@ -139,10 +139,6 @@ def test_any_tools_name_makes_sound_rules(name: str) -> None:
         assert turn.takes(write_call(one, {})) == (True, True)
 
 
-def test_the_same_tools_are_exported_alike_in_any_order() -> None:
-    assert to_gbnf(BUILTIN.values()) == to_gbnf(reversed(BUILTIN.values()))
-
-
 # --- the values -------------------------------------------------------------------------------
 
 TREE = {
@@ -217,12 +213,6 @@ def test_what_gbnf_does_not_say_is_named(schema: Any) -> None:
     assert turn.lark.left_to_validation == ()
     assert turn.gbnf.left_to_validation
     assert any(one.startswith("t: #/properties/v") for one in turn.gbnf.left_to_validation)
-
-
-def test_what_neither_holds_is_named_by_both() -> None:
-    turn = Turn({"t": spec_of({"not": {"const": 1}})})
-    assert turn.lark.left_to_validation == ("t: #/properties/v: not",)
-    assert turn.gbnf.left_to_validation == ("t: #/properties/v: not",)
 
 
 def test_properties_that_others_add_are_not_shut_out() -> None:
