@@ -295,7 +295,8 @@ class HeldTurn:
         self._fed = len(self._whole)
         self.finish_reason = reason
         self.reading = self._reader.finish(reason or "stop")
-        self.reading = with_mended(self.reading, self.mended)
+        if mended := self.mended:
+            self.reading = with_mended(self.reading, mended)
         if self.reading.messages and self.reading.error is None:
             self.unfilled = False
         self.due = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from mlx_tools.protocol.dialects import DIALECTS
 
@@ -56,9 +56,17 @@ NO_OBJECT: Final = re.compile(_NO_OBJECT)
 _CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}))")
 
 
-def wrapping_end(text: str, pos: int, *, array: bool, tag: bool, fence: bool) -> int:
+class Wrapping(NamedTuple):
+    """What was open around a message: each is closed by what may follow it."""
+
+    array: bool = False
+    tag: bool = False
+    fence: bool = False
+
+
+def wrapping_end(text: str, pos: int, wrapping: Wrapping) -> int:
     """Where the closing bracket, tag and fence that belong to a message end, from ``pos`` on."""
-    due = [array, tag, fence]
+    due = [*wrapping]
     while any(due) and (found := _CLOSER.match(text, pos)):
         which = (found.lastindex or 1) - 1
         if not due[which]:

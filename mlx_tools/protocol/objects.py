@@ -23,7 +23,6 @@ from mlx_tools.protocol.reading import (
     Delta,
     Draft,
     ReadingRules,
-    Wrapping,
     writable,
 )
 from mlx_tools.protocol.scan import CLOSED, HEADS, MORE, ObjectScanner, repaired
@@ -341,8 +340,8 @@ class ObjectSteps(ABC):
         )
 
     @property
-    def _wrapping_here(self) -> Wrapping:
-        return Wrapping(self._array == ARRAY, self._tag, self._fence)
+    def _wrapping_here(self) -> lexis.Wrapping:
+        return lexis.Wrapping(self._array == ARRAY, self._tag, self._fence)
 
     # --- objects ---
 
@@ -562,7 +561,7 @@ class ObjectSteps(ABC):
         draft = self._draft
         calls = [message for message in draft.messages if isinstance(message, ToolCall)]
         calls += [alias.call for alias in draft.aliases]
-        if self._array != ARRAY or not calls:
+        if not calls:
             return
         if reason != "stop" or any(may_mutate(self._rules.mutates, call) for call in calls):
             draft.cut()

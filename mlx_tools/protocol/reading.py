@@ -16,6 +16,7 @@ from mlx_tools.protocol.lexis import (
     CALL_TAG,
     WHITE,
     Marks,
+    Wrapping,
     wrapping_end,
 )
 from mlx_tools.protocol.strict import encodable, loose_name
@@ -217,14 +218,6 @@ def writable(text: str) -> str:
     return text if encodable(text) else _SURROGATE.sub("�", text)
 
 
-class Wrapping(NamedTuple):
-    """What was open around a message: each is closed by what may follow it."""
-
-    array: bool = False
-    tag: bool = False
-    fence: bool = False
-
-
 class Alias(NamedTuple):
     """A call in another protocol's form, and where it stands in the kept text."""
 
@@ -332,10 +325,11 @@ class Draft:
         """The reading of all that was gathered."""
         if not self.messages and self.error is None:
             self._take_aliases(rules.max_calls, own="" in rules.native)
-        if rules.tool_choice not in ("auto", "none") and self._is_answer():
+        is_answer = bool(self.messages) and isinstance(self.messages[0], FinalAnswer)
+        if is_answer and rules.tool_choice not in ("auto", "none"):
             self._withdraw("not_allowed", "a tool_call is required")
         kept, rest = "".join(self.kept), "".join(self.rest)
-        leftover = self._leftover(rest, marks)
+        leftover = self._leftover(rest, marks) if rest else ""
         bare = False
         if not self.messages and self.error is None:
             self.error = self.quoted
@@ -343,8 +337,7 @@ class Draft:
             bare = self._take_prose(kept, rules, reason)
         if self.messages and not bare:
             commentary = self._without_forged(kept, self.begin)
-            array, tag, fence = self.wrapping
-            end = wrapping_end(kept + rest, self.end, array=array, tag=tag, fence=fence)
+            end = wrapping_end(kept + rest, self.end, self.wrapping)
             counted = self._without_forged(kept + rest, end)
         else:
             counted = self._without_forged(kept, self.size)
@@ -352,12 +345,13 @@ class Draft:
             counted += "" if self.ended else without_thoughts(rest, marks)
         dropped = (*self.dropped, *((leftover,) if leftover else ()))
         commentary = commentary.strip(WHITE)
+        thoughts = ("".join(thought).strip() for thought in self.reasoning)
         beside = bare or commentary or dropped or self.unclean or reason == "tool_calls"
         return Reading(
             messages=tuple(self.messages),
             bare_text=bare,
             commentary=writable(commentary),
-            reasoning=self._thoughts(),
+            reasoning=writable("\n".join(thought for thought in thoughts if thought)),
             dropped=tuple(map(writable, dropped)),
             error=self.error,
             counted=writable(counted),
@@ -430,24 +424,11 @@ class Draft:
             return True
         return False
 
-    def _is_answer(self) -> bool:
-        return bool(self.messages) and isinstance(self.messages[0], FinalAnswer)
-
     def _without_forged(self, text: str, end: int) -> str:
         """``text`` up to ``end``, without what the model wrote in the host's name."""
-        pieces = []
-        begin = 0
-        for first, last in self.forged:
-            if last > end:
-                break
-            pieces.append(text[begin:first])
-            begin = last
-        pieces.append(text[begin:end])
-        return "".join(pieces)
-
-    def _thoughts(self) -> str:
-        thoughts = ("".join(thought).strip() for thought in self.reasoning)
-        return writable("\n".join(thought for thought in thoughts if thought))
+        forged = [place for place in self.forged if place[1] <= end]
+        begins, ends = (0, *(last for _, last in forged)), (*(first for first, _ in forged), end)
+        return "".join(text[a:b] for a, b in zip(begins, ends, strict=True))
 
 
 def _is_wrapping(prose: str) -> bool:

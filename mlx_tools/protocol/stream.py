@@ -24,7 +24,6 @@ from mlx_tools.protocol.reading import (
     Delta,
     Reading,
     ReadingRules,
-    Wrapping,
     writable,
 )
 from mlx_tools.protocol.source import PlainText, Steps
@@ -374,7 +373,7 @@ class Reader(ObjectSteps):
             done = end
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
-            draft.add(replace(call, repairs=repairs), self._place.begin, Wrapping())
+            draft.add(replace(call, repairs=repairs), self._place.begin, lexis.Wrapping())
             if not self._whole:
                 arguments = writable(compact(call.arguments))
                 self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
@@ -485,7 +484,7 @@ class Reader(ObjectSteps):
         if content == writable(content):
             names = ("inline", *repairs) if self._place.inline else repairs
             answer = FinalAnswer(content, (), names)
-            self._draft.add(answer, self._place.begin, Wrapping(fence=self._fence))
+            self._draft.add(answer, self._place.begin, lexis.Wrapping(fence=self._fence))
         else:
             self._draft.fail("invalid_json", "the text holds half of a surrogate pair")
         return self._stop(wrapping_may_follow=True)
@@ -507,7 +506,7 @@ class Reader(ObjectSteps):
             reason, unclosed=step == self._after_unclosed
         ):
             return True
-        if self._step is not None:
+        if self._step is not None and self._array == ARRAY:
             self._end_array(reason)
         return False
 

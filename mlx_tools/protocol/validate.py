@@ -81,12 +81,14 @@ def _judged(
     arguments, coercions, error = validate_arguments(spec, call.arguments)
     repairs = (*call.repairs, *repairs, *coercions)
     call = ToolCall(spec.name, arguments, call.id, repairs)
-    if not _chosen(spec, tool_choice, tools, aliases):
+    if tool_choice not in ("auto", "required", spec.name) and (
+        tool_choice == "none" or resolve(tool_choice, tools, aliases)[0] is not spec
+    ):
         text = "no tool" if tool_choice == "none" else f"only {tool_choice}"
         return JudgedCall(call=call, error=ErrorInfo("not_allowed", f"{text} may be called here"))
     if error is not None:
         return JudgedCall(call=call, error=error)
-    echoed = _is_echoed((written, call), observations)
+    echoed = bool(observations) and _is_echoed((written, call), observations)
     mutates = spec.mutates(arguments)
     if echoed and mutates:
         error = ErrorInfo("echoed_call", "this call stands in an earlier observation")
@@ -102,14 +104,6 @@ def _is_echoed(calls: Sequence[ToolCall], observations: Sequence[str]) -> bool:
         return False
     keys = frozenset[str]().union(*(echo_keys(call.name, call.arguments) for call in calls))
     return any(not keys.isdisjoint(found) for found in planted)
-
-
-def _chosen(
-    spec: ToolSpec, tool_choice: str, tools: Mapping[str, ToolSpec], aliases: Mapping[str, str]
-) -> bool:
-    if tool_choice in ("auto", "required", spec.name):
-        return True
-    return tool_choice != "none" and resolve(tool_choice, tools, aliases)[0] is spec
 
 
 # --- the name ---------------------------------------------------------------------------------
@@ -164,31 +158,23 @@ def validate_arguments(
     given = dict(arguments)
     try:
         with bounded():
-            return _validated(spec, given)
+            validator = validator_for(spec.parameters)
+            if (path := _not_finite(given)) is not None:
+                text = f"{path_text(path)}: a finite number"
+                return given, (), ErrorInfo("invalid_arguments", text[:MOST_CHARS])
+            found = faults(validator, given, _MOST_FAULTS)
+            mended, coercions = coerced(validator, given) if found else (given, ())
+            if coercions:
+                found = faults(validator, mended, _MOST_FAULTS)
     except ToolDefinitionError as error:
         text = f"{spec.name}: its parameters cannot be used: {error.message}"
         return given, (), ErrorInfo("tool_error", text[:MOST_CHARS])
     except (TooMuch, RecursionError):
         text = "arguments: less, they are too large or too deep to be checked"
         return given, (), ErrorInfo("invalid_arguments", text)
-
-
-def _validated(
-    spec: ToolSpec, given: dict[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...], ErrorInfo | None]:
-    validator = validator_for(spec.parameters)
-    if (path := _not_finite(given)) is not None:
-        text = f"{path_text(path)}: a finite number"
-        return given, (), ErrorInfo("invalid_arguments", text[:MOST_CHARS])
-    found = faults(validator, given, _MOST_FAULTS)
-    if not found:
-        return given, (), None
-    mended, coercions = coerced(validator, given)
-    if coercions:
-        found = faults(validator, mended, _MOST_FAULTS)
-        if not found:
-            return mended, coercions, None
-    return given, (), ErrorInfo("invalid_arguments", described(found))
+    if found:
+        return given, (), ErrorInfo("invalid_arguments", described(found))
+    return mended, coercions, None
 
 
 def _not_finite(value: Any) -> tuple[str | int, ...] | None:

@@ -35,10 +35,6 @@ _LARGEST: Final = 2.0**53
 """Beyond it llguidance, which counts in doubles, takes a whole number for its neighbour."""
 _SMALLEST: Final = 1e-6
 
-_SURE: Final = frozenset(("type", "properties", "required", "additionalProperties", "items"))
-"""What compiles in any combination; each of `_SINGLE` does so where it is the only one besides."""
-_SINGLE: Final = frozenset((*_BOUNDS, *_COUNTS, "format", "multipleOf"))
-
 _DOUBTFUL: Final = (
     *(*_MEMBERS, "patternProperties", "pattern", "format", "multipleOf", *_BOUNDS, *_COUNTS),
     *("enum", "const", "required", "oneOf", "anyOf", "allOf", "$ref", "$dynamicRef"),
@@ -73,7 +69,7 @@ def _compilable(text: str) -> Compilable:
     for without in ((), *some, _DOUBTFUL):
         preparing = _Preparing(root, without)
         prepared = preparing.whole()
-        if not preparing.doubtful or _compiles(prepared):
+        if _compiles(prepared):
             return Compilable(prepared, tuple(preparing.left))
     return Compilable(None, ("#: *",))
 
@@ -85,11 +81,10 @@ def _compiles(schema: Mapping[str, Any]) -> bool:
 
 
 class _Preparing:
-    """One schema on its way. ``doubtful``: only trying tells whether it compiles."""
+    """One schema on its way."""
 
     def __init__(self, root: Mapping[str, Any], without: tuple[str, ...]) -> None:
         self.left: dict[str, None] = {}
-        self.doubtful = False
         self._root = root
         self._without = without
         self._anchors = anchors(root)
@@ -112,14 +107,12 @@ class _Preparing:
 
     def _node(self, schema: Any, path: Path) -> Any:
         if not isinstance(schema, Mapping):
-            self.doubtful |= schema is False
             return schema is not False
         found: dict[str, Any] = {}
         for keyword, value in schema.items():
             if keyword in self._without or not self._take(found, keyword, value, path):
                 self._leave(path, keyword)
         self._settle_members(schema, found, path)
-        self.doubtful |= not _is_sure(found)
         return found
 
     def _leave(self, path: Path, keyword: str) -> None:
@@ -248,14 +241,3 @@ _EXACT: Final = re.compile(r"(?:\\[^sS]|\[(?:\\[^sS]|[^\]\\])*\]|[^.\\\[])*")
 
 def _is_exact(pattern: str) -> bool:
     return all(form.fullmatch(pattern) for form in (_PATTERN, _EXACT))
-
-
-def _is_sure(found: Mapping[str, Any]) -> bool:
-    """Whether it shows that the keywords of one subschema compile together."""
-    if "enum" in found:
-        texts = all(isinstance(value, str) for value in found["enum"])
-        return (
-            texts and found.keys() <= {"type", "enum"} and found.get("type", "string") == "string"
-        )
-    rest = found.keys() - _SURE
-    return found.keys() == {"anyOf"} or (len(rest) < 2 and rest <= _SINGLE)

@@ -135,34 +135,26 @@ def _size(value: Any) -> int:
     return size
 
 
+_LIMITS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+}
+
+
 def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
     """The first of a few plain numbers that is within the bounds; the nearest to them else."""
-    low, high = _bound(schema, "minimum", max), _bound(schema, "maximum", min)
-    step = _real(schema.get("multipleOf")) or 1.0
-    step = step if step > 0 else 1.0
-    from_low = low if low is not None else min(1.0, high if high is not None else 1.0)
-    middle = (from_low + (high if high is not None else from_low + step)) / 2
-    candidates = [math.ceil(from_low / step) * step, (from_low // step + 1) * step, middle]
-    value = next((c for c in candidates if _within(schema, c)), from_low)
+    limits = {name: real for name in _LIMITS if (real := _real(schema.get(name))) is not None}
+    highs = [limits[name] for name in limits if name.endswith("aximum")]
+    low = max((limits[name] for name in limits if name.endswith("inimum")), default=None)
+    low = min([1.0, *highs]) if low is None else low
+    step = max(_real(schema.get("multipleOf")) or 1.0, 0.0) or 1.0
+    middle = (low + min(highs, default=low + step)) / 2
+    candidates = [math.ceil(low / step) * step, (low // step + 1) * step, middle]
+    fitting = (c for c in candidates if all(_LIMITS[n](c, bound) for n, bound in limits.items()))
+    value = next(fitting, low)
     return int(value) if whole or value.is_integer() else value
-
-
-def _bound(schema: Mapping[str, Any], name: str, nearer: Callable[..., float]) -> float | None:
-    """The nearer of ``minimum`` and ``exclusiveMinimum``, or of the maxima."""
-    both = (_real(schema.get(name)), _real(schema.get(f"exclusive{name.capitalize()}")))
-    known = [value for value in both if value is not None]
-    return nearer(known) if known else None
-
-
-def _within(schema: Mapping[str, Any], value: float) -> bool:
-    checks: tuple[tuple[str, Callable[[float, float], bool]], ...] = (
-        ("minimum", operator.ge),
-        ("maximum", operator.le),
-        ("exclusiveMinimum", operator.gt),
-        ("exclusiveMaximum", operator.lt),
-    )
-    limits = ((_real(schema.get(name)), holds) for name, holds in checks)
-    return all(holds(value, limit) for limit, holds in limits if limit is not None)
 
 
 def _real(value: Any) -> float | None:
