@@ -21,7 +21,7 @@ _KEPT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Grammar(GrammarText):
-    """What a turn may be. ``left_to_validation`` names the keywords that one of the dialects does
+    """A turn's grammar. ``left_to_validation`` names the keywords that one of the dialects does
     not hold to, each as ``tool: path: keyword``. ``again`` is the end of the prefix that the
     grammar begins with once more, so that a prompt must end before it."""
 

@@ -34,7 +34,7 @@ from mlx_tools.protocol import (
     unknown_tool,
     with_mended,
 )
-from mlx_tools.protocol.lexis import ANSWER_TAG, CALL_TAG
+from mlx_tools.protocol.delimiters import ANSWER_TAG, CALL_TAG
 from mlx_tools.schema.compilable import compilable
 from mlx_tools.transcript.records import MendKind, MendRecord
 
@@ -50,8 +50,8 @@ _BLANKS: Final = 64
 
 
 def begins_anew(text: str, prefix: str) -> bool | None:
-    """Whether ``text``, the first that a model wrote after the host's ``prefix``, begins its line
-    anew; None: too short to tell.
+    """Return whether ``text``, the first that a model wrote after the host's ``prefix``, begins its
+    line anew; None: too short to tell.
 
     Some servers pay no heed to what the model's turn begins with, above all those that put every
     prompt into a chat of their own: then the model writes a whole line. In JSON an unescaped quote
@@ -257,7 +257,8 @@ class HeldTurn:
             self._edges = [self._drawn_from]
 
     def _unstripped(self, piece: str) -> str:
-        """What goes on from a mend, with its first blank where the server took it, as some do."""
+        """Return what goes on from a mend, with its first blank where the server took it, as some
+        do."""
         if self._object is None:
             return piece
         text = self._whole[self._begin :]
@@ -331,7 +332,7 @@ class HeldTurn:
 
     @property
     def asks_behind(self) -> bool:
-        """Whether the likelihoods that are asked for are those behind what stands."""
+        """True if the likelihoods that are asked for are those behind what stands."""
         return self._open is not None and self._exact == self._open[1]
 
     def ask_behind(self) -> list[Delta]:
@@ -416,8 +417,8 @@ class HeldTurn:
         return self._begins(found.end() + (dialect is not None), dialect, deltas)
 
     def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
-        """Whether the reader takes what ends at ``end`` for the beginning of a message; if so, it
-        is held."""
+        """Return whether the reader takes what ends at ``end`` for the beginning of a message; if
+        so, it is held."""
         self._searched = end
         self._read_on(end, deltas)
         begun = self._reader.open_message
@@ -510,7 +511,7 @@ class HeldTurn:
         self._object = self._object.anew()
 
     def _choice_point(self, boundary: int) -> int:
-        """Where call or answer is chosen, in the message whose name does not fit."""
+        """Return where call or answer is chosen, in the message whose name does not fit."""
         key = _TYPE_KEY.search(self._whole, self._begin)
         free = self._rules.tool_choice == "auto"
         return key.end() if key is not None and free and key.end() < boundary else boundary
@@ -525,8 +526,8 @@ class HeldTurn:
         return self._ask(Score(self._whole[: self._edge(boundary)]))
 
     def _is_enough(self, forced: str) -> bool:
-        """Whether what must stand is more than the beginning of a value that the model has to
-        choose: left to itself, it would go on with the one that did not fit."""
+        """Return whether what must stand is more than the beginning of a value that the model has
+        to choose: left to itself, it would go on with the one that did not fit."""
         assert self._open is not None and self._object is not None
         kind, boundary = self._open
         held = self._object.anew(self._whole[self._begin : boundary] + forced)
@@ -564,14 +565,14 @@ class HeldTurn:
         return self._put(line + self._opening("call"))
 
     def _opening(self, what: str) -> str:
-        """How a message of the style begins; a ``call`` up to its tool's name."""
+        """Return how a message of the style begins; a ``call`` up to its tool's name."""
         style = self._rules.style
         if what == "call":
             return forcing_prefix(style, "required", self._rules.call)
         return opening(style)
 
     def _forced(self, after: str = "") -> str:
-        """What must stand at the place that is mended, after ``after``."""
+        """Return what must stand at the place that is mended, after ``after``."""
         assert self._open is not None
         if self._object is None:
             return ""
@@ -670,7 +671,7 @@ class HeldTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _is_read(self, end: int) -> bool:
-        """Whether the rules read the turn up to there, and its calls are valid."""
+        """Return whether the rules read the turn up to there, and its calls are valid."""
         reading = self._read_well(self._whole[self._prefix : end])
         return reading is not None and not any(call.error for call in judge(reading, self._tools))
 

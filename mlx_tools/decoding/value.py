@@ -66,7 +66,7 @@ class WrittenKeys:
 
 
 class JsonMatcher:
-    """What has been matched of one JSON value, in its compact form, and what may come next."""
+    """One JSON value, in its compact form: what is matched of it, and what may come next."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a schema that llguidance does not compile."""
@@ -83,7 +83,7 @@ class JsonMatcher:
         return matcher
 
     def fits(self, text: str) -> bool:
-        """Whether all of ``text`` may come next; half of a surrogate pair may not."""
+        """Return whether all of ``text`` may come next; half of a surrogate pair may not."""
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -149,7 +149,7 @@ class JsonMatcher:
 
     @property
     def complete(self) -> bool:
-        """Whether the value is whole."""
+        """True if the value is whole."""
         return bool(self._state.is_accepting() or self._state.is_stopped())
 
 
@@ -221,7 +221,7 @@ class Misfit:
 
 
 class Form:
-    """How a message is written, as a line of the protocol or in a dialect, and what it may be."""
+    """The form of a message, as a line of the protocol or in a dialect, and what it may be."""
 
     def __init__(
         self,
@@ -310,12 +310,12 @@ class HeldObject:
 
     @property
     def ended(self) -> bool:
-        """Whether the object is whole; it fits unless there is a ``doubt``."""
+        """True if the object is whole; it fits unless there is a ``doubt``."""
         return self._walk.status == CLOSED and self.misfit is None
 
     @property
     def complete(self) -> bool:
-        """Whether the object is whole, and fits."""
+        """True if the object is whole, and fits."""
         return self.ended and self.doubt is None
 
     def judge(self, is_read: bool) -> None:
@@ -339,7 +339,7 @@ class HeldObject:
 
     @property
     def is_open(self) -> bool:
-        """Whether a key, string or number is open."""
+        """True if a key, string or number is open."""
         return self._walk.open_token() is not None
 
     @property
@@ -360,7 +360,7 @@ class HeldObject:
 
     @property
     def closable(self) -> bool:
-        """Whether nothing but closing brackets is missing."""
+        """True if nothing but closing brackets is missing."""
         levels = reversed(self._levels)
         closers = (("}" if level.is_object else "]") + "]" * level.wrapped for level in levels)
         return self._walk.closable and self._matcher.fits("".join(closers))
@@ -395,7 +395,7 @@ class HeldObject:
         return self._matcher.forced(ways[0]) if len(ways) == 1 else ""
 
     def fitting(self, text: str) -> int:
-        """How many characters of ``text`` may come next, white space at the end aside."""
+        """Return how many characters of ``text`` may come next, white space at the end aside."""
         for size in range(len(text), 0, -1):
             trial = self.anew(self.text)
             trial.feed(text[:size])
@@ -404,14 +404,14 @@ class HeldObject:
         return 0
 
     def _key_fits(self) -> bool:
-        """Whether a key that has just ended, and that its colon is due of, may stand there."""
+        """Return whether a key that has just ended, its colon due, may stand there."""
         if not self.text.endswith('"') or not self._key_is_due():
             return True
         misfit = self.anew(f"{self.text}:").misfit
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
     def _may_go_on(self) -> bool:
-        """Whether what is open may go on: no value is cut for the front of a token to fit."""
+        """Return whether what is open may go on: no value is cut for a token to fit."""
         token = self._walk.open_token()
         if token is None or token.is_key:
             return True
@@ -568,7 +568,7 @@ class HeldObject:
         return level.written.items - 1
 
     def _value_begin(self, begin: int) -> int:
-        """Where the value begins that does not fit: a list that has one item too many."""
+        """Return where the value begins that does not fit: a list that has one item too many."""
         level = self._levels[-1] if self._levels else None
         if level is None or level.is_object or not level.written.items or self._matcher.fits(","):
             return begin
@@ -590,14 +590,14 @@ class HeldObject:
         return bool(self._levels) and self._levels[-1].is_object and self._levels[-1].key is None
 
     def _blanks_before(self, begin: int) -> bool:
-        """Whether no more white space stands before ``begin`` than may."""
+        """Return whether no more white space stands before ``begin`` than may."""
         if begin - self._walk.settled_end <= MAX_BLANKS:
             return True
         end = len(self.text[:begin].rstrip())
         return begin - end <= MAX_BLANKS or self._misfit("envelope", end)
 
     def _misfit_or_doubt(self, kind: MendKind, boundary: int) -> bool:
-        """What stands around arguments may be read otherwise than it is held, but for a type."""
+        """Doubt what stands around arguments, for it may be read otherwise than it is held."""
         if kind == "envelope" and self._walk.field != "type" and not self._walk.bad:
             self.doubt = Misfit(kind, boundary)
             return True
@@ -625,7 +625,7 @@ class HeldObject:
             self._is_free = not self._is_name() and self._matcher.fits(begun + _FREE)
 
     def _open_fits(self) -> bool:
-        """Whether the token that is open may become one that fits."""
+        """Return whether the token that is open may become one that fits."""
         token = self._walk.open_token()
         if token is None:
             return True

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, NoReturn
 
 from mlx_tools.messages import ToolCall
+from mlx_tools.protocol.delimiters import END_TOKENS, WHITE
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.lexis import END_TOKENS, WHITE
 from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
 from mlx_tools.protocol.objects import object_call
 from mlx_tools.protocol.scan import HEADS, repaired
@@ -84,7 +84,7 @@ _M3: Final = "]<]minimax[>["
 
 
 class MessageHeader(NamedTuple):
-    """What precedes a message of harmony and its kin: whom it is for, and in which channel."""
+    """The header of a message of harmony and its kin: whom it is for, and in which channel."""
 
     recipient: str
     channel: str
@@ -140,7 +140,7 @@ class Run(TextSource):
             self.cut = cut
 
     def known(self, name: str) -> bool:
-        """Whether the catalog has a tool of this name, case and separators aside."""
+        """Return whether the catalog has a tool of this name, case and separators aside."""
         return loose_name(name) in self._loose
 
     # --- the run ------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Run(TextSource):
         return (yield from self._ended())
 
     def _another(self, char: str) -> Steps[bool]:
-        """Whether a call stands here that has no opening mark of its own."""
+        """Return whether a call stands here that has no opening mark of its own."""
         if self._dialect.name in _ONE_A_LINE:
             return (yield from self._is_marked_again())
         ahead = yield from self.ahead(len("<｜DSML｜invoke name="))

@@ -49,7 +49,7 @@ class Dialect:
 
     @property
     def is_token(self) -> bool:
-        """Whether the mark is spelt like a control token, and so is no part of anyone's prose."""
+        """True if the mark is spelt like a control token, and so is no part of anyone's prose."""
         return any(char in self.open for char in "|｜▁[]")
 
 
@@ -177,8 +177,9 @@ _CALL_MARK_BEGUN: Final = re.compile(rf"{_WRAPPING}(?:{_LINE_MARKS_BEGUN}|{_NAME
 
 
 def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int | None:
-    """Where a family's opening mark stands at ``begin``, wrapping aside, None where none does; a
-    mark that may stand in prose counts before a name alone for which ``known`` gives something."""
+    """Return where a family's opening mark stands at ``begin``, wrapping aside, None where none
+    does; a mark that may stand in prose counts before a name alone for which ``known`` gives
+    something."""
     found = _CALL_MARK.match(text, begin)
     if found is None or (found["name"] is not None and not known(found["name"])):
         return None
@@ -186,5 +187,5 @@ def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int
 
 
 def call_mark_begins(text: str, begin: int) -> bool:
-    """Whether the text from ``begin`` on may go on to be a mark that may stand in prose."""
+    """Return whether the text from ``begin`` on may go on to be a mark that may stand in prose."""
     return _CALL_MARK_BEGUN.match(text, begin) is not None

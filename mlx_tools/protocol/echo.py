@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.bodies import Run
+from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import DIALECTS
-from mlx_tools.protocol.lexis import HEADERS, NO_OBJECT
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
@@ -40,7 +40,7 @@ _OWN: Final[Mapping[str, str]] = {
 
 
 def echo_key(name: str, arguments: Mapping[str, Any]) -> str:
-    """What a call and its echo have in common."""
+    """Return what a call and its echo have in common."""
     loose = loose_name(name)
     return canonical(_OWN.get(loose, loose), arguments)
 

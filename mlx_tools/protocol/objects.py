@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
-from mlx_tools.protocol import lexis
+from mlx_tools.protocol import delimiters
 from mlx_tools.protocol.reading import (
     Alias,
     AnswerDelta,
@@ -52,7 +52,7 @@ class Envelope:
 
 
 def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False) -> Envelope:
-    """What ``value`` is. ``tagged``: it stands in a tag that says that it is a call."""
+    """Return what ``value`` is. ``tagged``: it stands in a tag that says that it is a call."""
     match value.get("type") if isinstance(value, Mapping) else "none":
         case "tool_call":
             return _call(value, repairs)
@@ -198,7 +198,7 @@ _What = (
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What to do with the text of an object.
+    """The verdict on the text of an object.
 
     ``call``, ``answer``, ``alias`` and ``observation`` are taken; ``prose`` is text like any other,
     and is gone on with; ``again``: only the brace is prose, what follows it is read anew;
@@ -214,7 +214,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """Where an object stands.
+    """The place of an object.
 
     ``inline``: within a line of prose. ``begin``: where its wrapping begins in the kept text.
     ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
@@ -228,7 +228,7 @@ class ObjectPlace:
     only_aliases: bool
 
     def judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
-        """What an object that could be read is here."""
+        """Return what an object that could be read is here."""
         if self.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
             return Judgement("stop")
         repairs = (*repairs, "inline") if self.inline else repairs
@@ -247,12 +247,12 @@ class ObjectPlace:
         return Judgement("observation" if found.kind == "observation" else "prose")
 
     def broken(self, error: ErrorInfo) -> Judgement:
-        """What an object is here that begins like a message and is none."""
+        """Return what an object is here that begins like a message and is none."""
         return Judgement("quoted" if self.inline and not self.in_run else "broken", error=error)
 
 
 def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall) -> bool:
-    """Whether the call can change things, by the caller's word."""
+    """Return whether the call can change things, by the caller's word."""
     try:
         return bool(mutates(call.name, call.arguments))
     except Exception:  # the caller's function, and the model's arguments: fail closed
@@ -277,7 +277,9 @@ class ObjectSteps(ABC):
     def __init__(self, rules: ReadingRules, *, whole: bool) -> None:
         self._rules = rules
         self._whole = whole
-        self._marks = lexis.marks(rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog))
+        self._marks = delimiters.marks(
+            rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
+        )
         self._draft = Draft()
         self._cursor = Cursor()
         self._deltas: list[Delta] = []
@@ -340,8 +342,8 @@ class ObjectSteps(ABC):
         )
 
     @property
-    def _wrapping_here(self) -> lexis.Wrapping:
-        return lexis.Wrapping(self._array == ARRAY, self._tag, self._fence)
+    def _wrapping_here(self) -> delimiters.Wrapping:
+        return delimiters.Wrapping(self._array == ARRAY, self._tag, self._fence)
 
     # --- objects ---
 
@@ -354,7 +356,7 @@ class ObjectSteps(ABC):
 
     def _open_object(self, *, inline: bool) -> bool:
         self._place = self._here(inline=inline)
-        if lexis.NO_OBJECT.match(self._cursor.text, self._cursor.pos + 1):
+        if delimiters.NO_OBJECT.match(self._cursor.text, self._cursor.pos + 1):
             return self._stray()
         if self._array:
             self._array = ARRAY
@@ -465,7 +467,7 @@ class ObjectSteps(ABC):
         text = self._cursor.take(end)
         draft.keep(text)
         line = text[text.rfind("\n") + 1 :]
-        if len(line) < len(text) and not line.strip(lexis.WHITE):
+        if len(line) < len(text) and not line.strip(delimiters.WHITE):
             self._begin_line(draft.size - len(line))
         return True
 
@@ -475,10 +477,10 @@ class ObjectSteps(ABC):
         text, pos = cursor.text, cursor.pos
         if pos >= len(text):
             return False
-        may_go_on = marks.begun.match(text, pos) or lexis.FENCE_BEGUN.match(text, pos)
+        may_go_on = marks.begun.match(text, pos) or delimiters.FENCE_BEGUN.match(text, pos)
         if may_go_on and not cursor.final:
             return False
-        wrapping = lexis.AFTER_OBJECT.match(text, pos)
+        wrapping = delimiters.AFTER_OBJECT.match(text, pos)
         if wrapping is not None:
             self._tail.append(cursor.take(wrapping.end()))
             return True
@@ -511,7 +513,7 @@ class ObjectSteps(ABC):
         return False
 
     def _is_message(self) -> bool | None:
-        """Whether what there is of it begins a message; None where it is no object at all."""
+        """Return whether it begins a message; None where it is no object at all."""
         scanner, place = self._scanner, self._place
         if place.in_run or scanner.message_like:
             return True
@@ -524,7 +526,7 @@ class ObjectSteps(ABC):
         return None if scanner.restartable else False
 
     def _cut_answer(self) -> str:
-        """What there is of an answer's text; empty where it is none, or has none yet."""
+        """Return what there is of an answer's text; empty where it is none, or has none yet."""
         scanner = ObjectScanner()
         if not self._place.in_run:
             scanner.advance("".join(self._parts), 0)

@@ -1,4 +1,4 @@
-"""What reading takes and gives: rules in, a `Reading` and deltas out."""
+"""The rules that reading takes, what it gathers, and the `Reading` and deltas that it gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
 from mlx_tools.messages import Style as Style
-from mlx_tools.protocol.lexis import (
+from mlx_tools.protocol.delimiters import (
     AFTER_MESSAGES,
     ANSWER_TAG,
     CALL_TAG,
@@ -46,7 +46,7 @@ def _changes_things(name: str, arguments: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingRules:
-    """How one completion is to be read.
+    """The rules by which one completion is read.
 
     ``prefix`` is what the host wrote at the start of the model's turn; it is read together with
     the text. ``in_thought`` says that the prompt left a thought open. With ``max_calls`` (1 or
@@ -77,7 +77,7 @@ class ReadingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How a completion was read: messages, and at most one error.
+    """The reading of a completion: messages, and at most one error.
 
     ``bare_text``: the one message is prose that was taken as the answer. ``commentary`` is prose
     before the messages; ``dropped`` what followed them, what the model wrote in the host's name,
@@ -153,7 +153,7 @@ _RUNS: Final = re.compile(r"`++|[^`]++")
 
 
 def looks_like_call(prose: str, names: Collection[str]) -> bool:
-    """Whether a tool of this name is called in ``prose``, outside code and fences.
+    """Return whether a tool of this name is called in ``prose``, outside code and fences.
 
     That is a name whose bracket closes at its line's end, an ``Action:``, or an object with the
     name under a key for it. Where the fence is all there is, what stands in it counts.
@@ -180,7 +180,7 @@ def _is_called(text: str, known: Collection[str]) -> bool:
 
 
 def _outside(prose: str, *, fences: bool = True) -> Iterator[str]:
-    """What of ``prose`` stands outside inline code, and outside fences too unless told not."""
+    """Yield what of ``prose`` is no inline code and, unless told not, stands in no fence."""
     fence = ""
     for line in prose.splitlines(keepends=True):
         mark = _FENCE.match(line)
@@ -381,7 +381,7 @@ class Draft:
             self.unclean = self.unclean or bool(alias.dropped)
 
     def _leftover(self, rest: str, marks: Marks) -> str:
-        """What of the text after the messages is more than their wrapping."""
+        """Return what of the text after the messages is more than their wrapping."""
         pos = 0
         array = self.wrapping.array
         while self.wrapping_may_follow:
@@ -437,7 +437,7 @@ def _is_wrapping(prose: str) -> bool:
 
 
 def _ends_in_tag(prose: str, style: Style) -> bool:
-    """Whether the last line is a call's tag and nothing more, or the beginning of a tag."""
+    """Return whether the last line is a call's tag and nothing more, or the beginning of a tag."""
     last = prose[prose.rfind("\n") + 1 :].lstrip()
     if style == "xml" and ANSWER_TAG.startswith(last):
         return True

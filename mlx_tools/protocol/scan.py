@@ -87,7 +87,7 @@ class OpenToken(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What there is of it, decoded."""
+        """The text of it so far, decoded."""
         return "".join(self.pieces)
 
 
@@ -142,16 +142,16 @@ class ObjectScanner:
 
     @property
     def begun(self) -> bool:
-        """Whether a first key and its colon were there: before that it is only a brace."""
+        """True if a first key and its colon were there: before that it is only a brace."""
         return self.first_key is not None
 
     @property
     def restartable(self) -> bool:
-        """Whether what follows the brace should be read anew where this is no object."""
+        """True if what follows the brace should be read anew where this is no object."""
         return not self.begun and self._comment_begin < 0
 
     def partial_key(self) -> str | None:
-        """What there is of the first key, or None where what is there is no quoted key."""
+        """Return what there is of the first key, or None where what is there is no quoted key."""
         if self._string is not None:
             return "".join(self._string.pieces or ())
         if self._is_open:
@@ -166,17 +166,17 @@ class ObjectScanner:
 
     @property
     def comma_open(self) -> bool:
-        """Whether a comma was the last part."""
+        """True if a comma was the last part."""
         return not self._is_open and self._state in (_NEXT_KEY, _NEXT_ITEM)
 
     @property
     def value_ended(self) -> bool:
-        """Whether a value was the last part, and a comma or a closing bracket is due."""
+        """True if a value was the last part, and a comma or a closing bracket is due."""
         return not self._is_open and self._state == _COMMA
 
     @property
     def closable(self) -> bool:
-        """Whether nothing but closing brackets is missing."""
+        """True if nothing but closing brackets is missing."""
         return self.value_ended and not self.bad
 
     def closers(self) -> str:
@@ -335,7 +335,7 @@ class ObjectScanner:
         return self._at_key(pos, char) if is_object else self._at_value(pos, char)
 
     def _comma_is_missing(self, char: str, is_object: bool, apart: bool) -> bool:
-        """Whether a comma was left out before ``char``, and nothing else can be meant."""
+        """Return whether a comma was left out before ``char``, and nothing else can be meant."""
         after_string = self._last in ("string", "single string")
         if is_object:
             # "a""b" may be one string with quotes in it. A key needs its colon: "a" "b": is two.
@@ -351,7 +351,7 @@ class ObjectScanner:
     # --- strings ---
 
     def _wanted(self) -> list[str] | None:
-        """Where the decoded text of the value that begins here goes, if it is wanted."""
+        """Return where the decoded text of the value that begins here goes, if it is wanted."""
         if self._parts is not None:
             return []
         if len(self._stack) > 1:

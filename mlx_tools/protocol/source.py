@@ -12,14 +12,14 @@ from collections.abc import Generator
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from mlx_tools.protocol.lexis import any_beginning_of, any_of
+from mlx_tools.protocol.delimiters import any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
 from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner, repaired
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
 
 
 class Cursor:
-    """What has come and is not read yet begins at ``text[pos]``.
+    """The text that has come: what is not read yet begins at ``text[pos]``.
 
     ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
     """
@@ -119,7 +119,7 @@ def _looked_for(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
 
 
 class TextSource:
-    """What a generator reads from. ``size`` counts the characters that were taken."""
+    """The text that a generator reads from. ``size`` counts the characters that were taken."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
-from mlx_tools.protocol import lexis
+from mlx_tools.protocol import delimiters
 from mlx_tools.protocol.bodies import Run
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.objects import ARRAY, ARRAY_BEGUN, NO_ARRAY, ObjectSteps, may_mutate
@@ -39,7 +39,7 @@ _SPARE: Final = 2_000
 mark, where they were no call."""
 
 _MOST_WRAPPING: Final = 1000
-_MESSAGE_END: Final = lexis.any_of(["<|end|>", "<|channel|>final<|message|>"])
+_MESSAGE_END: Final = delimiters.any_of(["<|end|>", "<|channel|>final<|message|>"])
 
 
 class Reader(ObjectSteps):
@@ -63,14 +63,14 @@ class Reader(ObjectSteps):
         self._run_of_calls: Run
         self._steps: Steps[None]
         self._closer = self._marks.any_end
-        self._answer = PlainText(lexis.WHITE)
+        self._answer = PlainText(delimiters.WHITE)
         if rules.in_thought:
             self._open_thought(self._closer)
         self._push(rules.prefix)
 
     @property
     def done(self) -> bool:
-        """Whether nothing that follows can count."""
+        """True if nothing that follows can count."""
         return self._step is None
 
     @property
@@ -124,13 +124,13 @@ class Reader(ObjectSteps):
 
     @property
     def _quoted(self) -> bool:
-        """Whether what stands here is shown, not said: within code, or in a fence beside text."""
+        """True if what stands here is shown, not said: within code, or in a fence beside text."""
         return bool(self._ticks) or self._told or (self._fence and self._spoken)
 
     def _wrapping(self) -> bool:
         """At a line's start, or between calls: what may stand around a message."""
         text, pos, draft = self._cursor.text, self._cursor.pos, self._draft
-        if space := lexis.SPACE.match(text, pos):
+        if space := delimiters.SPACE.match(text, pos):
             return self._keep(space.end())
         char = text[pos]
         if char == "{":
@@ -158,7 +158,7 @@ class Reader(ObjectSteps):
         return self._stray()
 
     def _next_turn(self) -> bool | None:
-        """Whether the next turn opens in this line; None where it does not."""
+        """Return whether the next turn opens in this line; None where it does not."""
         text, pos = self._cursor.text, self._cursor.pos
         for line in self._marks.lines:
             if self._draft.size and text.startswith(line, pos):
@@ -176,9 +176,9 @@ class Reader(ObjectSteps):
         if char == "[" and not self._array:
             self._array = ARRAY_BEGUN
             return self._keep(pos + 1)
-        if not self._cursor.final and lexis.BULLET_BEGUN.match(text, pos):
+        if not self._cursor.final and delimiters.BULLET_BEGUN.match(text, pos):
             return False
-        if bullet := lexis.BULLET.match(text, pos):
+        if bullet := delimiters.BULLET.match(text, pos):
             self._draft.bullet = True
             self._draft.only_aliases = False
             return self._keep(bullet.end())
@@ -203,9 +203,9 @@ class Reader(ObjectSteps):
 
     def _fence_mark(self) -> bool:
         text, pos = self._cursor.text, self._cursor.pos
-        if not self._cursor.final and lexis.FENCE_BEGUN.match(text, pos):
+        if not self._cursor.final and delimiters.FENCE_BEGUN.match(text, pos):
             return False
-        fence = lexis.FENCE.match(text, pos) or lexis.BARE_FENCE.match(text, pos)
+        fence = delimiters.FENCE.match(text, pos) or delimiters.BARE_FENCE.match(text, pos)
         if fence is None:
             return self._stray()
         if self._ticks >= 3:  # it closes what began within a line
@@ -223,11 +223,15 @@ class Reader(ObjectSteps):
         if what in marks.closers:
             self._cursor.pos = mark.end()
             return self._open_thought(marks.closers[what][1])
-        if what in marks.turn_ends or what == lexis.STRUCK:
+        if what in marks.turn_ends or what == delimiters.STRUCK:
             return self._end_turn() if self._ends_turn(what) else self._text_of_mark(what)
-        if draft.messages and what not in (lexis.CALL_TAG, lexis.CALL_END, lexis.ANSWER_END):
+        if draft.messages and what not in (
+            delimiters.CALL_TAG,
+            delimiters.CALL_END,
+            delimiters.ANSWER_END,
+        ):
             return self._stop()
-        if what in lexis.HEADERS:
+        if what in delimiters.HEADERS:
             shown = self._ticks or (self._fence and self._spoken)
             if shown or self._tried == draft.size or draft.messages:
                 return self._text_of_mark(what)
@@ -240,12 +244,12 @@ class Reader(ObjectSteps):
             draft.forget()
             self._array = NO_ARRAY
             return self._begin_line(0)
-        if what in (lexis.CALL_TAG, lexis.CALL_END):
-            self._tag = what == lexis.CALL_TAG
-        elif what == lexis.RESPONSE_TAG or (what == lexis.ANSWER_TAG and self._is_xml):
+        if what in (delimiters.CALL_TAG, delimiters.CALL_END):
+            self._tag = what == delimiters.CALL_TAG
+        elif what == delimiters.RESPONSE_TAG or (what == delimiters.ANSWER_TAG and self._is_xml):
             if not draft.void_aliases():
                 return self._stop()
-            if what == lexis.RESPONSE_TAG:
+            if what == delimiters.RESPONSE_TAG:
                 self._tail = []
                 self._step = self._response
                 return True
@@ -264,16 +268,16 @@ class Reader(ObjectSteps):
         return self._keep(self._cursor.pos + len(what))
 
     def _ends_turn(self, what: str) -> bool:
-        """Whether the mark ends the turn; where it does not, it is text."""
-        if what == lexis.STRUCK or (what == "</s>" and self._struck):
-            self._struck = what == lexis.STRUCK
+        """Return whether the mark ends the turn; where it does not, it is text."""
+        if what == delimiters.STRUCK or (what == "</s>" and self._struck):
+            self._struck = what == delimiters.STRUCK
             return False
         return what in self._marks.own_ends or not (self._ticks or self._fence)
 
     def _dialect_mark(self, what: str) -> bool:
         if self._quoted:
             return self._text_of_mark(what)
-        if what != lexis.CALL_TAG or not (self._is_xml or self._draft.messages):
+        if what != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):
             return self._begin_run(self._marks.dialects[what])
         self._tag = True
         self._step = self._after_call_tag
@@ -281,13 +285,13 @@ class Reader(ObjectSteps):
 
     def _after_call_tag(self) -> bool:
         """After the tag that a style and many dialects share: an object is the style's."""
-        if space := lexis.SPACE.match(self._cursor.text, self._cursor.pos):
+        if space := delimiters.SPACE.match(self._cursor.text, self._cursor.pos):
             self._keep(space.end())
         if self._cursor.pos >= len(self._cursor.text):
             if not self._cursor.final:
                 return False
         elif self._cursor.text[self._cursor.pos] not in "{</" and not self._draft.messages:
-            return self._begin_run(self._marks.dialects[lexis.CALL_TAG], skip=0)
+            return self._begin_run(self._marks.dialects[delimiters.CALL_TAG], skip=0)
         self._step = self._speech
         return True
 
@@ -346,7 +350,7 @@ class Reader(ObjectSteps):
     def _after_fenced(self) -> bool:
         """After calls in a fence: they count where nothing else follows."""
         cursor, run = self._cursor, self._run_of_calls
-        found = lexis.AFTER_MESSAGES.match(cursor.text, cursor.pos)
+        found = delimiters.AFTER_MESSAGES.match(cursor.text, cursor.pos)
         if found is None or found.end() < len(cursor.text):
             run.quoted = True
         elif not cursor.final:
@@ -373,7 +377,7 @@ class Reader(ObjectSteps):
             done = end
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
-            draft.add(replace(call, repairs=repairs), self._place.begin, lexis.Wrapping())
+            draft.add(replace(call, repairs=repairs), self._place.begin, delimiters.Wrapping())
             if not self._whole:
                 arguments = writable(compact(call.arguments))
                 self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
@@ -384,14 +388,14 @@ class Reader(ObjectSteps):
         return self._stop(wrapping_may_follow=True)
 
     def _ends_text(self) -> bool:
-        """Whether nothing but wrapping and the turn's end follows the run."""
+        """Return whether nothing but wrapping and the turn's end follows the run."""
         self._run_of_calls.put_back(self._run_of_calls.end)
         rest = self._cursor.text[self._cursor.pos :]
         ending = self._marks.turn_end.match(rest)
-        return not rest[ending.end() if ending else 0 :].strip(lexis.WHITE)
+        return not rest[ending.end() if ending else 0 :].strip(delimiters.WHITE)
 
     def _may_close(self) -> bool:
-        """Whether the calls, the last without its closing brackets, count (rule 7)."""
+        """Return whether the calls, the last without its closing brackets, count (rule 7)."""
         calls = self._run_of_calls.calls
         if self._reason != "stop" or "missing_closers" not in calls[-1].repairs:
             return False
@@ -403,7 +407,7 @@ class Reader(ObjectSteps):
         return self._stop()
 
     def _no_call(self) -> bool:
-        """What began like a call is none: text where it may be, else an error (rule 8b)."""
+        """Return what began like a call is none: text where it may be, else an error (rule 8b)."""
         run, draft = self._run_of_calls, self._draft
         if run.cut is not None and not run.quoted and (not self._weak or run.begun):
             return self._cut()
@@ -459,7 +463,7 @@ class Reader(ObjectSteps):
 
     def _response(self) -> bool:
         """An observation that the model made up: skipped whole, whatever stands in it."""
-        found, end = self._cursor.seek(*lexis.RESPONSE_CLOSE)
+        found, end = self._cursor.seek(*delimiters.RESPONSE_CLOSE)
         self._tail.append(self._cursor.take(end if found is None else found.end()))
         if found is None:
             return False
@@ -469,7 +473,7 @@ class Reader(ObjectSteps):
 
     def _tagged_answer(self) -> bool:
         """The plain text of an answer, up to its closing tag."""
-        found, end = self._cursor.seek(*lexis.ANSWER_CLOSE)
+        found, end = self._cursor.seek(*delimiters.ANSWER_CLOSE)
         text = self._cursor.take(end)
         self._draft.keep(text)
         if shown := self._answer.add(text):
@@ -484,7 +488,7 @@ class Reader(ObjectSteps):
         if content == writable(content):
             names = ("inline", *repairs) if self._place.inline else repairs
             answer = FinalAnswer(content, (), names)
-            self._draft.add(answer, self._place.begin, lexis.Wrapping(fence=self._fence))
+            self._draft.add(answer, self._place.begin, delimiters.Wrapping(fence=self._fence))
         else:
             self._draft.fail("invalid_json", "the text holds half of a surrogate pair")
         return self._stop(wrapping_may_follow=True)
@@ -512,7 +516,7 @@ class Reader(ObjectSteps):
 
     def _end_tagged_answer(self, reason: FinishReason) -> None:
         draft = self._draft
-        begun = lexis.ANSWER_CLOSE[1].search(self._answer.text)
+        begun = delimiters.ANSWER_CLOSE[1].search(self._answer.text)
         text = self._answer.text[: begun.start() if begun is not None else None].rstrip()
         if reason == "length" and text:
             self._add_cut_answer(writable(text))
@@ -528,7 +532,7 @@ class Reader(ObjectSteps):
 def read(
     text: str, finish_reason: FinishReason = "stop", rules: ReadingRules = _DEFAULT
 ) -> Reading:
-    """How ``rules.prefix`` and ``text`` are read together. Never raises, whatever the text.
+    """Return how ``rules.prefix`` and ``text`` are read together. Never raises, whatever the text.
 
     The same as feeding a `Reader` and finishing it, only quicker.
     """
@@ -549,7 +553,7 @@ def _one_line(text: str, rules: ReadingRules) -> Reading | None:
         return None
     message: ToolCall | FinalAnswer
     match value:
-        case _ if text[end:].strip(lexis.WHITE):
+        case _ if text[end:].strip(delimiters.WHITE):
             return None
         case {"type": "tool_call", "name": str(name), "arguments": dict(arguments), **more} if name:
             message = ToolCall(name, arguments)

@@ -111,7 +111,7 @@ def _too_deep() -> Unreadable:
 
 
 def encodable(text: str) -> bool:
-    """Whether ``text`` holds no lone surrogate, so that it can be written as UTF-8."""
+    """Return whether ``text`` holds no lone surrogate, so that it can be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlx_tools.messages import ToolObservation
-from mlx_tools.protocol.lexis import (
+from mlx_tools.protocol.delimiters import (
     ANSWER_END,
     ANSWER_TAG,
     CALL_END,
@@ -77,7 +77,7 @@ def write_answer(content: str, style: Style = "jsonl") -> str:
 
 
 def write_observation(observation: ToolObservation, style: Style = "jsonl") -> str:
-    """What came of a call, for the model to read: one line of JSON, whatever the tool gave."""
+    """Return what came of a call as one line of JSON, whatever the tool gave."""
     line: dict[str, Any] = {"type": "tool_observation", "name": observation.name}
     if observation.id is not None:
         line["id"] = observation.id
@@ -89,7 +89,7 @@ def write_observation(observation: ToolObservation, style: Style = "jsonl") -> s
 
 
 def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", "")) -> str:
-    """What the host writes at the start of the model's turn, so that it can only go on so.
+    """Return what the host writes at the start of the model's turn, so that it can only go on so.
 
     ``tool_choice`` is ``auto`` (nothing is forced), ``none`` (an answer), ``required`` (a call) or
     the name of the tool to call. In style ``native`` ``call`` is what stands before a call's name,
@@ -113,6 +113,6 @@ def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", 
 
 
 def opening(style: Style) -> str:
-    """What the host writes at the start of a turn that is to be a message, whichever; nothing
-    where a mark of the style would be split."""
+    """Return what the host writes at the start of a turn that is to be a message, whichever;
+    nothing where a mark of the style would be split."""
     return "" if style in ("xml", "native") else _OPEN[style] + '{"type":"'

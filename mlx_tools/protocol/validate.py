@@ -1,4 +1,4 @@
-"""What is to be done with the calls of a reading: rules 9, 10 and 12.
+"""The calls of a reading held to their tools: rules 9, 10 and 12.
 
 Each call is judged alone: its name against the catalog, its arguments against the tool's schema,
 and whether it may run without asking, as far as reading alone can tell. Policy comes after.
@@ -98,7 +98,7 @@ def _judged(
 
 
 def _is_echoed(calls: Sequence[ToolCall], observations: Sequence[str]) -> bool:
-    """Whether one of the forms that a call has taken stands in an observation."""
+    """Return whether one of the forms that a call has taken stands in an observation."""
     planted = [found for text in observations if (found := calls_in(text))]
     if not planted:
         return False

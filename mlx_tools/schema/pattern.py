@@ -60,7 +60,7 @@ class Pattern:
             raise UnsupportedPattern("it cannot be matched in linear time") from None
 
     def search(self, text: str) -> bool:
-        """Whether the pattern matches anywhere in ``text``. Raises `TooLong`."""
+        """Return whether the pattern matches anywhere in ``text``. Raises `TooLong`."""
         if len(text) * self._nodes > _MAX_STEPS:
             raise TooLong
         return self._matches(text)

@@ -80,7 +80,7 @@ def anchors(root: Any) -> dict[str, Path]:
 
 
 def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) -> tuple[Path, Any]:
-    """What a local reference names: its path from the root, and the subschema there.
+    """Return what a local reference names: its path from the root, and the subschema there.
 
     ``named`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
     document, or to nothing.
@@ -116,7 +116,8 @@ def pointer(path: Path) -> str:
 
 
 def check_parameters(schema: Any) -> None:
-    """Whether a tool can have this schema for its arguments; ToolDefinitionError says why not.
+    """Return whether a tool can have this schema for its arguments; ToolDefinitionError says why
+    not.
 
     It must be a valid JSON Schema (2020-12) of type object, refer to nothing outside itself, end
     for every value, and have only patterns that can be matched in linear time. A schema that was
@@ -188,7 +189,7 @@ def _check_node(path: Path, node: Mapping[str, Any]) -> None:
 def _same_value(
     root: Mapping[str, Any], path: Path, node: Any, named: Mapping[str, Path]
 ) -> list[Path]:
-    """Where else the value is held to that ``node`` is held to."""
+    """Return where else the value is held to that ``node`` is held to."""
     places = [(*path, *more) for more, _ in children(node) if more[0] in _IN_PLACE]
     if isinstance(node, Mapping):
         references = (node.get("$ref"), node.get("$dynamicRef"))
@@ -244,7 +245,7 @@ def dereferenced(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def follow(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a reference such as ``#/$defs/point`` points to; a schema that allows anything if
+    """Return what a reference such as ``#/$defs/point`` points to; a schema that allows anything if
     that is nothing here."""
     try:
         return resolve(root, reference, {})[1]

@@ -64,7 +64,7 @@ def faults(validator: Any, value: Any, most: int) -> list[Any]:
 
 
 def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
-    """Whether ``value`` fits; False too for a schema that cannot be used, or takes too long."""
+    """Return whether ``value`` fits; False too where the schema is unusable or takes too long."""
     try:
         with bounded():
             return not faults(validator_for(parameters), value, 1)
@@ -285,7 +285,7 @@ _EXPECTED: Final[Mapping[str, Callable[[Any], str]]] = {
 
 
 def _expected(fault: Any) -> str:
-    """What was expected where the fault is."""
+    """Return what was expected where the fault is."""
     if fault.validator is None:  # the schema false
         return "nothing"
     if fault.validator in _EXPECTED:
@@ -365,7 +365,7 @@ def _change(validator: Any, fault: Any, depth: int) -> tuple[Any, tuple[str, ...
 
 
 def _readings(value: Any) -> Iterator[tuple[Any, str]]:
-    """What ``value`` may have been meant to be."""
+    """Return what ``value`` may have been meant to be."""
     if isinstance(value, str):
         if _INTEGER.fullmatch(value):
             yield int(value), "coerced_integer"

@@ -1,4 +1,4 @@
-"""What may stand around messages in a completion: white space, fences, tags, bullets, thoughts.
+"""The marks around messages in a completion: white space, fences, tags, bullets, thoughts.
 
 Patterns end in ``(?=...)`` or have a twin for their beginnings, so that a text that comes in pieces
 is read as it would be whole: a beginning at the end of a piece waits for more. All are bounded in
@@ -57,7 +57,7 @@ _CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}
 
 
 class Wrapping(NamedTuple):
-    """What was open around a message: each is closed by what may follow it."""
+    """The wrapping that was open around a message: each is closed by what may follow it."""
 
     array: bool = False
     tag: bool = False
@@ -65,7 +65,8 @@ class Wrapping(NamedTuple):
 
 
 def wrapping_end(text: str, pos: int, wrapping: Wrapping) -> int:
-    """Where the closing bracket, tag and fence that belong to a message end, from ``pos`` on."""
+    """Return where the closing bracket, tag and fence that belong to a message end, from ``pos``
+    on."""
     due = [*wrapping]
     while any(due) and (found := _CLOSER.match(text, pos)):
         which = (found.lastindex or 1) - 1
