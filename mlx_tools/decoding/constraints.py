@@ -6,17 +6,15 @@ of calls alone would keep the model from answering.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any
 
 from mlx_tools.backends import GrammarText
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol.grammar import turn_grammar
-
-_KEPT: Final = 32
-"""Grammars that are kept for the next turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +40,15 @@ def grammar_for(
     Raises:
         UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.
     """
-    schemas = tuple(spec.parameters for spec in tools.values())
-    key = (tuple(tools), tuple(map(id, schemas)), style, tool_choice, max_calls, prefix)
-    if key not in _made:
-        options: Any = {
-            "style": style,
-            "tool_choice": tool_choice,
-            "max_calls": max_calls,
-            "prefix": prefix,
-        }
-        lark = turn_grammar(tools, dialect="lark", **options)
-        gbnf = turn_grammar(tools, dialect="gbnf", **options)
-        left = tuple(dict.fromkeys((*lark.left_to_validation, *gbnf.left_to_validation)))
-        _made[key] = schemas, Grammar(gbnf.text, lark.text, left, lark.again)
-        while len(_made) > _KEPT:
-            _made.popitem(last=False)
-    return _made[key][1]
+    parameters = {name: spec.parameters for name, spec in tools.items()}
+    return _made(json.dumps(parameters, default=dict), style, tool_choice, max_calls, prefix)
 
 
-_made: OrderedDict[Any, tuple[tuple[Mapping[str, Any], ...], Grammar]] = OrderedDict()
-# The schemas are kept beside their grammar, so that no others can come to bear their ids.
+@lru_cache(maxsize=32)
+def _made(parameters: str, style: Style, tool_choice: str, max_calls: int, prefix: str) -> Grammar:
+    tools = {name: ToolSpec(name, parameters=one) for name, one in json.loads(parameters).items()}
+    asked: Any = {"style": style, "tool_choice": tool_choice, "prefix": prefix}
+    lark = turn_grammar(tools, dialect="lark", max_calls=max_calls, **asked)
+    gbnf = turn_grammar(tools, dialect="gbnf", max_calls=max_calls, **asked)
+    left = tuple(dict.fromkeys((*lark.left_to_validation, *gbnf.left_to_validation)))
+    return Grammar(gbnf.text, lark.text, left, lark.again)

@@ -354,7 +354,10 @@ class HeldTurn:
             held.feed(self._whole[self._begin + len(held.text) :])
             self.tool = held.name
             if held.ended and held.doubt is not None:
-                held.judge(self._is_read(self._begin + held.end))
+                # Whether the rules read the turn up to there, and its calls are valid:
+                taken = self._read_well(self._whole[self._prefix : self._begin + held.end])
+                calls = judge(taken, self._tools) if taken is not None else ()
+                held.judge(taken is not None and not any(call.error for call in calls))
             if held.misfit is not None:
                 self.misfit = held.misfit.kind
                 if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:
@@ -479,7 +482,9 @@ class HeldTurn:
                 self._object, self._free = None, True
                 return self._go_on()
             self._renamed = True
-            boundary = self._choice_point(boundary)
+            key = _TYPE_KEY.search(self._whole, self._begin)  # where call or answer is chosen
+            free = self._rules.tool_choice == "auto"
+            boundary = key.end() if key is not None and free and key.end() < boundary else boundary
         return self._mend(kind, boundary)
 
     def _as_written(self, text: str) -> list[Delta]:
@@ -510,28 +515,20 @@ class HeldTurn:
         assert self._object is not None
         self._object = self._object.anew()
 
-    def _choice_point(self, boundary: int) -> int:
-        """Return where call or answer is chosen, in the message whose name does not fit."""
-        key = _TYPE_KEY.search(self._whole, self._begin)
-        free = self._rules.tool_choice == "auto"
-        return key.end() if key is not None and free and key.end() < boundary else boundary
-
     def _mend(self, kind: MendKind, boundary: int) -> list[Delta]:
         """Go on from ``boundary``: what stands after it does not fit."""
         boundary = max(boundary, self._prefix)
         if not self._may_mend(kind, boundary):
             return self._give_up()
-        if (forced := self._forced()) and self._is_enough(forced):
+        forced, held = self._forced(), self._object
+        # What must stand has to be more than the beginning of a value that the model has to choose:
+        # left to itself, it would go on with the one that did not fit.
+        if held is not None and kind in ("name", "value"):
+            begun = held.anew(self._whole[self._begin : boundary] + forced)
+            forced = "" if begun.is_open else forced
+        if forced:
             return self._put(forced)
         return self._ask(Score(self._whole[: self._edge(boundary)]))
-
-    def _is_enough(self, forced: str) -> bool:
-        """Return whether what must stand is more than the beginning of a value that the model has
-        to choose: left to itself, it would go on with the one that did not fit."""
-        assert self._open is not None and self._object is not None
-        kind, boundary = self._open
-        held = self._object.anew(self._whole[self._begin : boundary] + forced)
-        return kind not in ("name", "value") or not held.is_open
 
     def _edge(self, boundary: int) -> int:
         """The last edge of a token that is known before ``boundary``; a piece that is longer than
@@ -647,12 +644,6 @@ class HeldTurn:
             )
         )
 
-    def _ask_on(self) -> list[Delta]:
-        """Let the model go on from all that stands, unless it has ended."""
-        if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
-            return self.close(self._first_ended)
-        return self._ask(Draw(self._whole))
-
     def _give_up(self) -> list[Delta]:
         """Nothing fits: let the turn be what the model wrote first, read by the rules alone."""
         self.unfilled = self._free = True
@@ -666,14 +657,11 @@ class HeldTurn:
         self._read_on(len(self._whole), [])
         if self._reader.open_message is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
-        return self._ask_on()
+        if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
+            return self.close(self._first_ended)
+        return self._ask(Draw(self._whole))
 
     # --- the end --------------------------------------------------------------------------------
-
-    def _is_read(self, end: int) -> bool:
-        """Return whether the rules read the turn up to there, and its calls are valid."""
-        reading = self._read_well(self._whole[self._prefix : end])
-        return reading is not None and not any(call.error for call in judge(reading, self._tools))
 
     def _read_well(self, text: str) -> Reading | None:
         reading = read(text, "stop", self._rules)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -68,19 +68,16 @@ class WrittenKeys:
 class JsonMatcher:
     """One JSON value, in its compact form: what is matched of it, and what may come next."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for a schema that llguidance does not compile."""
+    def __init__(self, schema: Mapping[str, Any], taken: bytes | bytearray = b"") -> None:
+        """Raises `ValueError` for a schema that llguidance does not compile, or that ``taken``,
+        which is matched first, does not fit."""
         self._schema = schema
-        self._taken = bytearray()
+        self._taken = bytearray(taken)
         self._order = ""
-        self._state = self._begin(schema)
-
-    @staticmethod
-    def _begin(schema: Mapping[str, Any]) -> Any:
-        matcher = _compiled(json.dumps({**schema, **_OPTIONS})).deep_copy()
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        return matcher
+        self._state = _compiled(json.dumps({**schema, **_OPTIONS})).deep_copy()
+        if self._state.is_error() or self._state.validate_tokens(list(taken)) < len(taken):
+            raise ValueError(self._state.get_error())
+        self._state.try_consume_tokens(list(taken))
 
     def fits(self, text: str) -> bool:
         """Return whether all of ``text`` may come next; half of a surrogate pair may not."""
@@ -115,25 +112,22 @@ class JsonMatcher:
         definitions = {key: value for key, value in self._schema.items() if key == "$defs"}
         rest = {key: value for key, value in self._schema.items() if key != "$defs"}
         try:
-            state = self._begin({**ordered, "allOf": [rest], **definitions})
+            other = JsonMatcher({**ordered, "allOf": [rest], **definitions}, self._taken)
         except ValueError:
             return False
-        if state.validate_tokens(list(self._taken)) != len(self._taken):
-            return False
-        state.try_consume_tokens(list(self._taken))
-        self._state, self._order = state, order
+        self._state, self._order = other._state, order
         return True
 
     def narrowed(self, schema: Mapping[str, Any], written: WrittenKeys) -> JsonMatcher:
         """The same text matched by a narrower schema; this matcher where it does not fit that."""
         try:
-            other = JsonMatcher(schema)
-        except ValueError:
-            return self
+            return JsonMatcher(schema, self._taken)
+        except ValueError:  # in the order of its own properties
+            try:
+                other = JsonMatcher(schema)
+            except ValueError:
+                return self
         other._taken = self._taken
-        if other._state.validate_tokens(list(self._taken)) == len(self._taken):
-            other._state.try_consume_tokens(list(self._taken))
-            return other
         return other if other.reorder(written) else self
 
     def forced(self, before: str = "") -> str:
@@ -146,43 +140,6 @@ class JsonMatcher:
             state.try_consume_tokens(list(before.encode()))
         forced: bytes = state.compute_ff_bytes()
         return before + forced.decode(errors="ignore") if forced or before else ""
-
-    @property
-    def complete(self) -> bool:
-        """True if the value is whole."""
-        return bool(self._state.is_accepting() or self._state.is_stopped())
-
-
-def message_schema(
-    names: Collection[str],
-    arguments: Mapping[str, Any] = ANY_OBJECT,
-    *,
-    keys: tuple[str, str] | None = None,
-    answers: bool = True,
-) -> Mapping[str, Any]:
-    """The schema of one message: a call of one of these tools or, with ``answers``, the answer.
-
-    ``arguments`` is the schema of the tools' arguments, such as llguidance compiles. ``keys`` are
-    those of a call's name and arguments where it is written as a dialect does, which may have those
-    of other dialects; without them it is a line of the protocol.
-    """
-    call_id = {"type": ["string", "integer"]}
-    name, args = {"enum": list(names)}, {"$ref": "#/$defs/!"}
-    branches: list[Mapping[str, Any]] = []
-    if names and keys is None:
-        line = {"type": {"const": "tool_call"}, "name": name, "arguments": args}
-        branches.append(_object(line, {"id": call_id}))
-    elif names and keys is not None:
-        beside = {"type": {"enum": ["function", "tool_call"]}, "id": call_id}
-        branches += [
-            _object({keys[0]: name, key: args}, beside)
-            for key in dict.fromkeys((keys[1], "arguments", "parameters"))
-        ]
-    if answers and keys is None:
-        answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
-        branches.append(_object(answer, {"sources": {"type": "array"}}))
-    definitions = {**arguments.get("$defs", {}), "!": {**arguments, "$defs": {}}}
-    return {"$defs": definitions, "anyOf": branches}
 
 
 def _object(required: Mapping[str, Any], optional: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -221,7 +178,7 @@ class Misfit:
 
 
 class Form:
-    """The form of a message, as a line of the protocol or in a dialect, and what it may be."""
+    """The form of a message: a call of one of these tools or, with ``answers``, the answer."""
 
     def __init__(
         self,
@@ -232,15 +189,38 @@ class Form:
         answers: bool = True,
     ) -> None:
         """``parameters`` are the tools' schemas by name, such as llguidance compiles; ``known``
-        gives the tool that a name means, however it is written."""
+        gives the tool that a name means, however it is written. ``keys`` are those of a call's name
+        and arguments where it is written as a dialect does, which may have those of other dialects;
+        without them it is a line of the protocol."""
         self.known = known
         self.name_key = "name" if keys is None else keys[0]
         self._parameters, self._keys = parameters, keys
-        self.schema = message_schema(parameters, keys=keys, answers=answers)
+        answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
+        others = [_object(answer, {"sources": {"type": "array"}})] if answers and not keys else []
+        self.schema = self.schema_of(*parameters, arguments=ANY_OBJECT, others=others)
 
-    def schema_of(self, name: str) -> Mapping[str, Any]:
-        """The schema of a call of this tool."""
-        return message_schema([name], self._parameters[name], keys=self._keys, answers=False)
+    def schema_of(
+        self,
+        *names: str,
+        arguments: Mapping[str, Any] | None = None,
+        others: Sequence[Mapping[str, Any]] = (),
+    ) -> Mapping[str, Any]:
+        """The schema of a call of one of these tools, with the first one's arguments."""
+        given = self._parameters[names[0]] if arguments is None else arguments
+        call_id = {"type": ["string", "integer"]}
+        name, args = {"enum": names}, {"$ref": "#/$defs/!"}
+        branches: list[Mapping[str, Any]] = []
+        if names and self._keys is None:
+            line = {"type": {"const": "tool_call"}, "name": name, "arguments": args}
+            branches = [_object(line, {"id": call_id})]
+        elif names and self._keys is not None:
+            beside = {"type": {"enum": ["function", "tool_call"]}, "id": call_id}
+            branches = [
+                _object({self._keys[0]: name, key: args}, beside)
+                for key in dict.fromkeys((self._keys[1], "arguments", "parameters"))
+            ]
+        definitions = {**given.get("$defs", {}), "!": {**given, "$defs": {}}}
+        return {"$defs": definitions, "anyOf": [*branches, *others]}
 
 
 @dataclass(slots=True)
@@ -497,13 +477,28 @@ class HeldObject:
 
     def _take_value(self, value: str, is_string: bool) -> bool:
         """Match a value as it is, else as what it must mean (rule 10's coercions)."""
-        comma = self._separator()
         if is_string and self._is_name() and (known := self.form.known(value)) is not None:
             value = known
-        ways = self._ways(_canonical(value) if is_string else value, value, is_string)
-        if any(self._fits_whole(comma + way) for way in ways):
-            return True
-        return self._reordered() and any(self._fits_whole(comma + way) for way in ways)
+        ways = [_canonical(value) if is_string else value]
+        if is_string and (_NUMBER.fullmatch(value) or value.lower() in ("true", "false")):
+            ways.append(value.lower())
+        if _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
+            whole = number.is_integer() and abs(number) < 2**53
+            ways.append(str(int(number)) if whole else format(Decimal(value), "f"))
+        ways += [f"[{way}]" for way in ways if way != "null"]
+        comma = self._separator()
+        while not any(self._take_whole(comma + way) for way in ways):
+            if not self._reordered():
+                return False
+        return True
+
+    def _take_whole(self, text: str) -> bool:
+        """Match a value if it may also end there: a number may be only the beginning of one."""
+        closing = "}" if self._levels[-1].is_object else "]"
+        ends = text[-1] in '"]}el' or any(
+            self._matcher.fits(text + after) for after in (",", closing)
+        )
+        return ends and self._matcher.take(text)
 
     def _take(self, text: str) -> bool:
         """Match ``text``, in the order of keys in which the model writes them where it must be."""
@@ -525,27 +520,6 @@ class HeldObject:
         key, level.key = level.key, None
         self._matcher.undo(self._separator() + _canonical(key) + ":")
         return True
-
-    @staticmethod
-    def _ways(text: str, value: str, is_string: bool) -> list[str]:
-        ways = [text]
-        if is_string and (_NUMBER.fullmatch(value) or value.lower() in ("true", "false")):
-            ways.append(value.lower())
-        if _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
-            whole = number.is_integer() and abs(number) < 2**53
-            ways.append(str(int(number)) if whole else format(Decimal(value), "f"))
-        return [*ways, *(f"[{way}]" for way in ways if way != "null")]
-
-    def _fits_whole(self, text: str) -> bool:
-        """Match a value if it may also end there: a number may be only the beginning of one."""
-        closing = "}" if self._levels[-1].is_object else "]"
-        if not self._matcher.fits(text):
-            return False
-        if text[-1] in '"]}el':
-            return self._matcher.take(text)
-        if not any(self._matcher.fits(text + after) for after in (",", closing)):
-            return False
-        return self._matcher.take(text)
 
     # --- where it stands ----------------------------------------------------------------------
 
