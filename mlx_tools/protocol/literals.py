@@ -19,9 +19,11 @@ STRING_MARKS: Final = ('<|"|>', "<escape>")
 
 _SPACE: Final = re.compile(r"(?:[ \t\r\n]|\\\n)*+")
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*+")
-_NUMBER: Final = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]++|[0-9][0-9_]*+(?:\.[0-9]*+)?|\.[0-9]++)")
-_EXPONENT: Final = re.compile(r"[eE][+-]?[0-9]++")
-_WORDS: Final = {
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:0[xX][0-9a-fA-F]++"
+    r"|(?:[0-9][0-9_]*+(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)"
+)
+_WORDS: Final[Mapping[str, bool | None]] = {
     "True": True,
     "False": False,
     "None": None,
@@ -31,13 +33,7 @@ _WORDS: Final = {
 }
 _OPENING: Final = re.compile(r"([rRuU]?)('''|\"\"\"|'|\")")
 _ESCAPES: Final = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "b": "\b",
-    "f": "\f",
-    "a": "\a",
-    "v": "\v",
+    **dict(zip("ntrbfav", "\n\t\r\b\f\a\v", strict=True)),
     "\\": "\\",
     "'": "'",
     '"': '"',
@@ -50,16 +46,7 @@ _ESCAPE: Final = re.compile(
 
 def keywords(text: str) -> dict[str, Any]:
     """The arguments between a call's brackets. Raises `Unreadable`, also where one has no name."""
-    reader = _Literals(text)
-    found: dict[str, Any] = {}
-    while not reader.at_end():
-        key = reader.key("=")
-        if key in found:
-            raise Unreadable(f"the argument {key[:40]!a} stands twice")
-        found[key] = reader.value()
-        if not reader.takes(",") and not reader.at_end():
-            raise Unreadable("a comma is due between arguments")
-    return found
+    return _Literals(text).members("=", "")
 
 
 def literal_object(text: str) -> dict[str, Any]:
@@ -101,7 +88,7 @@ class _Literals:
         self._pos += len(mark)
         return True
 
-    def key(self, colon: str) -> str:
+    def _key(self, colon: str) -> str:
         """A name and what follows it, or a string and a colon."""
         self._space()
         found = _KEY.match(self._text, self._pos)
@@ -133,7 +120,7 @@ class _Literals:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise Unreadable(f"it nests deeper than {MAX_DEPTH} levels")
-        value = self._object() if char == "{" else self._items("]" if char == "[" else ")")
+        value = self.members(":", "}") if char == "{" else self._items("]" if char == "[" else ")")
         self._depth -= 1
         return value
 
@@ -147,13 +134,14 @@ class _Literals:
             comma = self.takes(",")
         return items[0] if end == ")" and len(items) == 1 and not comma else items
 
-    def _object(self) -> dict[str, Any]:
+    def members(self, colon: str, end: str) -> dict[str, Any]:
+        """Keys and values, up to ``end``, or to the end of the text where that is empty."""
         found: dict[str, Any] = {}
         comma = True
-        while not self.takes("}"):
+        while not (self.takes(end) if end else self.at_end()):
             if not comma:
                 raise Unreadable("a comma is due between members")
-            key = self.key(":")
+            key = self._key(colon)
             if key in found:
                 raise Unreadable(f"the key {key[:40]!a} stands twice in one object")
             found[key] = self.value()
@@ -164,13 +152,10 @@ class _Literals:
         text, self._pos = found[0].replace("_", ""), found.end()
         if "x" in text or "X" in text:
             return int(text, 16)
-        exponent = _EXPONENT.match(self._text, self._pos)
-        if exponent is not None:
-            text, self._pos = text + exponent[0], exponent.end()
         if self._text[self._pos : self._pos + 1].isalnum():
             raise Unreadable("a literal is due")
         sign, digits = ("-", text[1:]) if text[0] == "-" else ("", text.lstrip("+"))
-        if exponent is None and "." not in digits:
+        if digits.isdigit():
             if len(digits) > 1 and digits[0] == "0":
                 raise Unreadable("a number begins with a zero")
         elif digits[0] == ".":

@@ -33,17 +33,14 @@ def _escaped(half: re.Match[str]) -> str:
     return f"\\u{ord(half[0]):04x}"
 
 
-def _json(value: Mapping[str, Any], style: Style) -> str:
+def _line(value: Mapping[str, Any], style: Style, tag: str = "", end: str = "") -> str:
+    """``value`` as one line of JSON, in what the style puts around it."""
     text = compact(value)
     if not text.isascii():  # half a surrogate pair cannot be written as UTF-8
         text = _SURROGATE.sub(_escaped, text)
-    return _OWN_TAG.sub(r"\\u003c", text) if style == "xml" else text
-
-
-def _wrapped(text: str, style: Style, tag: str = "", end: str = "") -> str:
     if style == "markdown-json":
         return f"```json\n{text}\n```"
-    return f"{tag}{text}{end}" if style == "xml" else text
+    return tag + _OWN_TAG.sub(r"\\u003c", text) + end if style == "xml" else text
 
 
 def write_call(
@@ -61,7 +58,7 @@ def write_call(
     call |= {"name": name, "arguments": arguments}
     if id is not None:
         call["id"] = id
-    return _wrapped(_json(call, style), style, CALL_TAG, CALL_END)
+    return _line(call, style, CALL_TAG, CALL_END)
 
 
 def write_answer(content: str, style: Style = "jsonl") -> str:
@@ -73,7 +70,7 @@ def write_answer(content: str, style: Style = "jsonl") -> str:
         return content
     if style == "xml" and content == content.strip(WHITE) and ANSWER_END not in content:
         return f"{ANSWER_TAG}{content}{ANSWER_END}"
-    return _wrapped(_json({"type": "final_answer", "content": content}, style), style)
+    return _line({"type": "final_answer", "content": content}, style)
 
 
 def write_observation(observation: ToolObservation, style: Style = "jsonl") -> str:
@@ -85,7 +82,7 @@ def write_observation(observation: ToolObservation, style: Style = "jsonl") -> s
         line["error"] = {"code": observation.error.code, "message": observation.error.message}
     else:
         line["content"] = observation.content or ""
-    return _wrapped(_json(line, style), style, RESPONSE_TAG, RESPONSE_END)
+    return _line(line, style, RESPONSE_TAG, RESPONSE_END)
 
 
 def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", "")) -> str:
