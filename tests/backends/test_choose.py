@@ -18,7 +18,6 @@ from mlx_tools.backends import (
     ModelMissing,
     ServerBackend,
     choose_backend,
-    look_at,
 )
 from mlx_tools.errors import BackendUnreachable, UsageError
 from tests.backends.loopback import Connection, answers, says, serving
@@ -220,14 +219,6 @@ def test_files_that_cannot_be_read_are_said_and_do_not_stop_the_run(
     assert "tokenizer.json" in chosen.note
 
 
-def test_a_backend_that_somebody_made_can_be_looked_at(environ: dict[str, str]) -> None:
-    with serving(says("Hi"), health=OK, models=listing("m")) as server:
-        backend = CompletionsBackend(server.url)
-        chosen = asyncio.run(look_at(backend, environ=environ))
-    assert chosen.backend is backend
-    assert backend.model == "m"
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -256,8 +247,3 @@ def test_a_model_can_be_run_in_this_process(tmp_path: Path, environ: dict[str, s
     assert chosen.backend.model == tmp_path
     assert "this process" in chosen.note
     assert chosen.backend.forward_passes == 0  # nothing is loaded yet
-
-
-def test_a_model_that_is_nowhere_is_said_to_be_missing(environ: dict[str, str]) -> None:
-    with pytest.raises(ModelMissing, match="models pull org/nowhere"):
-        choose(environ, kind="server", model="org/nowhere")

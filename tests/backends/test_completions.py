@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import subprocess
 import sys
@@ -33,13 +32,6 @@ def test_the_text_comes_in_pieces_and_the_last_chunk_says_why_it_ended() -> None
     assert "".join(chunk.text for chunk in chunks) == "Hello, Wörld €"
     assert chunks[-1] == Chunk("", "stop", Usage(9, 7, 4))
     assert all(chunk.finish_reason is None for chunk in chunks[:-1])
-
-
-def test_numbers_the_server_does_not_report_are_none() -> None:
-    with serving(says("Hi")) as server:
-        assert ask(CompletionsBackend(server.url))[1].usage is None
-    with serving(says("Hi", usage={"prompt_tokens": 3})) as server:
-        assert ask(CompletionsBackend(server.url))[1].usage == Usage(prompt_tokens=3)
 
 
 @pytest.mark.parametrize("bad", [{"prompt_tokens": -1}, {"prompt_tokens": True}, "x", [], 0, {}])
@@ -72,48 +64,11 @@ def test_a_done_without_a_reason_counts_as_cut_off() -> None:
         assert ask(CompletionsBackend(server.url)) == ("Hi", Chunk("", "length", None))
 
 
-def test_a_stream_without_done_is_whole_once_the_reason_came() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        request.text("Hi", "stop")
-
-    with serving(complete) as server:
-        assert ask(CompletionsBackend(server.url)) == ("Hi", Chunk("", "stop"))
-
-
 def test_the_last_event_may_lack_its_empty_line_and_its_newline() -> None:
     event = b'data: {"choices":[{"text":"Hi","finish_reason":"stop"}]}'
     for end in (b"", b"\n", b"\r\n\r\n", b"\n\ndata: [DONE]"):
         with serving(lambda request, end=end: request.send(SSE + event + end)) as server:
             assert ask(CompletionsBackend(server.url))[0] == "Hi"
-
-
-def test_keepalives_other_fields_and_null_texts_are_no_text() -> None:
-    stream = (
-        b": keepalive 1/2\n\n:\n\nevent: message\nid: 7\nretry: 10\n"
-        b'data: {"choices":[{"text":"Hi","finish_reason":null}]}\n\n'
-        b'data: {"choices":[{"text":null,"finish_reason":""}]}\n\n'
-        b'data: {"choices":[],"usage":null}\n\n'
-        b'data: {"choices":[{"text":"!","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
-    )
-    with serving(lambda request: request.send(SSE + stream)) as server:
-        assert ask(CompletionsBackend(server.url)) == ("Hi!", Chunk("", "length"))
-
-
-def test_a_stream_split_after_any_byte_reads_the_same() -> None:
-    value = {"choices": [{"text": "ä€😀\n", "finish_reason": "stop"}]}
-    stream = f"data: {json.dumps(value, ensure_ascii=False)}\r\n\r\ndata: [DONE]\r\n\r\n".encode()
-
-    def complete(request: Connection) -> None:
-        place = int(request.body["prompt"])
-        request.send(SSE + stream[:place])
-        request.wait(0.002)
-        request.send(stream[place:])
-
-    with serving(complete) as server:
-        backend = CompletionsBackend(server.url)
-        for place in range(1, len(stream), 3):
-            assert ask(backend, str(place))[0] == "ä€😀\n"
 
 
 def test_a_surrogate_pair_cut_in_two_is_joined_and_a_lone_half_replaced() -> None:
@@ -147,12 +102,6 @@ def test_the_body_is_what_completions_servers_expect() -> None:
     }
     assert headers["accept-encoding"] == "identity"
     assert "authorization" not in headers
-
-
-def test_without_a_model_the_server_takes_its_own() -> None:
-    with serving(says("Hi")) as server:
-        ask(CompletionsBackend(server.url))
-        assert "model" not in server.bodies[0]
 
 
 def test_every_request_carries_a_seed() -> None:
@@ -333,12 +282,6 @@ def test_a_server_that_cannot_list_its_models_lists_none(value: object) -> None:
 def test_health_is_told_from_the_answer(status: int, value: object, expected: str) -> None:
     with serving(says(), health=answers(status, value)) as server:
         assert asyncio.run(CompletionsBackend(server.url).health()).status == expected
-
-
-def test_health_of_nobody_is_unreachable() -> None:
-    health = asyncio.run(CompletionsBackend("http://127.0.0.1:1").health())
-    assert health.status == "unreachable"
-    assert not health.ok
 
 
 def test_importing_the_backends_loads_no_http_library() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import CompletionsBackend, GrammarText
-from mlx_tools.errors import BackendRefused, BackendUnreachable, UsageError
+from mlx_tools.errors import BackendRefused, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import SSE, Connection, says, serving
 
@@ -54,13 +54,6 @@ def test_the_option_is_found_once_and_used(option: str) -> None:
     assert grammar_in(bodies[-1]) == {}
 
 
-def test_likelihoods_and_a_grammar_go_together() -> None:
-    bodies: list[dict[str, Any]] = []
-    with serving(server("grammar", bodies)) as running:
-        backend = CompletionsBackend(running.url)
-        assert ask(backend, "Go", grammar=GRAMMAR, top_logprobs=2)[0] == "held"
-
-
 def test_a_server_without_grammars_is_not_asked_for_the_completion() -> None:
     bodies: list[dict[str, Any]] = []
     with serving(server("none", bodies)) as running:
@@ -80,13 +73,6 @@ def test_a_server_that_refuses_unknown_options_has_none() -> None:
 
     with serving(complete) as running, pytest.raises(UsageError, match="does not take grammars"):
         ask(CompletionsBackend(running.url), "Go", grammar=GRAMMAR)
-
-
-def test_a_server_that_is_gone_is_not_said_to_have_none() -> None:
-    with serving(says("x")) as running:
-        url = running.url
-    with pytest.raises(BackendUnreachable):
-        ask(CompletionsBackend(url), "Go", grammar=GRAMMAR)
 
 
 def test_a_grammar_that_the_server_cannot_read_is_its_error() -> None:

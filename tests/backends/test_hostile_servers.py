@@ -147,13 +147,6 @@ def test_an_error_of_the_servers_is_told_in_one_clean_line(
     assert error.message.isprintable()
 
 
-def test_a_server_that_does_not_know_the_model_is_told_with_what_helps() -> None:
-    error = raised_by(answers(404, {"error": "No model named x"}))
-    assert "--model" in (error.hint or "")
-    unknown = raised_by(answers(404, b"Not Found", "text/plain"))
-    assert "no completions server" in (unknown.hint or "")
-
-
 def test_an_error_page_without_end_is_not_read_to_its_end() -> None:
     def complete(request: Connection) -> None:
         request.send(b"HTTP/1.0 500 X\r\nContent-Type: text/html\r\n\r\n")
@@ -193,11 +186,6 @@ def test_nobody_at_the_address_is_unreachable_and_says_what_to_do() -> None:
     assert "--url" in (caught.value.hint or "")
 
 
-def test_a_name_that_does_not_exist_is_unreachable() -> None:
-    with pytest.raises(BackendUnreachable):
-        ask(CompletionsBackend("http://no-such-host.invalid:8080"), timeout=10)
-
-
 def test_silence_ends_by_the_idle_limit() -> None:
     def complete(request: Connection) -> None:
         request.send(SSE)
@@ -209,10 +197,6 @@ def test_silence_ends_by_the_idle_limit() -> None:
     assert "silent" in error.message
 
 
-def test_silence_before_the_headers_ends_by_the_idle_limit() -> None:
-    assert isinstance(raised_by(Connection.until_gone, idle_timeout=0.2), BackendTimeout)
-
-
 def test_keepalives_break_the_silence_and_do_not_extend_the_whole() -> None:
     def complete(request: Connection) -> None:
         request.send(SSE)
@@ -222,19 +206,6 @@ def test_keepalives_break_the_silence_and_do_not_extend_the_whole() -> None:
     error = raised_by(complete, idle_timeout=1.0, timeout=1.8)
     assert isinstance(error, BackendTimeout)
     assert "1.8 s" in error.message
-
-
-def test_a_drip_does_not_extend_the_whole() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        for byte in itertools.cycle(PIECE):
-            if request.wait(0.01):
-                return
-            request.send(bytes((byte,)))
-
-    error = raised_by(complete, timeout=0.6)
-    assert isinstance(error, BackendTimeout)
-    assert "0.6 s" in error.message
 
 
 def test_a_flood_does_not_starve_the_deadline() -> None:
@@ -260,15 +231,6 @@ def test_a_line_without_end_is_broken_before_it_fills_the_memory() -> None:
     assert isinstance(error, BackendBroken)
     assert "longer" in error.message
     assert sent < 64 << 20
-
-
-def test_an_event_of_endless_lines_is_broken() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        while not request.wait(0):
-            request.send(b"data: xxxxxxxx\n" * 4096)
-
-    assert isinstance(raised_by(complete), BackendBroken)
 
 
 def test_far_more_text_than_was_asked_for_is_broken() -> None:
@@ -317,14 +279,6 @@ def test_what_comes_after_the_reason_cannot_spoil_the_completion(after: bytes) -
         assert (text, last.finish_reason) == ("Hi!", "stop")
 
 
-def test_a_connection_reset_in_the_middle_is_broken() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE.replace(b"HTTP/1.0", b"HTTP/1.1")[:-2] + b"Content-Length: 999\r\n\r\n")
-        request.send(PIECE)
-
-    assert isinstance(raised_by(complete), BackendBroken)
-
-
 # --- the server whose model thread has died ---------------------------------------------------
 
 
@@ -344,12 +298,6 @@ def test_a_failure_of_a_server_that_is_unavailable_is_its_death(complete: Comple
         with pytest.raises(BackendDead) as caught:
             ask(CompletionsBackend(server.url), idle_timeout=0.3)
         assert server.url in caught.value.message
-
-
-def test_a_failure_of_a_server_that_is_well_stays_what_it_was() -> None:
-    well = answers(200, {"status": "ok"})
-    with serving(sends(PIECE), health=well) as server, pytest.raises(BackendBroken):
-        ask(CompletionsBackend(server.url))
 
 
 # --- the empty stream of a prompt that the cache holds whole ------------------------------------
@@ -386,16 +334,6 @@ def test_a_server_that_always_ends_without_a_byte_is_refused_after_a_bounded_num
             ask(CompletionsBackend(server.url))
         assert len(server.bodies) < 30
     assert caught.value.hint
-
-
-def test_a_dead_server_is_not_nudged() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-
-    with serving(complete, health=answers(503, {"status": "unavailable"})) as server:
-        with pytest.raises(BackendDead):
-            ask(CompletionsBackend(server.url))
-        assert len(server.bodies) == 1
 
 
 # --- translation --------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import builtin_tools
 from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText, LocalBackend
 from mlx_tools.backends.local_engine import Engine
 from mlx_tools.decoding.constraints import grammar_for
@@ -28,7 +27,6 @@ from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
 pytestmark = pytest.mark.real
 
 PROMPT = "<|im_start|>user\nWhat is 17 * 23?<|im_end|>\n<|im_start|>assistant\n"
-TOOLS = builtin_tools().all_specs()
 NESTED = {
     "plan": ToolSpec(
         "plan",
@@ -97,21 +95,6 @@ def test_it_writes_what_a_stock_server_writes(real_model: Path, real_server: str
         assert other.usage is not None
         assert last.usage.prompt_tokens == other.usage.prompt_tokens
     asyncio.run(backend.aclose())
-
-
-@pytest.mark.slow
-def test_it_ends_at_its_limit_or_at_an_end_token(local: LocalBackend) -> None:
-    ends = set()
-    for number in range(30):
-        text, last = ask(local, f"{number} and {number * 7}:", max_tokens=6)
-        assert last.usage is not None
-        tokens = last.usage.completion_tokens or 0
-        ends.add(last.finish_reason)
-        assert text.isdigit() or not text
-        assert "9" not in text
-        assert tokens == (len(text) if last.finish_reason == "length" else len(text) + 1)
-        assert tokens <= 6
-    assert ends == {"stop", "length"}
 
 
 @pytest.mark.slow
@@ -240,15 +223,6 @@ def test_fast_forward_takes_what_must_follow_in_one_pass(quick: Engine, slow: En
     assert passes[0] < passes[1] * 2 / 3
 
 
-def test_several_calls_end_where_the_model_ends_them(quick: Engine) -> None:
-    none = {"type": "object", "properties": {}, "additionalProperties": False}
-    add = ToolSpec("add", parameters=none)
-    grammar = grammar_for({"add": add}, tool_choice="required", max_calls=3)
-    text, last = whole(quick, PROMPT, grammar=grammar, max_tokens=200)
-    assert last.finish_reason == "stop"
-    assert 1 <= len(read(text).messages) <= 3
-
-
 @pytest.mark.parametrize("most", [1, 2, 5, 9, 14])
 def test_a_limit_cuts_what_must_follow_too(quick: Engine, most: int) -> None:
     grammar = grammar_for(NESTED, tool_choice="plan")
@@ -264,25 +238,6 @@ def test_a_limit_cuts_what_must_follow_too(quick: Engine, most: int) -> None:
     assert '{"type":"tool_call","name":"plan","arguments":{"stops":["'.startswith(
         "".join(chunk.text for chunk in chunks)
     )
-
-
-@pytest.mark.slow
-def test_a_real_model_answers_by_the_grammar(real_model: Path) -> None:
-    async def main() -> list[str]:
-        async with LocalBackend(real_model) as backend:
-            texts = []
-            for choice in ("auto", "calculator"):
-                prefix = forcing_prefix("jsonl", choice)
-                grammar = grammar_for(TOOLS, tool_choice=choice, prefix=prefix)
-                before = prefix.removesuffix(grammar.again)
-                chunks = await collect(backend, PROMPT + before, grammar=grammar, max_tokens=90)
-                assert chunks[-1].finish_reason == "stop"
-                texts.append(before + "".join(chunk.text for chunk in chunks))
-            return texts
-
-    for text in asyncio.run(main()):
-        assert read(text).clean
-        assert read(text).error is None
 
 
 def test_a_grammar_that_is_none_is_refused(local: LocalBackend) -> None:
@@ -319,10 +274,6 @@ def test_a_completion_that_takes_too_long_is_given_up(local: LocalBackend) -> No
     assert ask(local, "1 2 3", max_tokens=2)[1].finish_reason
 
 
-def test_one_backend_serves_one_event_loop_after_another(local: LocalBackend) -> None:
-    assert ask(local, "4 5", max_tokens=4)[0] == ask(local, "4 5", max_tokens=4)[0]
-
-
 def test_a_closed_backend_says_so(tiny: Path) -> None:
     backend = LocalBackend(tiny)
     ask(backend, "1", max_tokens=1)
@@ -344,13 +295,6 @@ def test_a_model_that_is_not_there_or_broken_is_told(tiny: Path, tmp_path: Path)
 def test_what_cannot_be_completed_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the prompt is empty"):
         ask(LocalBackend(tmp_path), "")
-
-
-def test_importing_it_loads_no_model_library() -> None:
-    code = "import mlx_tools.backends.local, sys; print([n for n in sys.modules if 'mlx' in n])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "'mlx.core'" not in run.stdout
-    assert "'mlx_lm'" not in run.stdout
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux needs OpenBLAS")

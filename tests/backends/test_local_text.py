@@ -70,14 +70,6 @@ def test_no_piece_ends_within_a_character(real_model: Path) -> None:
     assert "".join(pieces) == "a😀é東"
 
 
-@pytest.mark.real
-def test_a_token_that_is_part_of_a_character_is_shown_as_such(real_model: Path) -> None:
-    tokenizer, texts = real(real_model)
-    assert texts.text(tokenizer.encode(" the")[0]) == " the"
-    assert texts.text(tokenizer.encode("😀")[0]).endswith("\ufffd")
-    assert texts.text(10**6) == ""
-
-
 @given(st.binary(max_size=20))
 def test_spaces_spelled_otherwise_are_spaces(data: bytes) -> None:
     texts = TokenTexts(Spaced())

@@ -10,18 +10,15 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Limits, Policy, RunSettings, Stopped, tool
 from mlx_tools.backends import CompletionsBackend, ServerBackend
 from mlx_tools.errors import BackendDead
-from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.protocol import Style
 from tests.backends.asking import ask, collect, request
 from tests.backends.test_server_process import is_alive, wait_until_gone
 from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
@@ -163,17 +160,6 @@ def test_a_completion_continued_with_its_own_text_is_answered(
 
 
 @pytest.mark.slow
-def test_a_completion_continued_after_its_end_token_is_answered(real_server: str) -> None:
-    backend = CompletionsBackend(real_server)
-    prompt = "<|im_start|>user\nAnswer with one word: hello.<|im_end|>\n<|im_start|>assistant\n"
-    text, last = ask(backend, prompt, max_tokens=80, timeout=120, idle_timeout=120)
-    if last.finish_reason == "stop":
-        ask(backend, prompt + text + END, max_tokens=2, timeout=120, idle_timeout=120)
-    ask(backend, prompt + text, max_tokens=2, timeout=120, idle_timeout=120)
-    assert asyncio.run(backend.health(30)).ok
-
-
-@pytest.mark.slow
 def test_an_entry_that_cannot_be_shortened_is_pushed_out_of_the_cache(
     real_model: Path, tmp_path: Path
 ) -> None:
@@ -192,102 +178,7 @@ def test_an_entry_that_cannot_be_shortened_is_pushed_out_of_the_cache(
         asyncio.run(server.aclose())
 
 
-@pytest.mark.slow
-def test_likelihoods_after_a_completions_own_text_are_told(
-    own: ServerBackend, tmp_path: Path
-) -> None:
-    backend = client(own)
-    for tokens in (1, 2, 8):
-        text = ask(backend, PROMPT, max_tokens=tokens)[0]
-        for _ in range(4):
-            _, last = ask(backend, PROMPT + text, max_tokens=tokens, top_logprobs=5)
-            assert last.scores
-            text += ask(backend, PROMPT + text, max_tokens=tokens)[0]
-    assert status(own) == "ok"
-    (log,) = tmp_path.glob("*.log")
-    assert CACHED_WHOLE in log.read_text()
-
-
 # --- guided turns -----------------------------------------------------------------------------
-
-
-@tool(effects={"read"})
-def book(
-    place: str, nights: int, kind: Literal["hotel", "hostel", "camp"], notes: list[str]
-) -> str:
-    """Books a place to stay."""
-    return f"{nights} nights in {place}"
-
-
-@tool(effects={"read"})
-def convert(amount: float, source: str, target: str) -> float:
-    """Converts money from one currency to another."""
-    return amount * 2
-
-
-QUESTIONS = (
-    "Book a hotel in Oslo for three nights.",
-    "Book a hotel in Oslo for three nights.",
-    "How much are 20 euros in yen?",
-    "Hello there!",
-    "Convert 12.5 dollars to francs, please.",
-    "And a hostel in Lima for 4 nights, quiet, with a garden.",
-    "Thank you. What did it cost?",
-    "convert 12.5 dollars to francs",
-)
-
-
-async def guided_turns(server: ServerBackend, rounds: int, limits: Limits) -> int:
-    """Conversations, two at a time, on a server that is watched: how many turns there were."""
-    backend = await server.connected()
-    before = server.pid
-
-    async def conversation(style: Style, questions: Sequence[str]) -> int:
-        settings = RunSettings(
-            strategy="guided", style=style, chat_format=NAMED_FORMATS["chatml"], tool_choice="auto"
-        )
-        controller = Controller(
-            backend, [book, convert], Policy(allow=["*"]), limits=limits, settings=settings
-        )
-        turns = 0
-        async with await controller.conversation() as talk:
-            for number, question in enumerate(questions):
-                choice = ("auto", "required", "convert", "none")[number % 4]
-                outcome = await talk.run(question, tool_choice=choice)
-                reason = outcome.reason if isinstance(outcome, Stopped) else None
-                assert reason not in ("backend_error", "internal_error"), outcome
-                assert (await backend.health(30)).ok
-                turns += outcome.turns
-        return turns
-
-    turns = 0
-    for number in range(rounds):
-        style: Style = ("jsonl", "markdown-json", "xml")[number % 3]  # type: ignore[assignment]
-        turns += sum(
-            await asyncio.gather(
-                conversation(style, QUESTIONS), conversation(style, QUESTIONS[number % 4 :])
-            )
-        )
-    assert server.pid == before and server.notes == ()
-    return turns
-
-
-@pytest.mark.slow
-def test_no_guided_turn_kills_the_server(own: ServerBackend) -> None:
-    limits = Limits(max_iterations=1, max_tokens=30)
-    assert asyncio.run(guided_turns(own, 1, limits)) >= len(QUESTIONS)
-    assert status(own) == "ok"
-
-
-@pytest.mark.slow
-def test_no_guided_turn_of_many_kills_the_server(real_model: Path, tmp_path: Path) -> None:
-    server = ServerBackend(real_model, log_folder=tmp_path, environ=ENVIRON)
-    limits = Limits(max_iterations=2, max_tokens=80, idle_timeout=300, completion_timeout=600)
-    try:
-        assert asyncio.run(guided_turns(server, 3, limits)) >= 48
-        assert status(server) == "ok"
-    finally:
-        asyncio.run(server.aclose())
 
 
 # --- random walks -----------------------------------------------------------------------------
@@ -374,13 +265,6 @@ def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) 
     assert again.cached_tokens is not None
     assert again.prompt_tokens is not None
     assert again.cached_tokens >= again.prompt_tokens - 1
-
-
-@pytest.mark.slow
-def test_text_that_is_not_edited_is_not_called_so(real_server: str) -> None:
-    backend = CompletionsBackend(real_server)
-    for prompt in ('{"a": [1, ', "日本語 😀 "):
-        assert not ask(backend, prompt, max_tokens=16, timeout=300, idle_timeout=300)[1].edited
 
 
 def test_a_stream_that_is_closed_stops_the_generation(own: ServerBackend) -> None:

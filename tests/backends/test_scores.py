@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import CompletionsBackend, TokenScore
-from mlx_tools.backends.scores import ScoreReader, Spelling, alphabet, token_bytes
+from mlx_tools.backends.scores import ScoreReader, alphabet
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, answers, serving
 
@@ -28,28 +28,6 @@ def content(*rows: list[Any]) -> dict[str, Any]:
 
 def one(token: Any, logprob: Any = -1.0, **more: Any) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, **more}
-
-
-def test_the_byte_level_alphabet_is_gpt2s() -> None:
-    assert len(alphabet()) == 256
-    assert sorted(alphabet().values()) == list(range(256))
-    assert [SPELLED[byte] for byte in b" \n\t!\xad\x7f\xff"] == list("ĠĊĉ!Ńġÿ")
-
-
-@given(st.binary(max_size=12))
-def test_every_byte_string_comes_back_from_its_byte_level_spelling(data: bytes) -> None:
-    assert token_bytes(spelled(data), Spelling.BYTES) == data
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_characters="▁\ufffd"), max_size=12))
-def test_every_text_comes_back_from_its_sentencepiece_spelling(text: str) -> None:
-    token = text.replace(" ", "▁")
-    assert token_bytes(token, Spelling.PIECES) == text.encode() or token.startswith("<0x")
-
-
-@given(st.integers(0, 255))
-def test_a_byte_that_sentencepiece_falls_back_to_is_that_byte(byte: int) -> None:
-    assert token_bytes(f"<0x{byte:02X}>", Spelling.PIECES) == bytes([byte])
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), st.data())
@@ -74,12 +52,6 @@ def test_alternatives_come_best_first_with_id_text_and_bytes() -> None:
             TokenScore("<|im_end|>", -9.0, b"<|im_end|>", 2),
         ),
     )
-
-
-def test_bytes_that_the_server_gives_are_taken_as_they_are() -> None:
-    row = [one("\ufffd", -0.1, bytes=[0xE2, 0x80]), one(" Größe", -3.0, bytes=[*" Größe".encode()])]
-    (read,) = ScoreReader().read(content(row))
-    assert [score.data for score in read] == [b"\xe2\x80", " Größe".encode()]
 
 
 @pytest.mark.parametrize(

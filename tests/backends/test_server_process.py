@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends import ServerBackend, find_openblas
+from mlx_tools.backends import ServerBackend
 from mlx_tools.backends.server import new_log, server_environment
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
     BackendTimeout,
     BackendUnreachable,
-    ModelError,
 )
 from tests.backends.asking import ask, collect
 
@@ -106,12 +105,6 @@ def test_many_completions_at_once_start_one_server(model: Path) -> None:
         assert asyncio.run(six(server)) == {f"pid {server.pid}."}
 
 
-def test_two_backends_have_two_servers(model: Path) -> None:
-    with backend(model) as one, backend(model) as two:
-        assert ask(one)[0] != ask(two)[0]
-        assert one.url != two.url
-
-
 def test_it_listens_on_loopback_for_an_origin_nobody_has(model: Path) -> None:
     with backend(model) as server:
         ask(server)
@@ -180,32 +173,11 @@ def test_a_server_that_failed_in_passing_is_asked_again_and_kept(model: Path, fa
         assert server.notes == () or "started again" not in " ".join(server.notes)
 
 
-def test_it_is_started_again_only_once_for_a_request(model: Path) -> None:
-    with backend(model, "die", once=False) as server, pytest.raises(BackendDead):
-        ask(server)
-
-
 def test_a_completion_whose_text_had_begun_is_not_asked_again(model: Path) -> None:
     with backend(model, "midway") as server:
         with pytest.raises(BackendBroken):
             ask(server)
         assert ask(server)[0].startswith("pid")  # the next one has a server again
-
-
-def test_a_killed_server_is_started_again_for_all_who_wait(model: Path) -> None:
-    async def killed(server: ServerBackend) -> list[str]:
-        await server.start()
-        os.kill(server.pid or 0, signal.SIGKILL)
-        found = await asyncio.gather(*(collect(server) for _ in range(4)))
-        return ["".join(chunk.text for chunk in chunks) for chunks in found]
-
-    with backend(model) as server:
-        assert asyncio.run(killed(server)) == [f"pid {server.pid}."] * 4
-
-
-def test_a_folder_without_a_model_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ModelError):
-        asyncio.run(ServerBackend(tmp_path / "nothing").start())
 
 
 def test_a_cancelled_start_leaves_no_process(model: Path) -> None:
@@ -304,12 +276,6 @@ def test_where_openblas_is_missing_that_is_said_in_one_line(model: Path) -> None
             assert "\n" not in "".join(server.notes)
 
 
-def test_openblas_is_looked_for_on_linux_alone() -> None:
-    assert find_openblas("darwin") is None
-    found = find_openblas("linux")
-    assert found is None or "openblas" in found
-
-
 def test_without_mlx_lm_it_is_said_what_to_install(model: Path) -> None:
     code = (
         "import asyncio, sys\nsys.modules['mlx_lm'] = None\n"
@@ -320,3 +286,19 @@ def test_without_mlx_lm_it_is_said_what_to_install(model: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'mlx-tools[mlx]'" in done.stdout
+
+
+def test_it_is_started_again_only_once_for_a_request(model: Path) -> None:
+    with backend(model, "die", once=False) as server, pytest.raises(BackendDead):
+        ask(server)
+
+
+def test_a_killed_server_is_started_again_for_all_who_wait(model: Path) -> None:
+    async def killed(server: ServerBackend) -> list[str]:
+        await server.start()
+        os.kill(server.pid or 0, signal.SIGKILL)
+        found = await asyncio.gather(*(collect(server) for _ in range(4)))
+        return ["".join(chunk.text for chunk in chunks) for chunks in found]
+
+    with backend(model) as server:
+        assert asyncio.run(killed(server)) == [f"pid {server.pid}."] * 4

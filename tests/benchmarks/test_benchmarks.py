@@ -57,16 +57,6 @@ def test_reading_measures_each_parser_and_says_what_it_found() -> None:
         assert found["{ repeated"]["1000"][name]["outcome"] == "nothing"
 
 
-def test_a_parser_past_the_cap_is_ended_and_not_asked_for_more() -> None:
-    found = results(
-        *("reading.py", "--sizes", "100,1000000,1000", "--rounds", "1", "--cap", "0.001"),
-        *("--kinds", "valid, mostly numbers", "--parsers", "json"),
-    )
-    sizes = found["valid, mostly numbers"]
-    assert sizes["1000000"]["json"]["over"] == 0.001
-    assert sizes["1000"]["json"]["over"] == 0.001
-
-
 @pytest.mark.slow
 def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
     ways = ("", ", durable", ", synced", ", streamed")
@@ -75,16 +65,6 @@ def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
     assert {name: cell["outcome"] for name, cell in found["3"].items()} == dict.fromkeys(
         agents, "3 calls"
     )
-
-
-def test_a_run_that_did_not_do_the_work_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    agent = importlib.import_module("agents").load("mlx-tools")
-    agent.prepare(2)
-    assert agent.outcome(agent.run()) == "2 calls"
-    agent.counter.calls = 1
-    with pytest.raises(RuntimeError, match="1 of 2 calls"):
-        agent.outcome("done")
 
 
 @pytest.mark.slow
@@ -141,18 +121,6 @@ def test_tool_retrieval_counts_the_questions_whose_tools_are_found(tmp_path: Pat
     assert "| multiple | 8 | 100.0 % (67.6 to 100.0) |" in page
 
 
-def test_rankings_are_compared_on_the_same_questions(tmp_path: Path) -> None:
-    wheel = make_wheel(tmp_path / "bfcl.whl")
-    named = ("--category", "simple_java,simple_python,multiple", "--half", "all")
-    page = run(
-        *("tool_ranking.py", "--wheel", str(wheel), *named, "--only", "mlx-tools", "--print")
-    )
-    rows = [line for line in page.splitlines() if " mlx-tools " in line]
-    assert len(rows) == 2
-    assert rows[0] == rows[1]  # of so few tools, 300 are all
-    assert "49 questions" in page
-
-
 def test_the_table_of_rankings_is_what_the_figures_say() -> None:
     assert run("tool_ranking.py", "--check") == ""
 
@@ -166,33 +134,7 @@ def test_the_whole_of_it_runs_quickly_without_touching_the_page(tmp_path: Path) 
     assert json.loads(figures.read_text())["machine"]["cores"] >= 1
 
 
-@pytest.mark.slow
-def test_every_peer_does_the_same_work(tmp_path: Path) -> None:
-    figures = tmp_path / "results.json"
-    run("run.py", "--quick", "--results", str(figures))
-    found = json.loads(figures.read_text())
-    for count, cells in found["steps"].items():
-        assert len(cells) == 10
-        assert {cell["outcome"] for cell in cells.values()} == {f"{count} calls"}
-
-
 # --- the texts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_every_text_has_the_size_it_was_asked_for(texts: Any, size: int) -> None:
-    for kind, make in texts.KINDS.items():
-        length = len(make(size).text.encode())
-        assert abs(length - size) <= max(0.05 * size, 200), kind
-
-
-def test_every_text_that_holds_a_call_says_which(texts: Any) -> None:
-    for kind, make in texts.COMPARED.items():
-        text = make(1_000)
-        assert text.call is not None, kind
-        assert text.call["type"] == "tool_call"
-        if kind.startswith("valid"):
-            assert json.loads(text.text) == text.call
 
 
 # --- the page -----------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +70,6 @@ def test_what_is_kept_is_each_questions_last_result_with_its_calls(
     assert page.main(["--check", *where]) == 0
     copy.write_text(copy.read_text().replace("2 of 2", "1 of 2"))
     assert page.main(["--check", *where]) == 1
-
-
-def test_strategies_are_compared_in_pairs_and_fresh_questions_by_language(
-    page: Any, tmp_path: Path
-) -> None:
-    rows = [result(n, "free", correct=n < 2) for n in range(20)]
-    rows += [result(n, "auto", correct=n != 0) for n in range(20)]
-    rows += [
-        result(n, way, correct=way == "auto", category=f"fresh_{kind}_{language}")
-        for n in range(2)
-        for way in ("free", "auto")
-        for kind, language in (("multiple", "de"), ("irrelevance", "es"))
-    ]
-    write(tmp_path / "embedded.jsonl", rows)
-    shown = page.embedded(tmp_path)
-    assert re.search(
-        r"\| auto \| 19 of 20, 95 % .*\+85 points \(\+49 to \+95\); only this right on 18, "
-        r"only the first on 1 ",
-        shown,
-    )
-    assert "fresh" not in shown
-    fresh = page.fresh(tmp_path)
-    assert "| German | free | 0 of 2" in fresh and "| Spanish | auto | 2 of 2" in fresh
-    assert "| no call due | auto | 2 of 2" in fresh and "| all | auto | 4 of 4" in fresh
 
 
 def test_figures_of_the_strong_model_become_its_table(page: Any, tmp_path: Path) -> None:

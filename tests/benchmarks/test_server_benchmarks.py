@@ -12,17 +12,10 @@ from typing import Any
 import pytest
 
 from mlx_tools.evaluate.bfcl_data import wheel_path
-from mlx_tools.transcript.records import CompletionRecord, UserRecord
-from tests.backends.tiny import LLAMA, make_tiny_model
 from tests.cli.scripted_server import ScriptedServer, answer
 from tests.conftest import ENVIRON
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -91,36 +84,3 @@ def test_a_server_that_nobody_knows_is_refused() -> None:
 
 
 # --- guided_cost --------------------------------------------------------------------------------
-
-
-def test_requests_are_told_apart_by_the_completion_that_asked_them() -> None:
-    guided_cost = importlib.import_module("guided_cost")
-    records = [
-        UserRecord(content="One?", at=""),
-        CompletionRecord(turn=1, text="a", finish_reason="stop", requests=2, pieces=3),
-        CompletionRecord(turn=2, text="b", finish_reason="stop", requests=1, pieces=1),
-        UserRecord(content="Two?", at=""),
-        CompletionRecord(turn=3, text="c", finish_reason="stop", requests=1, pieces=2),
-    ]
-    rows = [{"prompt": n, "uncached": n, "generated": 1, "seconds": 0.5} for n in (100, 5, 20, 30)]
-    turns = list(guided_cost.split(records, [True, False, False, True], rows))
-    assert [turn.question for turn in turns] == [1, 1, 2]
-    told = [turn.to_json() for turn in turns]
-    assert [one["uncached_tokens"] for one in told] == [[100, 5], [20], [30]]
-    assert [one["for_likelihoods"] for one in told] == [1, 0, 1]
-    with pytest.raises(SystemExit, match="4 requests were sent, and the transcript knows of 1"):
-        list(guided_cost.split(records[3:], [True], rows))
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_the_server_counts_what_each_request_cost(real_model: Path, tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "tiny", real_model, LLAMA)
-    done = run("guided_cost.py", "--model", str(model), "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert {turn["question"] for turn in found["turns"]} == {1, 2, 3, 4, 5}
-    for turn in found["turns"]:
-        assert len(turn["uncached_tokens"]) == turn["requests"] > 0
-        assert all(0 < n <= turn["prompt_tokens"] for n in turn["uncached_tokens"])
-        assert turn["generated_tokens"] >= turn["pieces"]

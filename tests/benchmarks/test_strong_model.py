@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 from strong_model import (
-    Asked,
-    Mangled,
-    RandomBytes,
-    RandomTokens,
-    Served,
     Serving,
     StrongModel,
     StrongServer,
@@ -24,7 +18,7 @@ from strong_model import (
     token_id,
     tokens_of,
 )
-from strong_text import DIALECTS, in_order, shuffled
+from strong_text import DIALECTS
 
 from mlx_tools import CompletionsBackend
 from mlx_tools.backends import Chunk, CompletionRequest
@@ -92,23 +86,6 @@ def test_it_goes_on_with_what_the_host_began_and_then_in_its_own_form(
     assert turn[begins + end :].endswith(f"\n{alone}")
 
 
-def test_where_nothing_fits_it_begins_its_text_on_a_new_line() -> None:
-    model = StrongModel(Wish(CALLS[:1]))
-    own = model.rest(PROMPT)
-    for junk in ("no call", '{"city": 1', "```python", '"', "<tool_call>\n<function="):
-        assert model.rest(PROMPT + junk) == f"\n{own}"
-        assert model.rest(f"{PROMPT}{junk}\n{own[:30]}") == own[30:]
-
-
-def test_a_stubborn_one_begins_its_own_form_anew_whatever_the_host_began() -> None:
-    model = StrongModel(Wish(CALLS), dialect="hermes", stubborn=True)
-    own = model.rest(PROMPT)
-    for begun in ('{"type":"', '{"type":"tool_call","name":"note"'):
-        for place in range(len(own)):
-            assert model.rest(f"{PROMPT}{begun}\n{own[:place]}") == own[place:]
-        assert model.rest(PROMPT + begun) == f"\n{own}"
-
-
 def test_made_to_answer_it_answers_and_once_observed_too() -> None:
     model = StrongModel(Wish(CALLS, "Sunny."))
     forced = '{"type":"final_answer","content":"'
@@ -118,15 +95,6 @@ def test_made_to_answer_it_answers_and_once_observed_too() -> None:
     assert model.rest(observed) == '{"type":"final_answer","content":"Sunny."}'
     called = '{"type":"tool_call","name":"'
     assert StrongModel(Wish()).rest(PROMPT + called) == 'weather.get","arguments":{}}'
-
-
-def test_a_thought_comes_first_and_only_once() -> None:
-    model = StrongModel(Wish(CALLS[:1]), thought="Los Angeles it is.")
-    plain = StrongModel(Wish(CALLS[:1])).rest(PROMPT)
-    whole = f"<think>\nLos Angeles it is.\n</think>\n\n{plain}"
-    for place in range(len(whole) + 1):
-        assert model.rest(PROMPT + whole[:place]) == whole[place:]
-    assert model.rest(f"{PROMPT}<think>\n\n</think>\n\n") == plain
 
 
 def test_tokens_are_its_text_and_likelihoods_are_what_was_asked_for() -> None:
@@ -146,14 +114,6 @@ def test_tokens_are_its_text_and_likelihoods_are_what_was_asked_for() -> None:
         == ()
     )
     assert spelled(b" a\xff") == "ĠaÿX"[:3]
-
-
-def test_temperature_strays_by_seed_and_it_finds_back() -> None:
-    model = StrongModel(Wish(CALLS), probability=0.8)
-    texts = [text_of(complete(model, temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-    assert texts[0] != model.rest(PROMPT)
-    assert text_of(complete(model, temperature=0.0, seed=9)) == model.rest(PROMPT)
 
 
 def test_a_server_that_cuts_native_calls_out_says_tool_calls_and_its_marker_can_be_forbidden() -> (
@@ -201,33 +161,3 @@ def test_a_prompt_that_would_kill_a_stock_server_is_marked() -> None:
     complete(model, PROMPT + first + " ")
     assert [asked.deadly for asked in model.asked] == [False, True, False]
     assert model.asked[1].cached == len(PROMPT + first)
-
-
-@pytest.mark.parametrize(
-    "model", [RandomBytes(), RandomTokens(), Mangled(StrongModel(Wish(CALLS)))]
-)
-def test_models_that_know_nothing_write_the_same_for_the_same_request(model: Served) -> None:
-    one, two = complete(model), complete(model)
-    assert text_of(one) == text_of(two) != text_of(complete(model, PROMPT + " "))
-    assert one[-1].finish_reason in ("stop", "length")
-    assert complete(model, top_logprobs=4, max_tokens=2)[0].finish_reason is not None
-
-
-def test_every_twentieth_byte_is_another() -> None:
-    wish = Wish((ToolCall("note", {"text": "word " * 400}),))
-    strong = StrongModel(wish)
-    tokens = Mangled(strong).tokens(Asked(PROMPT, 9999))
-    mangled = b"".join(token.data for token in tokens)
-    right = strong.rest(PROMPT).encode()
-    assert len(mangled) == len(right)
-    changed = sum(one != other for one, other in zip(mangled, right, strict=True))
-    assert 0.03 < changed / len(right) < 0.07
-
-
-def test_keys_come_in_the_schemas_order_or_another_at_every_depth() -> None:
-    schema = {"properties": {"b": {}, "a": {"items": {"properties": {"y": {}, "x": {}}}}}}
-    value = {"a": [{"x": 1, "y": 2}], "b": 0}
-    assert json.dumps(in_order(value, schema)) == '{"b": 0, "a": [{"y": 2, "x": 1}]}'
-    many = {"o": {str(n): n for n in range(9)}}
-    other = shuffled(many, random.Random(1))
-    assert other == many and list(other["o"]) != list(many["o"])

@@ -18,7 +18,6 @@ import anyio
 import pytest
 
 from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import opening
 from mlx_tools.prompt.words import WRITTEN_STYLES
 from tests.evaluate.questions import make_wheel
@@ -130,55 +129,6 @@ def test_other_questions_by_limit_and_seed_and_wrong_wishes_by_how_many(tmp_path
     assert [(line["as_wished"], line["correct"]) for line in by[3]] == [(True, False)] * 2
 
 
-def test_over_http_with_latency_it_takes_longer_and_comes_to_the_same(tmp_path: Path) -> None:
-    _, here = strong(tmp_path)
-    _, there = strong(tmp_path, "--http", "--latency", "0.05")
-    assert completions(here) == completions(there)
-    assert all(line["seconds"] >= 0.05 for line in there)
-
-
-@pytest.mark.parametrize("model", ["bytes", "tokens", "mangled"])
-def test_models_that_know_nothing_are_held_to_validity(tmp_path: Path, model: str) -> None:
-    found, lines = strong(tmp_path, "--model", model, "--limit", "4", "--rows", "base")
-    _, known = strong(tmp_path, "--limit", "4")
-    assert completions(lines) != completions(known)
-    assert found["options"]["model"] == model
-    assert sum(line["unfit"] for line in lines) == 0
-
-
-def test_a_probability_is_that_of_each_token(tmp_path: Path) -> None:
-    strong = script("strong")
-    item = script("questions").fresh_questions()[0]
-    case = strong.Case(item, script("questions").wanted(item))
-    asked = script("strong_model").Asked("x", likely=1)
-    logarithms = []
-    for probability in (0.97, 0.99999):
-        options = argparse.Namespace(model="strong", latency=0, probability=probability, seed=0)
-        token = next(iter(strong.model_for(case, strong.Row(), options).tokens(asked)))
-        logarithms.append(token.likely[0][1])
-    assert logarithms[0] < logarithms[1] < 0
-
-
-def test_values_that_nobody_wrote_are_told() -> None:
-    strong, model = script("strong"), script("strong_model")
-    served = model.StrongModel(model.Wish())
-    served.serving.asked += [
-        model.Asked("p", written='{"city":"Los An', offered=["gel"]),
-        model.Asked("q", written='es, CA","days":3}'),
-        model.Asked("r", written='{"days":1267000000.0'),
-    ]
-    specs = script("questions").fresh_questions()[0].tools
-    name = next(iter(specs))
-    proposal = strong.Proposal(tools=specs, requests=2)
-
-    def invented(**arguments: Any) -> list[str]:
-        return list(strong.invented(ToolCall(name, arguments), proposal, served))
-
-    assert invented(city="Los Angeles, CA", days=3, kind="glass") == []
-    assert invented(days=1_267_000_000.0) == []
-    assert invented(city="Oslo", days=45) == ["Oslo", "45"]
-
-
 # --- the fresh questions ------------------------------------------------------------------------
 
 
@@ -197,17 +147,6 @@ def test_the_fresh_questions_are_sixty_in_four_languages_and_can_be_answered() -
         assert bool(wish.calls) == ("irrelevance" not in item.category)
         wrong = questions.wanted(item, mistaken=1)
         assert not wrong.right and not questions.same_calls(wrong.calls, wish.calls)
-
-
-def test_calls_are_the_same_where_their_values_are() -> None:
-    same = script("questions").same_calls
-
-    def call(**arguments: Any) -> list[ToolCall]:
-        return [ToolCall("f", arguments)]
-
-    assert same(call(a=1, b=[{"c": 2.0}]), call(b=[{"c": 2}], a=1.0))
-    for other in (call(a=True), call(a="1"), call(a=[1]), call(), [*call(a=1), *call(a=1)]):
-        assert not same(call(a=1), other)
 
 
 # --- ablation -----------------------------------------------------------------------------------
@@ -240,27 +179,6 @@ def test_a_switch_that_changes_nothing_is_not_measured() -> None:
     with pytest.raises(SystemExit, match="idle: this switch changes nothing"):
         anyio.run(ablation.check, ["auto", "idle"], rows)
     anyio.run(ablation.check, ["style xml", "no examples"])
-
-
-def test_a_mute_model_gets_nothing_but_the_questions_without_calls(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wheel, out = make_wheel(tmp_path / "bfcl.whl"), tmp_path / "out.jsonl"
-    options = ["--wheel", str(wheel), "--half", "all", "--limit", "2", "--out", str(out)]
-    options += ["--category", "multiple,fresh_irrelevance_de", "--rows", "auto,style xml"]
-    script("ablation").main(options)
-    said = capsys.readouterr().out
-    assert "0 of 2 (0-66 %)" in said and "style xml" in said
-    header, *lines = map(json.loads, out.read_text().splitlines())
-    assert [(line["category"], line["strategy"]) for line in lines] == [
-        (category, row)
-        for row in ("auto", "style xml")
-        for category in ("multiple",) * 2 + ("fresh_irrelevance_de",) * 2
-    ]
-    assert all(line["calls"] == [] for line in lines)
-    script("ablation").main(options)  # nothing is asked again
-    assert len(out.read_text().splitlines()) == 9
-    assert capsys.readouterr().out == said and header["benchmark"] == "ablation"
 
 
 # --- second_server ------------------------------------------------------------------------------

@@ -138,19 +138,6 @@ def test_a_call_that_is_due_is_begun_and_is_held(name: str, choice: str) -> None
     assert not told["repairs"] and not told["mends"]
 
 
-@pytest.mark.parametrize("name", sorted(TOOLED))
-def test_an_answer_is_bare_text_and_no_format_error(name: str) -> None:
-    outcome = controller(name, Said("It **rains**.")).run_sync("How is it?")
-    told = outcome.to_json()
-    assert (told["answer"], told["bare_text"], told["turns"]) == ("It **rains**.", True, 1)
-
-
-def test_a_name_in_an_answers_json_is_not_mended_into_a_call() -> None:
-    said = '{"name": "Ada", "age": 36}'
-    outcome = controller("llama3.1-tools", Said(said)).run_sync("Who is it, as JSON?")
-    assert outcome.to_json()["answer"] == said
-
-
 def test_that_no_tool_may_be_called_is_said_in_words_and_holds() -> None:
     call = TOOLED["qwen2.5-tools"].calls("x").replace("look", "clock")
     for strategy in ("auto", "guided", "free"):

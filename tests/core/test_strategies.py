@@ -10,7 +10,6 @@ import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, tool
 from mlx_tools.controller import RunSettings
-from mlx_tools.errors import UsageError
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript import events
 
@@ -37,16 +36,6 @@ def test_a_grammar_of_call_and_answer_goes_with_every_request() -> None:
     for request in backend.requests:
         assert request.grammar is not None
         assert "add" in request.grammar.gbnf and "final_answer" in request.grammar.lark
-
-
-def test_under_a_grammar_the_brace_of_the_arguments_is_the_models() -> None:
-    backend = ScriptedBackend('{"a":1,"b":2}}', ANSWER)
-    settings = RunSettings(strategy="grammar", tool_choice="add")
-    run = Controller(backend, [add], Policy(allow=["add"]), settings=settings)
-    outcome = run.run_sync("Add 1 and 2.")
-    assert isinstance(outcome, Answered)
-    assert [call.arguments for call in outcome.calls] == [{"a": 1, "b": 2}]
-    assert backend.prompts[0].endswith('"name":"add","arguments":')
 
 
 def test_free_is_never_mended() -> None:
@@ -126,8 +115,3 @@ def test_a_likely_token_that_ends_the_text_and_goes_on_takes_its_place() -> None
     outcome = controller(backend, "auto").run_sync("Add 1 and 2.")
     assert [call.arguments for call in outcome.calls] == [{"a": 1, "b": 5}]
     assert not backend.prompts[1].endswith(":")
-
-
-def test_a_strategy_that_is_unknown_is_refused() -> None:
-    with pytest.raises(UsageError, match="strategy"):
-        RunSettings(strategy="luck")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,11 @@ from mlx_tools.backends import (
 from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.backends.models.listing import folder_identity
 from mlx_tools.backends.verdicts import NoVerdict, parse_verdict
-from mlx_tools.controller import RunSettings, Session
+from mlx_tools.controller import RunSettings
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript.records import CompletionRecord, Header, UserRecord
+from mlx_tools.transcript.records import CompletionRecord
 
 CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
 BROKEN = '{"type":"tool_call","nonsense":'
@@ -119,13 +117,6 @@ def test_what_is_named_wins_and_the_verdict_decides_the_rest(
     assert (nothing.strategy, nothing.why) == (strategy, {})
 
 
-def test_a_style_that_was_not_measured_keeps_auto() -> None:
-    styles = {"xml": StyleVerdict("guided", "guided")}
-    one = replace(verdict(), styles=styles)
-    decided = decide("jsonl", "auto", FoundVerdict(model="m", verdict=one))
-    assert (decided.style, decided.strategy) == ("jsonl", "auto")
-
-
 # --- where it stands --------------------------------------------------------------------------
 
 
@@ -176,12 +167,6 @@ def test_a_file_of_no_use_is_told_of_and_passed_over(tmp_path: Path, harm: Any) 
     assert decided.why == {"passed_over": kept.problem}
     store.put(verdict())
     assert find_verdict("m", store).verdict == verdict()
-
-
-def test_a_folder_in_the_place_of_the_file_is_passed_over(tmp_path: Path) -> None:
-    store = VerdictStore(tmp_path)
-    store.path("m").mkdir()
-    assert "passed over" in store.get("m").problem
 
 
 def test_the_embedded_models_verdict_comes_along_and_ones_own_goes_before_it(
@@ -252,10 +237,6 @@ def test_the_embedded_model_is_known_by_its_source_at_any_precision(tmp_path: Pa
     assert folder_identity(folder) == DEFAULT_MODEL
 
 
-def test_a_server_that_does_not_say_its_model_has_no_identity() -> None:
-    assert model_identity(None) is None and model_identity("") is None
-
-
 # --- runs -------------------------------------------------------------------------------------
 
 
@@ -307,13 +288,6 @@ def test_where_guided_was_worse_auto_never_goes_to_it() -> None:
     assert completions(records(ScriptedBackend(BROKEN, BROKEN), given)) == ["free", "free"]
 
 
-def test_the_style_of_a_verdict_is_that_of_the_prompt() -> None:
-    call = '<tool_call>{"name":"add","arguments":{"a":1,"b":2}}</tool_call>'
-    backend = ScriptedBackend(call, "<final_answer>3</final_answer>")
-    kept = records(backend, settings(verdict=found(style="xml", strategy="free")))
-    assert kept[0].style == "xml" and "<tool_call>" in backend.prompts[0]
-
-
 def test_what_the_settings_name_is_what_is_used() -> None:
     given = settings(style="jsonl", strategy="free", verdict=found())
     header = records(ScriptedBackend(CALL, ANSWER), given)[0]
@@ -323,11 +297,6 @@ def test_what_the_settings_name_is_what_is_used() -> None:
 def test_a_grammar_is_begun_with_only_where_the_backend_takes_one() -> None:
     given = settings(verdict=found(style="jsonl", strategy="grammar"))
     assert completions(records(ScriptedBackend(CALL, ANSWER), given)) == ["auto", "auto"]
-
-
-def test_without_a_verdict_a_run_is_as_it_always_was() -> None:
-    header = records(ScriptedBackend(CALL, ANSWER), settings(verdict=FoundVerdict()))[0]
-    assert (header.style, header.strategy, header.verdict) == ("jsonl", "auto", {})
 
 
 def test_a_kept_verdict_is_found_by_the_name_of_the_served_model(
@@ -340,21 +309,3 @@ def test_a_kept_verdict_is_found_by_the_name_of_the_served_model(
     assert (decided.style, decided.strategy) == ("markdown-json", "guided")
     named = anyio.run(decide_for, CompletionsBackend("http://127.0.0.1:9"), settings(model="other"))
     assert (named.style, named.strategy) == ("jsonl", "auto")
-
-
-def test_a_transcript_is_read_without_a_look_at_what_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path))
-    VerdictStore().put(verdict("m", style="xml", strategy="free"))
-    header = Header(
-        session="s",
-        created="",
-        model="m",
-        chat_format=NAMED_FORMATS["chatml"].to_json(),
-        style="jsonl",
-        strategy="guided",
-    )
-    session = Session([header, UserRecord(content="Hi.")], specs={}, words=load_words())
-    assert session.header.strategy == "guided" and session.header.style == "jsonl"
-    assert [path.name for path in tmp_path.iterdir()] == ["verdicts"]

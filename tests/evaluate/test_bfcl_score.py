@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_score import CallScore, score
 from mlx_tools.messages import ToolCall
 from tests.evaluate.questions import AREA, AREA_ANSWER, JAVA, PLAY, PLAY_ANSWER, SCRIPT
@@ -36,10 +35,6 @@ def value_fault(kind: str, value: Any, allowed: list[Any], **schema: Any) -> str
     return score(category, [function], [ToolCall("f", {"p": value})], [{"f": {"p": allowed}}]).fault
 
 
-def test_a_right_call_is_right() -> None:
-    assert score("simple_python", [AREA], [area()], [AREA_ANSWER]) == CallScore(True)
-
-
 @pytest.mark.parametrize(
     ("calls", "said"),
     [
@@ -62,13 +57,6 @@ def test_a_right_call_is_right() -> None:
 )
 def test_what_is_wrong_with_a_call_is_told(calls: tuple[ToolCall, ...], said: str) -> None:
     assert fault(*calls) == said
-
-
-def test_a_parameter_is_expected_unless_an_empty_text_stands_among_its_values() -> None:
-    answer = {"shapes.area": {"width": [2.5], "height": [4], "unit": ["cm"]}}
-    said = score("simple_python", [AREA], [area()], [answer])
-    assert said == CallScore(False, "missing", "unit")
-    assert score("simple_python", [AREA], [area(round=True)], [answer]).fault == "unexpected"
 
 
 @pytest.mark.parametrize(
@@ -158,13 +146,6 @@ def test_a_dictionary_has_allowed_values_and_lacks_only_what_it_may(value: Any, 
     assert score("multiple", [AREA, PLAY], [call], [PLAY_ANSWER]).fault == said
 
 
-def test_what_is_nested_in_a_dictionary_is_compared_as_it_stands() -> None:
-    allowed = [{"deep": [{"a": "x"}], "list": [["A"]]}]
-    assert value_fault("dict", {"deep": {"a": "x"}, "list": ["A"]}, allowed) == ""
-    assert value_fault("dict", {"deep": {"a": "X"}, "list": ["A"]}, allowed) == "wrong_value"
-    assert value_fault("dict", {"deep": {"a": "x"}, "list": ["a"]}, allowed) == "wrong_value"
-
-
 def test_parallel_calls_may_come_in_any_order() -> None:
     calls = [play("Blue Moon", "So What"), area()]
     answers = [AREA_ANSWER, PLAY_ANSWER]
@@ -173,15 +154,6 @@ def test_parallel_calls_may_come_in_any_order() -> None:
     said = score("parallel_multiple", [AREA, PLAY], [area(), area()], answers)
     assert said == CallScore(False, "unmatched", "play")
     assert score("parallel_multiple", [AREA, PLAY], calls[:1], answers).fault == "wrong_count"
-
-
-def test_each_expected_call_takes_the_first_that_fits() -> None:
-    # By the official rules too: a call that fits both is taken by the first, and none is left.
-    function = {"name": "f", "parameters": {"properties": {"p": {"type": "string"}}}}
-    answers = [{"f": {"p": ["a", "b"]}}, {"f": {"p": ["a"]}}]
-    a, b = ToolCall("f", {"p": "a"}), ToolCall("f", {"p": "b"})
-    assert not score("parallel", [function], [a, b], answers).correct
-    assert score("parallel", [function], [b, a], answers).correct
 
 
 def test_where_no_call_is_due_none_is_right_and_where_one_is_any() -> None:
@@ -227,11 +199,6 @@ def test_javascript_values_are_read_from_texts(arguments: dict[str, Any], said: 
     assert score("simple_javascript", [SCRIPT], [call], [answer]).fault == said
 
 
-def test_an_answer_that_names_no_function_is_a_fault_of_the_data() -> None:
-    with pytest.raises(UsageError, match="names play"):
-        score("multiple", [AREA], [area()], [PLAY_ANSWER])
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: (
@@ -250,8 +217,3 @@ def test_any_value_against_any_answer_gets_a_verdict(
 ) -> None:
     schema = {} if inner is None else {"items": {"type": inner}}
     assert value_fault(kind, value, allowed, **schema) in ("", "wrong_type", "wrong_value")
-
-
-@given(st.text(max_size=20), st.lists(st.sampled_from(" ,./-_*^"), max_size=5))
-def test_ignored_punctuation_never_tells_texts_apart(text: str, marks: list[str]) -> None:
-    assert value_fault("string", "".join((*marks, text.upper(), *marks)), [text.upper()]) == ""

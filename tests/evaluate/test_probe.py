@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,15 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import CompletionsBackend, Limits, RunSettings
+from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposal
-from mlx_tools.backends import (
-    FoundVerdict,
-    StyleVerdict,
-    Verdict,
-    find_chat_format,
-    read_model_files,
-)
 from mlx_tools.backends.verdicts import parse_verdict
 from mlx_tools.errors import (
     BackendRefused,
@@ -38,19 +30,16 @@ from mlx_tools.evaluate.probe import (
     load_questions,
     make_verdict,
     measure,
-    same,
     styles_for,
 )
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.prompt.words import WRITTEN_STYLES
-from mlx_tools.store import load_words
 from tests.evaluate.oracle import Oracle, some_questions
 from tests.prompt.tooled import tooled_format
 
 ASKED = some_questions()
 ALL = ("jsonl", "markdown-json", "xml")
-GUIDED: dict[Any, StyleVerdict] = dict.fromkeys(ALL, StyleVerdict("guided", "guided"))
 
 
 def probe(backend: Any, seconds: float = 60, **more: Any) -> Measured:
@@ -96,21 +85,10 @@ def test_a_model_that_follows_all_styles_stays_with_the_usual_one() -> None:
     assert {one.strategy for one in judged.styles.values()} == {"auto"}
 
 
-def test_auto_is_measured_as_auto_whatever_a_verdict_says() -> None:
-    shipped = FoundVerdict(verdict=Verdict(model="m", style="xml", styles=GUIDED))
-    backend = Oracle(ASKED.questions, free=ALL)
-    assert right(probe(backend, verdict=shipped))["jsonl", "auto"] == 10
-
-
 def test_a_model_that_is_right_only_where_it_is_guided_begins_guided() -> None:
     judged = judge(followed(guided=ALL).cells)
     assert (judged.style, judged.styles["jsonl"].strategy) == ("jsonl", "guided")
     assert "guided 10 of 10" in judged.styles["jsonl"].reason
-
-
-def test_a_model_that_guiding_spoils_is_not_guided() -> None:
-    judged = judge(followed(ALL).cells)
-    assert {one.strategy for one in judged.styles.values()} == {"auto"}
 
 
 def test_figures_come_with_their_intervals_and_costs() -> None:
@@ -186,27 +164,6 @@ def test_a_server_that_refuses_everything_ends_the_probe() -> None:
     assert sum(cell.asked for cell in measured.cells) == 2
 
 
-@pytest.mark.real
-@pytest.mark.slow
-def test_a_real_model_is_measured_every_way(real_server: str, real_model: Path) -> None:
-    found = find_chat_format(files=read_model_files(real_model))
-
-    async def main() -> Measured:
-        return await measure(
-            CompletionsBackend(real_server),
-            load_questions().questions[:2],
-            settings=RunSettings(chat_format=found.chat_format),
-            limits=Limits(),
-            seconds=600,
-        )
-
-    measured = anyio.run(main)
-    assert measured.complete and measured.failure is None
-    assert [cell.asked for cell in measured.cells] == [2] * 9
-    guided = [cell for cell in measured.cells if cell.strategy == "guided"]
-    assert all(cell.total("pieces") for cell in guided)
-
-
 # --- judging ----------------------------------------------------------------------------------
 
 WAYS = ("auto", "free", "guided", "grammar")
@@ -246,37 +203,6 @@ def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
     assert parse_verdict(json.dumps(verdict.to_json()).encode(), verdict.model) == verdict
 
 
-@given(MARKS, MARKS)
-def test_of_two_ways_at_most_one_is_better_and_none_than_itself(
-    one: list[tuple[bool, bool]], other: list[tuple[bool, bool]]
-) -> None:
-    first, second = cell("jsonl", "free", one), cell("jsonl", "guided", other)
-    assert not (is_better(first, second) and is_better(second, first))
-    assert not is_better(first, first)
-
-
-def test_a_small_difference_decides_nothing() -> None:
-    good, bad = (True, True), (True, False)
-    better, worse = [good] * 8, [good] * 5 + [bad] * 3
-    cells = [cell("jsonl", "auto", worse), cell("jsonl", "guided", better)]
-    cells += [cell("xml", "auto", better), cell("xml", "guided", better)]
-    judged = judge(cells)
-    assert judged.style == "jsonl" and judged.styles["jsonl"].strategy == "auto"
-
-
-def test_as_often_right_and_more_often_valid_is_better() -> None:
-    valid, broken = (True, False), (False, False)
-    cells = [cell("jsonl", "auto", [broken] * 8), cell("jsonl", "guided", [valid] * 8)]
-    assert judge(cells).styles["jsonl"].strategy == "guided"
-
-
-def test_a_model_that_holding_harms_is_left_free_even_of_a_group() -> None:
-    good, bad = (True, True), (False, False)
-    cells = [cell("jsonl", "auto", [bad] * 8), cell("jsonl", "free", [good] * 8)]
-    one = judge([*cells, cell("jsonl", "guided", [good] * 6 + [bad] * 2)]).styles["jsonl"]
-    assert (one.strategy, one.otherwise) == ("free", "free") and "free 8 of 8" in one.reason
-
-
 def test_guided_is_not_begun_with_where_a_group_of_questions_goes_worse() -> None:
     def trials(strategy: Any, right: range, group: str) -> list[Trial]:
         names = [f"{group}{n}" for n in range(8)]
@@ -291,16 +217,6 @@ def test_guided_is_not_begun_with_where_a_group_of_questions_goes_worse() -> Non
             cells.append(Cell("jsonl", strategy, tuple(found)))  # type: ignore[arg-type]
         assert judge(cells).styles["jsonl"].strategy == expected
     assert cells[1].to_json()["correct_by_group"] == {"known": 0, "new": 8}
-
-
-def test_a_style_is_judged_by_the_strategy_that_it_would_be_used_with() -> None:
-    good, bad = (True, True), (False, False)
-    cells = [cell("jsonl", "auto", [bad] * 8), cell("jsonl", "guided", [good] * 8)]
-    cells += [cell("xml", "auto", [good] * 8), cell("xml", "guided", [bad] * 8)]
-    judged = judge(cells)
-    assert (judged.styles["jsonl"].strategy, judged.styles["xml"].strategy) == ("guided", "auto")
-    assert judged.style == "jsonl" and "jsonl guided 8 of 8" in judged.reason
-    assert judge([cells[0], *cells[2:]]).style == "xml"
 
 
 def test_a_grammar_is_begun_with_where_it_is_better_than_all_else() -> None:
@@ -334,14 +250,6 @@ def test_the_questions_that_come_along_can_be_answered() -> None:
         assert judged.error is None and not judged.call.repairs
 
 
-def test_no_question_is_one_of_the_examples() -> None:
-    shown = load_words().examples
-    examples = [one for ones in shown.tools.values() for one in ones]
-    examples += [one for _, one in shown.foreign]
-    said = {one.question for one in examples} | {question for question, _ in shown.direct}
-    assert said.isdisjoint(one.question for one in load_questions().questions)
-
-
 EXPECTED = Expected("f", {"city": ["York"], "n": [2]}, {"unit": ["kg"]})
 
 
@@ -363,18 +271,6 @@ def test_a_call_is_right_by_its_name_and_all_of_its_arguments(
     name: str, arguments: dict[str, Any], right: bool
 ) -> None:
     assert EXPECTED.is_met(ToolCall(name, arguments)) is right
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
-
-
-@given(JSON, JSON)
-def test_sameness_is_symmetric_and_holds_of_a_value_and_itself(one: Any, other: Any) -> None:
-    assert same(one, one) and same(one, other) == same(other, one)
 
 
 def test_an_answer_is_right_only_where_one_is_due() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +40,6 @@ def test_what_was_written_is_there_again(path: Path) -> None:
         assert results.get(KEYS[2]) == added
 
 
-def test_each_line_is_json_and_says_what_it_is_of(path: Path) -> None:
-    header, *items = map(json.loads, path.read_bytes().splitlines())
-    assert (header["type"], header["benchmark"], header["settings"]) == (
-        "settings",
-        "bfcl",
-        SETTINGS,
-    )
-    assert [(i["category"], i["id"], i["strategy"]) for i in items] == [tuple(k) for k in KEYS[:2]]
-    assert {item["settings"] for item in items} == {header["fingerprint"]}
-
-
-def test_a_result_is_on_disk_before_the_next_is_asked(path: Path) -> None:
-    with open_results(path) as results:
-        results.add(KEYS[3], {"correct": True})
-        assert json.loads(path.read_bytes().splitlines()[-1])["id"] == KEYS[3].id
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 700))
 def test_a_file_cut_anywhere_keeps_its_whole_lines(path: Path, cut: int) -> None:
@@ -82,11 +61,6 @@ def test_a_file_of_other_settings_is_refused_and_the_settings_are_named(path: Pa
         open_results(path, model="b", limits={"max_tokens": 9, "parallel": 4})
     assert "limits.max_tokens was 512, is 9" in str(caught.value)
     assert path.read_bytes() == before
-
-
-def test_a_file_of_another_benchmark_is_refused(path: Path) -> None:
-    with pytest.raises(UsageError, match="results of bfcl"):
-        open_results(path, "tasks")
 
 
 @pytest.mark.parametrize(
@@ -111,12 +85,6 @@ def test_a_line_that_is_no_result_is_told_by_its_number(path: Path, line: str) -
         open_results(path)
 
 
-def test_one_of_another_format_is_refused(path: Path) -> None:
-    path.write_text(path.read_text().replace('"format":1', '"format":2'))
-    with pytest.raises(UsageError, match="format 2"):
-        open_results(path)
-
-
 def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
     with (
         open_results(path),
@@ -135,25 +103,3 @@ def test_where_nothing_can_be_written_that_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             open_results(path)
-
-
-def test_without_a_file_results_are_kept_in_memory() -> None:
-    with Results(None, "bfcl", SETTINGS) as results:
-        results.add(KEYS[0], {"correct": True})
-        assert results.get(KEYS[0]) is not None
-
-
-def test_a_killed_run_loses_at_most_the_line_under_way(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    script = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from mlx_tools.evaluate.results import Key, Results\n"
-        "results = Results(Path(sys.argv[1]), 'bfcl', {'model': 'a'})\n"
-        "results.add(Key('a', 'b', 'free'), {'correct': True})\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(path)], check=False)
-    with Results(path, "bfcl", {"model": "a"}) as results:
-        assert results.get(Key("a", "b", "free")) is not None
-    assert not stat.S_IMODE(path.stat().st_mode) & 0o111

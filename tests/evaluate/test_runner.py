@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposal
-from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, BackendTimeout
+from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
-from mlx_tools.evaluate.results import Results, described
+from mlx_tools.evaluate.results import Results
 from mlx_tools.evaluate.summary import AVERAGES, summarise, table
 from mlx_tools.messages import ToolCall, Usage
-from mlx_tools.prompt import NAMED_FORMATS
 from tests.evaluate.questions import make_wheel
 
 AREA = ToolCall("shapes.area", {"width": 2.5, "height": 4})
@@ -89,14 +86,6 @@ def test_where_a_call_is_due_an_answer_is_neither_right_nor_a_valid_call(wheel: 
     assert (result["correct"], result["valid"], result["fault"]) == (False, True, "called")
 
 
-def test_a_conversation_is_passed_on(wheel: Path) -> None:
-    says = Says()
-    run(load_items("live_simple", wheel), free=says)
-    (asked,) = says.asked
-    assert asked["question"] == "How large is 2.5 by 4?" and asked["context"] == "You are terse."
-    assert [message["role"] for message in asked["history"]] == ["user", "assistant"]
-
-
 def test_one_strategy_comes_after_the_other(wheel: Path) -> None:
     steps: list[int] = []
     items = load_items("simple_python", wheel)[:3]
@@ -127,14 +116,6 @@ def test_a_backend_that_fails_ends_the_run_and_nothing_is_lost(wheel: Path, tmp_
     assert [asked["question"] for asked in says.asked] == [items[2].question, items[3].question]
 
 
-@pytest.mark.parametrize("category", ["simple_python", "irrelevance"])
-def test_a_completion_that_takes_too_long_is_a_result_and_no_right_one(
-    wheel: Path, category: str
-) -> None:
-    (result,) = run(load_items(category, wheel)[:1], free=Says(other=BackendTimeout("slow")))
-    assert (result["correct"], result["valid"], result["error"]) == (False, False, "timeout")
-
-
 def test_what_the_server_refuses_is_a_result_where_it_takes_others(wheel: Path) -> None:
     items = load_items("simple_python", wheel)[:6]
     refused = BackendRefused("too long")
@@ -158,17 +139,6 @@ def test_a_server_that_refuses_everything_ends_the_run(wheel: Path, tmp_path: Pa
 
 
 # --- settings ---------------------------------------------------------------------------------
-
-
-def test_every_setting_that_changes_a_result_is_described() -> None:
-    settings = RunSettings(chat_format=NAMED_FORMATS["chatml"], backend={"kind": "completions"})
-    found = described(settings, Limits(), version="1")
-    left_out = {"strategy", "roots", "require_tools", "verdict"}
-    assert set(found) == {f.name for f in fields(RunSettings)} - left_out | {
-        *("limits", "prompts", "version")
-    }
-    assert found["backend"] == "completions" and found["chat_format"]["name"] == "chatml"
-    assert described(settings, Limits(max_tokens=3)) != described(settings, Limits())
 
 
 # --- what it comes to -------------------------------------------------------------------------
@@ -220,16 +190,6 @@ def test_the_non_live_average_is_the_mean_of_four_of_which_simple_is_a_mean_of_t
     means = {name: mean.value for name, _, mean in summarise(results).averages}
     assert means == pytest.approx({"simple": 0.5, "non_live": (0.5 + 0.6 + 0.4 + 0.0) / 4})
     assert set(AVERAGES["non_live"]) == set(shares)
-
-
-def test_the_live_average_weighs_categories_by_their_size_and_not_the_sample() -> None:
-    results = [
-        result(category, n, "free", category == "live_multiple")
-        for category in AVERAGES["live"]
-        for n in range(5)
-    ]
-    (mean,) = [mean.value for name, _, mean in summarise(results).averages if name == "live"]
-    assert mean == pytest.approx(1053 / (258 + 1053 + 16 + 24))
 
 
 def test_strategies_are_compared_on_the_items_they_share() -> None:

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mlx_tools import Answered, RunSettings, Stopped
+from mlx_tools import RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.task_file import FILE, TOOLS, After, JobDue, Task, load_tasks
+from mlx_tools.evaluate.task_file import TOOLS, Task, load_tasks
 from mlx_tools.evaluate.tasks import (
     How,
-    Left,
     World,
     answers,
     ask_task,
-    fault_of,
-    fault_of_world,
-    numbers_in,
-    repeated,
     run_tasks,
 )
-from mlx_tools.paths import read_data
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.transcript.outcome import CallReport
 from tests.core.sessions import answer, call
 
 TASKS = load_tasks()
 BY_ID = {task.id: task for task in TASKS.tasks}
 SETTINGS = RunSettings(chat_format=NAMED_FORMATS["chatml"], strategy="free")
-NOTHING = Left({}, (), ())
 
 
 def calc(expression: str) -> str:
@@ -170,27 +159,6 @@ def test_no_task_is_done_by_saying_nothing_or_by_its_own_words(task: Task) -> No
         assert not ask(task, answer(task.question))["correct"]
 
 
-@pytest.mark.parametrize("task", TASKS.tasks, ids=lambda task: task.id)
-def test_no_task_is_done_by_calls_alone(task: Task) -> None:
-    if any((task.after.files, task.after.gone, task.after.note, task.after.job)):
-        pytest.skip("what it leaves behind is what counts")
-    assert not ask(task, *RIGHT[task.id][:-1], answer("Done."))["correct"]
-
-
-def test_there_are_enough_tasks_of_every_kind_and_no_network_in_any() -> None:
-    categories = {task.category for task in TASKS.tasks}
-    assert len(TASKS.tasks) >= 28
-    assert {
-        "files",
-        "writing",
-        "notes",
-        "knowledge",
-        "schedule",
-        "calculator",
-        "clock",
-    } <= categories
-
-
 def test_all_tools_can_be_offered_in_place_of_a_tasks_own(tmp_path: Path) -> None:
     world = World(tmp_path, BY_ID["notice"], TASKS)
     world.seed()
@@ -201,14 +169,6 @@ def test_all_tools_can_be_offered_in_place_of_a_tasks_own(tmp_path: Path) -> Non
     assert ask(BY_ID["opposite"], *script)["calls"][0]["status"] != "ok"
     result = ask(BY_ID["opposite"], *script, how=How(all_tools=True))
     assert result["calls"][0]["status"] == "ok" and result["fault"] == "called notes_search"
-
-
-def test_the_questions_are_none_of_the_examples_that_the_model_is_shown() -> None:
-    words = tomllib.loads(read_data("prompts/examples.toml"))
-    shown = {example["question"] for example in words["direct"]}
-    shown |= {e["question"] for examples in words["tools"].values() for e in examples}
-    assert shown.isdisjoint(task.question for task in TASKS.tasks)
-    assert len({task.id for task in TASKS.tasks}) == len(TASKS.tasks)
 
 
 MADE_OTHER = [call("create_file", path="packing.txt", content="tent"), answer("Done.")]
@@ -345,50 +305,6 @@ def test_an_answer_is_judged_by_what_it_holds(
     assert answers(task(**expected), text) is right
 
 
-@given(st.floats(-1e9, 1e9), st.text(alphabet="abc .,", max_size=5))
-def test_a_number_is_found_wherever_it_stands(number: float, around: str) -> None:
-    written = f"{number:.2f}"
-    assert float(written) in numbers_in(f"{around} {written} {around}")
-
-
-@given(st.text(max_size=200))
-def test_any_text_can_be_looked_through_for_numbers(text: str) -> None:
-    assert all(isinstance(number, float) for number in numbers_in(text))
-
-
-def report(name: str, status: Any = "ok", **arguments: Any) -> CallReport:
-    return CallReport(id="c", name=name, arguments=arguments, status=status)
-
-
-def test_a_call_that_only_failed_did_not_run() -> None:
-    outcome = Answered(session="s", answer="x", calls=(report("clock", "error"),))
-    assert fault_of(task(ran=("clock",)), outcome, NOTHING) == "clock did not run"
-    assert fault_of(task(tried=("clock",)), outcome, NOTHING) == ""
-    assert fault_of(task(), Stopped(session="s", reason="x"), NOTHING) == "stopped"
-
-
-@pytest.mark.parametrize(
-    ("after", "left", "fault"),
-    [
-        (After(), Left({"a": "1"}, (), ()), ""),
-        (After(), Left({"a": "2"}, (), ()), "a was changed"),
-        (After(), Left({}, (), ()), "a was changed"),
-        (After(), Left({"a": "1", "b": ""}, (), ()), "b was made"),
-        (After(gone=("a",)), Left({}, (), ()), ""),
-        (After(files={"a": ("X",)}), Left({"a": "xy"}, (), ()), ""),
-        (After(note=("x",)), Left({"a": "1"}, ("X", "Y"), ()), "2 notes were made"),
-    ],
-)
-def test_what_nobody_asked_for_must_be_as_it_was(after: After, left: Left, fault: str) -> None:
-    assert fault_of_world(after, {"a": "1"}, left) == fault
-
-
-def test_the_time_of_day_of_a_job_is_that_of_its_person() -> None:
-    due = BY_ID["remind-date"].after.job
-    assert isinstance(due, JobDue) and str(due.due[0]) == "2027-12-03 14:00:00+01:00"  # winter time
-    assert ask(BY_ID["remind-date"], *RIGHT["remind-date"])["correct"]
-
-
 def test_the_transcripts_are_kept_where_one_asks_for_them(tmp_path: Path) -> None:
     ask(BY_ID["product"], *RIGHT["product"], how=How(transcripts=tmp_path / "runs"))
     assert '"387 * 46"' in (tmp_path / "runs" / "product.jsonl").read_text()
@@ -402,11 +318,6 @@ def test_only_some_tasks_are_taken_by_category_or_id() -> None:
         TASKS.only(("x",))
     with pytest.raises(ConfigError, match="no task 'x'"):
         TASKS.only(ids=("x",))
-
-
-def test_calls_are_the_same_by_name_and_arguments_in_any_order() -> None:
-    calls = [report("a", x=1, y=2), report("a", y=2, x=1), report("b", x=1, y=2), report("a")]
-    assert repeated(calls) == 1
 
 
 HEAD = 'now = "2027-01-01T00:00:00Z"\n'
@@ -442,10 +353,3 @@ def test_a_file_that_is_not_one_of_tasks_is_refused(tmp_path: Path, text: str, s
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_tasks(path)
-
-
-def test_a_file_of_ones_own_is_taken_the_same_way(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text(HEAD + ONE + 'preset = "notes"\nafter.note = ["x"]\n')
-    (own,) = load_tasks(path).tasks
-    assert own.after.note == ("x",) and own.preset == "notes" and path != FILE

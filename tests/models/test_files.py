@@ -32,12 +32,6 @@ def read(folder: Path, **files: Any) -> ModelFiles:
     return read_model_files(folder)
 
 
-def test_a_bare_model_has_nothing(tmp_path: Path) -> None:
-    files = read(tmp_path)
-    assert files == ModelFiles(path=tmp_path, name=tmp_path.name, model_type="llama")
-    assert read_model_files(tmp_path, "org/name").name == "org/name"
-
-
 def test_tokens_are_read_from_every_place_they_stand_in(tmp_path: Path) -> None:
     files = read(
         tmp_path,
@@ -142,38 +136,6 @@ def test_a_broken_settings_file_is_named(tmp_path: Path, text: str) -> None:
         read(tmp_path, tokenizer_config_json=text)
 
 
-def test_an_empty_tokenizer_file_object_holds_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path, tokenizer_json="{ }").added_tokens == {}
-
-
-def test_odd_values_are_passed_over(tmp_path: Path) -> None:
-    files = read(
-        tmp_path,
-        config_json={"model_type": 3, "eos_token_id": "x", "max_position_embeddings": -1},
-        tokenizer_config_json={
-            "bos_token": 3,
-            "additional_special_tokens": "x",
-            "added_tokens_decoder": {"x": {"content": "a"}, "4": "b", "5": {"content": 3}},
-        },
-        tokenizer_json={"added_tokens": {"a": 1}, "post_processor": []},
-    )
-    assert files.model_type is None
-    assert files.special_tokens == ()
-    assert files.end_tokens == ()
-
-
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config\.json"):
         read_model_files(tmp_path)
-
-
-@pytest.mark.real
-def test_the_embedded_models_files_are_read(real_model: Path) -> None:
-    files = read_model_files(real_model)
-    assert files.model_type == "llama"
-    assert files.bos_token == "<|im_start|>"
-    assert files.end_tokens == ("<|im_end|>",)
-    assert not files.adds_bos
-    assert "<|im_start|>" in (files.chat_template or "")
-    assert files.added_tokens["<|im_end|>"] == 2
-    assert files.context == 8192

@@ -15,8 +15,6 @@ from mlx_tools.backends import (
     ModelMissing,
     PullProgress,
     find_model,
-    list_models,
-    memory_bytes,
     model_path,
     pull_model,
     suggest_model,
@@ -81,11 +79,6 @@ def test_the_cache_is_where_the_hugging_face_libraries_look(
     assert str(hub_cache_dir(environ)) == folder
 
 
-def test_without_a_cache_there_are_no_models_and_none_is_made(environ: dict[str, str]) -> None:
-    assert cached_models(environ) == []
-    assert not Path(environ["HF_HUB_CACHE"]).exists()
-
-
 def test_whole_models_are_listed_by_name_with_their_size(environ: dict[str, str]) -> None:
     put(environ, "org/b", WHOLE)
     put(environ, "mlx-community/a", WHOLE | {"config.json": '{"model_type": "qwen3"}'})
@@ -138,17 +131,6 @@ def test_the_snapshot_that_main_names_comes_first(environ: dict[str, str]) -> No
     assert find_model("org/a", environ) == other
     (main.parent.parent / "refs" / "main").write_text("../../../../etc")
     assert find_model("org/a", environ) == other
-
-
-def test_the_embedded_model_is_listed_pulled_or_not(environ: dict[str, str]) -> None:
-    put(environ, "org/a", WHOLE)
-    rows = list_models(environ)
-    assert [(row.name, row.source, row.pulled) for row in rows] == [
-        ("smollm2-135m", "embedded", False),
-        ("org/a", "huggingface", True),
-    ]
-    assert rows[0].path is None
-    assert rows[0].size > 10**8
 
 
 def test_a_model_is_found_by_name_or_by_its_folder(environ: dict[str, str], tmp_path: Path) -> None:
@@ -272,8 +254,3 @@ def test_the_suggestion_is_one_line_with_what_to_type(memory: int | None, platfo
     found = suggest_model(memory, platform)
     assert f"models pull {found.name}" in found.line
     assert "\n" not in found.line
-
-
-def test_this_machines_memory_is_told() -> None:
-    memory = memory_bytes()
-    assert memory is None or memory > 10**8

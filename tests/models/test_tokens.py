@@ -8,22 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlx_tools.backends import TokenCounter
 from mlx_tools.backends.models.tokens import bound
-
-PIECES = st.lists(
-    st.one_of(
-        st.sampled_from(
-            ["<|im_start|>", "<|im_end|>", "\n", " ", "The weather", "calls", '{"a":1}']
-        ),
-        st.text(max_size=12),
-    ),
-    min_size=1,
-    max_size=12,
-)
 
 
 @cache
@@ -77,18 +64,6 @@ def test_a_prompt_that_grows_turn_by_turn_is_counted_exactly(folder: Path) -> No
         text += '{"type":"final_answer","content":"Because."}<|im_end|>\n'
 
 
-@given(pieces=PIECES)
-def test_in_steps_it_comes_to_the_same_as_at_once(folder: Path, pieces: list[str]) -> None:
-    counter, text = TokenCounter(lambda: folder), "<|im_start|>"
-    counts = []
-    for piece in pieces:
-        text += piece
-        counts.append(counter.count(text))
-    again = TokenCounter(lambda: folder).count(text)
-    seams = len(pieces)  # where no control token stands between, two pieces may meet in a token
-    assert again <= counts[-1] + seams and counts[-1] <= again + 2 * seams
-
-
 def test_texts_that_part_somewhere_are_counted_exactly(folder: Path) -> None:
     counter = TokenCounter(lambda: folder)
     turns = [f"<|im_start|>user\n{text[:3000]}<|im_end|>\n" for text in texts()[:9]]
@@ -96,13 +71,6 @@ def test_texts_that_part_somewhere_are_counted_exactly(folder: Path) -> None:
         for other in ("", "<|im_start|>", "and more"):
             text = "".join(turns[:number]) + other
             assert counter.count(text) == whole(folder, text)
-
-
-def test_another_text_is_counted_from_its_beginning(folder: Path) -> None:
-    counter = TokenCounter(lambda: folder)
-    counter.count("<|im_start|>one<|im_end|> two")
-    assert counter.count("three") == whole(folder, "three")
-    assert counter.count("") == 0
 
 
 def test_what_a_tokenizer_adds_by_itself_counts(folder: Path, tmp_path: Path) -> None:
@@ -135,11 +103,3 @@ def test_a_tokenizer_that_cannot_be_read_leaves_the_bound(tmp_path: Path, conten
 def test_the_bound_is_above_what_a_tokenizer_makes_of_text(folder: Path) -> None:
     for text in texts():
         assert whole(folder, text) <= bound(text) <= 3 * whole(folder, text)
-
-
-@given(text=st.text(), more=st.text())
-def test_the_bound_grows_with_its_text_and_is_no_more_than_its_bytes(text: str, more: str) -> None:
-    counter = TokenCounter()
-    first, second = counter.count(text), counter.count(text + more)
-    assert first <= second
-    assert bound(text) <= len(text.encode("utf-8", "surrogatepass"))

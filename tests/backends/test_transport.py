@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Answered, Controller, Policy, RunSettings, tool
 from mlx_tools.backends import Chunk, CompletionsBackend
 from mlx_tools.backends.transport import Retry
 from mlx_tools.errors import (
@@ -20,7 +19,6 @@ from mlx_tools.errors import (
     BackendRefused,
 )
 from mlx_tools.messages import Usage
-from mlx_tools.prompt import NAMED_FORMATS
 from tests.backends.asking import AT_ONCE, ask, collect
 from tests.backends.loopback import (
     SSE,
@@ -58,26 +56,6 @@ def test_all_that_is_asked_in_one_loop_goes_over_one_connection() -> None:
         asyncio.run(several(CompletionsBackend(server.url)))
         assert (server.connections, len(server.requests)) == (1, 8)
         assert server.ended.acquire(timeout=5)  # the loop's end closed it, though nobody else did
-
-
-@tool(effects={"read"})
-def add(a: int, b: int) -> int:
-    """Adds two numbers."""
-    return a + b
-
-
-def test_a_run_of_several_requests_opens_one_connection() -> None:
-    call = '{"type":"tool_call","name":"add","arguments":{"a":%d,"b":2}}'
-    turns = (call % 1, call % 5, '{"type":"final_answer","content":"10"}')
-    route = in_turn(*[kept(says(turn)) for turn in turns])
-    settings = RunSettings(strategy="free", chat_format=NAMED_FORMATS["chatml"], model="m")
-    sizes = kept(answers(404, {"error": "no such page"}))
-    with serving(route, health=kept(OK), models=kept(MODELS), props=sizes) as server:
-        backend = CompletionsBackend(server.url)
-        controller = Controller(backend, [add], Policy(allow=["add"]), settings=settings)
-        outcome = controller.run_sync("How much is it?")
-        assert isinstance(outcome, Answered) and outcome.turns == 3
-        assert (server.connections, len(server.bodies)) == (1, 3)
 
 
 def test_each_event_loop_has_a_connection_of_its_own_and_closes_it() -> None:
@@ -169,13 +147,6 @@ def test_it_is_sent_three_times_more_and_then_the_failure_is_told(
         with pytest.raises(kind):
             ask(CompletionsBackend(server.url, retry=AT_ONCE))
         assert len(server.bodies) == 4
-
-
-def test_pauses_are_spread() -> None:
-    assert [Retry(jitter=lambda: 0.0).delay(tries) for tries in range(3)] == [0.05, 0.1, 0.2]
-    assert [Retry(jitter=lambda: 1.0).delay(tries) for tries in range(3)] == pytest.approx(
-        [0.15, 0.3, 0.6]
-    )
 
 
 def test_nothing_is_sent_again_for_which_no_time_is_left() -> None:

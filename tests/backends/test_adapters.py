@@ -1,4 +1,4 @@
-"""What a backend of somebody's does wrong, and what a run makes of it."""
+"""What is not ours as a backend: a plain function, and somebody's backend that does wrong."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Chunk, CompletionRequest, Controller, Policy, Stopped, tool
-from mlx_tools.backends import Guarded
+from mlx_tools import Chunk, CompletionRequest, Controller, tool
+from mlx_tools.backends import FunctionBackend, Guarded, as_backend
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendBroken,
@@ -20,9 +20,9 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.transcript.outcome import Answered
+from tests.backends.asking import ask, collect
 
 REQUEST = CompletionRequest(prompt="Say hi.")
-CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
 ANSWER = '{"type":"final_answer","content":"3"}'
 
 
@@ -136,10 +136,6 @@ def test_what_is_no_stream_of_chunks_is_told(backend: Any, said: str) -> None:
         collected(backend)
 
 
-def test_an_iterator_that_cannot_be_closed_serves_as_well() -> None:
-    assert collected(Items(Chunk("Hi."))) == [Chunk("Hi.")]
-
-
 class FailsToClose:
     async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         try:
@@ -163,14 +159,54 @@ def test_a_backend_that_raises_at_first_is_a_backend_error(strategy: str) -> Non
     assert backend.closed >= 1
 
 
-def test_a_backend_that_raises_later_stops_the_run_and_that_is_recorded() -> None:
-    controller = Controller(
-        Writes(CALL, Weird("the cable")),
-        [add],
-        Policy(allow=["add"]),
-        settings=RunSettings(strategy="free"),
-    )
-    outcome = controller.run_sync("Add 1 and 2.")
-    assert isinstance(outcome, Stopped) and outcome.reason == "backend_error"
-    assert "Writes raised Weird: the cable" in (outcome.message or "")
-    assert [call.status for call in outcome.calls] == ["ok"]
+# --- a plain function ---------------------------------------------------------------------------
+
+
+async def echo(prompt: str) -> str:
+    return f"You said: {prompt}"
+
+
+def test_a_function_completes_as_if_the_model_had_ended_by_itself() -> None:
+    assert asyncio.run(collect(FunctionBackend(echo), "Hi")) == [
+        Chunk("You said: Hi"),
+        Chunk("", "stop"),
+    ]
+
+
+def test_what_is_a_backend_stays_one_and_what_is_neither_is_refused() -> None:
+    backend = FunctionBackend(echo)
+    assert as_backend(backend) is backend
+    assert isinstance(as_backend(echo), FunctionBackend)
+    with pytest.raises(UsageError):
+        as_backend(3)  # type: ignore[arg-type]
+
+
+def test_what_the_function_raises_is_translated_and_our_own_errors_pass() -> None:
+    async def broken(prompt: str) -> str:
+        raise ValueError("no")
+
+    async def refusing(prompt: str) -> str:
+        raise BackendRefused("no")
+
+    with pytest.raises(BackendBroken, match="ValueError: no"):
+        ask(FunctionBackend(broken))
+    with pytest.raises(BackendRefused):
+        ask(FunctionBackend(refusing))
+
+
+@pytest.mark.parametrize("value", [None, b"bytes", 3])
+def test_what_is_no_text_is_broken(value: object) -> None:
+    async def odd(prompt: str) -> str:
+        return value  # type: ignore[return-value]
+
+    with pytest.raises(BackendBroken, match=type(value).__name__):
+        ask(FunctionBackend(odd))
+
+
+def test_the_total_time_holds() -> None:
+    async def slow(prompt: str) -> str:
+        await asyncio.sleep(30)
+        return ""
+
+    with pytest.raises(BackendTimeout):
+        ask(FunctionBackend(slow), timeout=0.1)
