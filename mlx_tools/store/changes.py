@@ -150,12 +150,6 @@ def status_of(folder: int, name: str) -> os.stat_result | None:
         return None
 
 
-def _identity_at(folder: int, name: str) -> Identity | None:
-    """What tells the thing of this name from every other, None where there is none."""
-    status = status_of(folder, name)
-    return None if status is None else identity_of(status)
-
-
 def _trouble(error: OSError, name: str) -> Exception:
     """What an error of the system means to somebody who wanted to change a file."""
     if error.errno in _NO_ROOM:
@@ -213,85 +207,62 @@ def open_present(place: Place) -> int | None:
 
 def put(
     place: Place,
-    content: bytes,
+    content: bytes | None,
     *,
-    new: bool,
+    new: bool = False,
     expected: str | None,
     given_up: Callable[[], bool] = lambda: False,
     undo: UndoStore | None = None,
     mode: int = 0,
 ) -> bool:
-    """Makes the file, or replaces its content at once. Returns whether there was one before.
+    """Make the file, replace its content at once, or delete it: ``content`` None. Returns whether
+    there was one before.
 
     With ``new`` there must be none. ``expected`` is the state (`state_of`) that was approved, None
     where nothing was; ``given_up`` is asked last of all. ``undo`` keeps the old content before
     anything is changed, ``mode`` are the permissions of a new file, 0 for the usual ones. Raises
-    Refused or Unfit, and then the old content is there, and nothing else.
+    Refused, Unfit or Absent, and then the old content is there, and nothing else.
     """
     before = _look(place, expected)
     if new and before is not None:
         raise Taken(f"there is a file {place.name} already")
-    with _kept(place, before, state_of(content), undo) as held:
-        _put(place, content, before, expected or held, given_up, mode)
+    if content is None and before is None:
+        raise Absent(f"there is no {place.name}")
+    with _kept(place, before, state_of(content), undo) as held, _telling(place):
+        temporary = None if content is None else _temporary(place, before, content, mode)
+        try:
+            now = _look(place, expected or held)
+            if _identity(now) != _identity(before) or (
+                temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
+            ):
+                raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
+            if given_up():
+                raise Unfit(f"the call came to its end before; {_UNCHANGED}")
+            if temporary is None:
+                os.unlink(place.name, dir_fd=place.folder)
+            elif now is None:
+                name_new(place, temporary[0])
+            else:
+                os.rename(
+                    temporary[0], place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder
+                )
+        finally:
+            if temporary is not None:
+                with contextlib.suppress(OSError):  # where it was renamed there is none
+                    os.unlink(temporary[0], dir_fd=place.folder)
     _sync(place.folder)
     return before is not None
 
 
-def _put(
-    place: Place,
-    content: bytes,
-    before: os.stat_result | None,
-    expected: str | None,
-    given_up: Callable[[], bool],
-    mode: int,
-) -> None:
+@contextlib.contextmanager
+def _telling(place: Place) -> Iterator[None]:
+    """Makes of an error of the system what it means to somebody who wanted to change a file."""
     try:
-        temporary, written = _temporary(place, before, content, mode)
-    except OSError as error:
-        raise _trouble(error, place.name) from None
-    try:
-        now = _look(place, expected)
-        if _identity(now) != _identity(before) or _identity_at(place.folder, temporary) != written:
-            raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
-        if given_up():
-            raise Unfit(f"the call came to its end before; {_UNCHANGED}")
-        if now is None:
-            name_new(place, temporary)
-        else:
-            os.rename(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        yield
     except FileExistsError:
         raise Refused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
     except OSError as error:
         raise _trouble(error, place.name) from None
-    finally:
-        with contextlib.suppress(OSError):  # where it was renamed there is none
-            os.unlink(temporary, dir_fd=place.folder)
-
-
-def remove(
-    place: Place,
-    *,
-    expected: str | None,
-    given_up: Callable[[], bool] = lambda: False,
-    undo: UndoStore | None = None,
-) -> None:
-    """Deletes a regular file, whose content ``undo`` keeps first. Raises Refused, Unfit or Absent,
-    and then it is still there."""
-    before = _look(place, expected)
-    if before is None:
-        raise Absent(f"there is no {place.name}")
-    with _kept(place, before, ABSENT, undo) as held:
-        try:
-            if held is not None:
-                _look(place, held)
-            if _identity_at(place.folder, place.name) != identity_of(before):
-                raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
-            if given_up():
-                raise Unfit(f"the call came to its end before; {_UNCHANGED}")
-            os.unlink(place.name, dir_fd=place.folder)
-        except OSError as error:
-            raise _trouble(error, place.name) from None
-    _sync(place.folder)
 
 
 @contextlib.contextmanager
@@ -301,7 +272,7 @@ def _kept(
     """Keeps what the file holds while the block changes it, and gives the state that was kept, None
     where nothing was: the block must change nothing else. Where it raises, nothing was changed, and
     nothing stays kept."""
-    content = b"" if before is None else None if undo is None else _content(place, before)
+    content = None if undo is None else b"" if before is None else _content(place, before)
     if undo is None or content is None:
         yield None
         return
@@ -333,30 +304,30 @@ def _kept(
 
 def _content(place: Place, before: os.stat_result) -> bytes | None:
     """What the file holds, None where that is too much to be kept."""
-    fd = open_present(place)
-    if fd is None:
-        raise Refused(f"{place.name} was deleted meanwhile; {_UNCHANGED}")
-    try:
+    with _opened(place) as fd:
+        if fd is None:
+            raise Refused(f"{place.name} was deleted meanwhile; {_UNCHANGED}")
         if identity_of(os.fstat(fd)) != identity_of(before):
             raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
         with os.fdopen(os.dup(fd), "rb") as file:
             content = file.read(MAX_KEPT_BYTES + 1)
         return content if len(content) <= MAX_KEPT_BYTES else None
-    except OSError as error:
-        raise _trouble(error, place.name) from None
-    finally:
-        os.close(fd)
 
 
 def _look(place: Place, expected: str | None) -> os.stat_result | None:
     """The file as it is now, None where there is none, if it is in the state that is expected."""
-    fd = open_present(place)
-    try:
+    with _opened(place) as fd:
         if expected is not None and state_of(fd) != expected:
             raise Refused(f"{place.name} has changed since it was approved; {_UNCHANGED}")
         return None if fd is None else os.fstat(fd)
-    except OSError as error:
-        raise _trouble(error, place.name) from None
+
+
+@contextlib.contextmanager
+def _opened(place: Place) -> Iterator[int | None]:
+    fd = open_present(place)
+    try:
+        with _telling(place):
+            yield fd
     finally:
         if fd is not None:
             os.close(fd)

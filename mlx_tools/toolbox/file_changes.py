@@ -21,7 +21,6 @@ from mlx_tools.store.changes import (
     open_present,
     place_of,
     put,
-    remove,
     state_of,
 )
 from mlx_tools.store.roots import Absent, Refused, Root, Unfit
@@ -51,7 +50,7 @@ class Changes:
         """Makes a file, or replaces its content, below a root that is writable."""
         raw = encoded(content)
         with told_of_change(), self._changeable(path, making=True) as place:
-            return self._put(place, path, raw, new=False)
+            return self._made(place, path, raw)
 
     def create(self, path: str, content: object) -> str:
         """Makes a file that is not there yet, and its folders, below any root."""
@@ -59,18 +58,12 @@ class Changes:
         with told_of_change():
             root, parts = self._free(path)
             with place_of(root, parts, self._writable, make=True) as place:
-                return self._put(place, path, raw, new=True)
+                return self._made(place, path, raw, new=True)
 
     def delete(self, path: str) -> str:
         """Deletes a regular file below a root that is writable."""
-        context = current_context()
         with told_of_change(), self._changeable(path, making=False) as place:
-            remove(
-                place,
-                expected=context.expected,
-                given_up=lambda: context.cancelled,
-                undo=context.undo,
-            )
+            self._put(place, None)
             return self._notice("deleted", place, path)
 
     def preview_write(self, path: str, content: object) -> Preview:
@@ -98,9 +91,9 @@ class Changes:
                 raise Absent(f"there is no {place.name}")
             return Preview(_deleting(present, self._shown(place.root, path)), present.state)
 
-    def _put(self, place: Place, path: str, raw: bytes, *, new: bool) -> str:
+    def _put(self, place: Place, raw: bytes | None, *, new: bool = False) -> bool:
         context = current_context()
-        replaced = put(
+        return put(
             place,
             raw,
             new=new,
@@ -108,7 +101,10 @@ class Changes:
             given_up=lambda: context.cancelled,
             undo=context.undo,
         )
-        return self._notice("replaced" if replaced else "made", place, path, size=len(raw))
+
+    def _made(self, place: Place, path: str, raw: bytes, *, new: bool = False) -> str:
+        key = "replaced" if self._put(place, raw, new=new) else "made"
+        return self._notice(key, place, path, size=len(raw))
 
     def _notice(self, key: str, place: Place, path: str, **values: int) -> str:
         return self._notices[key].format(path=self._shown(place.root, path), **values)

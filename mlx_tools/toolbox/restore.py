@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.artifacts import UNDO_FOLDER, Change, UndoStore
-from mlx_tools.store.changes import ABSENT, Place, open_present, place_of, put, remove, state_of
+from mlx_tools.store.changes import ABSENT, Place, open_present, place_of, put, state_of
 from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.transcript.records import Header, NestedRecord
@@ -113,11 +113,9 @@ class Undo:
             if change.before != ABSENT and state_of(old) != change.before:
                 raise Unfit("what was kept of it is gone or damaged")
             with _place(change) as place:
-                if change.before == ABSENT:
-                    remove(place, expected=change.after)
-                else:
-                    new = change.after == ABSENT
-                    put(place, old, new=new, expected=change.after, mode=change.mode if new else 0)
+                new = change.after == ABSENT
+                content = None if change.before == ABSENT else old
+                put(place, content, new=new, expected=change.after, mode=change.mode if new else 0)
         except _FAULTS as error:
             return replace(step, status="refused", reason=_words(error))
         store.forget(change.key)

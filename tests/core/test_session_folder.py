@@ -174,15 +174,9 @@ def test_a_line_that_a_crash_cut_off_is_no_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"what?\n",
-        b"[]\n",
-        b'{"type":[]}\n',
-        b'{"type":{}}\n',
-        b'{"type":"header"}\n',
+        *(b"what?\n", b"[]\n", b'{"type":[]}\n', b'{"type":{}}\n', b'{"type":"header"}\n'),
         b'{"type":"header","session":"s","created":"","version":99}\n',
-        b'{"type":"user","content":"x"}\n',
-        b"\xff\n",
-        b"[" * 100_000 + b"\n",
+        *(b'{"type":"user","content":"x"}\n', b"\xff\n", b"[" * 100_000 + b"\n"),
     ],
 )
 def test_a_damaged_transcript_is_a_row(tmp_path: Path, data: bytes) -> None:

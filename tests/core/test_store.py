@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,16 +83,6 @@ def test_an_artifact_comes_back_whole_and_its_id_cannot_be_guessed(tmp_path: Pat
 def test_what_is_no_artifact_id_finds_nothing(tmp_path: Path, key: str) -> None:
     (tmp_path / "secret").write_text("x")
     assert ArtifactStore(tmp_path / "a").get(key) is None
-
-
-def test_artifacts_expire(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    old, new = store.put("old"), store.put("new")
-    past = time.time() - 4 * 24 * 3600
-    os.utime(tmp_path / old, (past, past))
-    assert store.expire(time.time()) == 1
-    assert store.get(old) is None
-    assert store.get(new) == "new"
 
 
 def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> None:

@@ -110,12 +110,8 @@ def test_damage_within_a_file_is_named_and_not_guessed_at(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        "[]",
-        "{}",
-        '{"type":"nothing"}',
-        '{"type":"user","content":"x","later":1}',
-        '{"type":"user"}',
-        "[" * 100_000,
+        *("[]", "{}", '{"type":"nothing"}', '{"type":"user","content":"x","later":1}'),
+        *('{"type":"user"}', "[" * 100_000),
     ],
 )
 def test_what_is_no_record_is_refused(line: str) -> None:

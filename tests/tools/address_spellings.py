@@ -51,12 +51,7 @@ def _disguised(host: str) -> list[str]:
     circled = "".join(chr(0x2460 + int(c) - 1) if c in "123456789" else c for c in host)
     return [
         *(
-            host,
-            host,
-            host,
-            wide,
-            circled,
-            host.replace(".", "\u3002"),
+            *(host, host, host, wide, circled, host.replace(".", "\u3002")),
             host.replace(".", "\uff61"),
         ),
         *("".join(f"%{ord(c):02x}" for c in host), f"site.org@{host}", f"{host}#@site.org"),

@@ -100,16 +100,7 @@ def _paths() -> Iterator[str]:
             yield unicodedata.normalize(form, f"．．／{target}")
     for around in ("{root}", "{base}", "{ROOT}"):
         for tail in (
-            "-evil/a.txt",
-            ".d/a.txt",
-            ".txt",
-            "2/a.txt",
-            "",
-            "/",
-            "/..",
-            "/../..",
-            " ",
-            ".",
+            *("-evil/a.txt", ".d/a.txt", ".txt", "2/a.txt", "", "/", "/..", "/../..", " ", "."),
         ):
             yield around + tail
     for kernel in (
@@ -123,51 +114,17 @@ def _paths() -> Iterator[str]:
             yield kernel + target
             yield kernel[1:] + target
     yield from (
-        "/",
-        "//",
-        "/etc",
-        "/etc/passwd",
-        "/etc/shadow",
-        "/dev/null",
-        "/dev/zero",
-        "/dev/tty",
+        *("/", "//", "/etc", "/etc/passwd", "/etc/shadow", "/dev/null", "/dev/zero", "/dev/tty"),
     )
     yield from (
-        "hard.txt",
-        "fifo",
-        "sub/fifo",
-        "fifo/x",
-        "gone",
-        "{root}/gone",
-        "../pipe",
-        "dir/pipe",
+        *("hard.txt", "fifo", "sub/fifo", "fifo/x", "gone", "{root}/gone", "../pipe", "dir/pipe"),
     )
     yield from (
-        "",
-        ".",
-        "./",
-        "..",
-        "../",
-        "...",
-        "\0",
-        "\ud800",
-        "\udfff/x",
-        "-",
-        "--",
-        "*",
-        "?",
+        *("", ".", "./", "..", "../", "...", "\0", "\ud800", "\udfff/x", "-", "--", "*", "?"),
         "$HOME",
     )
     yield from (
-        "$HOME/x",
-        "${HOME}/x",
-        "`id`",
-        "$(id)",
-        "| id",
-        "; id",
-        "%HOMEPATH%",
-        "con",
-        "nul",
+        *("$HOME/x", "${HOME}/x", "`id`", "$(id)", "| id", "; id", "%HOMEPATH%", "con", "nul"),
         "aux",
     )
     for length in (255, 256, 1000, 4095, 4096, 4097, 70_000):

@@ -171,25 +171,11 @@ TRAPS: list[Callable[[Path], None]] = [
     *(hooks, hooks_path, included, signature, worktree_configuration, submodule),
 ]
 WORDS = [
-    ["status"],
-    ["status", "-s", "-b", "--ignored"],
-    ["diff"],
-    ["diff", "--stat", "HEAD~1"],
-    ["diff", "--cached"],
-    ["log", "-p", "-3"],
-    ["log", "--stat", "--oneline"],
-    ["show", "HEAD"],
-    ["show", "HEAD:a.txt"],
-    ["blame", "a.txt"],
-    ["grep", "one"],
-    ["grep", "one", "HEAD"],
-    ["ls-files", "-m", "--eol"],
-    ["cat-file", "-p", "HEAD"],
-    ["branch", "-v"],
-    ["tag", "-n3"],
-    ["describe", "--always"],
-    ["shortlog", "-s", "HEAD"],
-    ["rev-list", "--count", "HEAD"],
+    *(["status"], ["status", "-s", "-b", "--ignored"], ["diff"], ["diff", "--stat", "HEAD~1"]),
+    *(["diff", "--cached"], ["log", "-p", "-3"], ["log", "--stat", "--oneline"], ["show", "HEAD"]),
+    *(["show", "HEAD:a.txt"], ["blame", "a.txt"], ["grep", "one"], ["grep", "one", "HEAD"]),
+    *(["ls-files", "-m", "--eol"], ["cat-file", "-p", "HEAD"], ["branch", "-v"], ["tag", "-n3"]),
+    *(["describe", "--always"], ["shortlog", "-s", "HEAD"], ["rev-list", "--count", "HEAD"]),
     ["reflog", "-n", "2"],
 ]
 
@@ -229,15 +215,9 @@ def test_no_trap_is_sprung(repository: Path, trap: Callable[[Path], None]) -> No
 @pytest.mark.parametrize(
     ("trap", "words"),
     [
-        (fsmonitor, ["status"]),
-        (external_diff, ["diff"]),
-        (driver, ["diff"]),
-        (textconv, ["diff"]),
-        (clean_filter, ["status"]),
-        (hooks, ["status"]),
-        (included, ["status"]),
-        (signature, ["log"]),
-        (submodule, ["status"]),
+        *((fsmonitor, ["status"]), (external_diff, ["diff"]), (driver, ["diff"])),
+        *((textconv, ["diff"]), (clean_filter, ["status"]), (hooks, ["status"])),
+        *((included, ["status"]), (signature, ["log"]), (submodule, ["status"])),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -320,11 +300,7 @@ def test_of_a_configuration_only_what_git_must_know_is_left(tmp_path: Path) -> N
         "[core] fsmonitor = x\n\tfilemode = true; x\n\tignorecase = x\\\n\tfsmonitor = y\n"
     )
     assert repository_state(config).decode().split("\n") == [
-        "[core]",
-        "\trepositoryformatversion = 1",
-        "\tbare = false",
-        "[extensions]",
-        "\tobjectformat = sha256",
-        "",
+        *("[core]", "\trepositoryformatversion = 1", "\tbare = false", "[extensions]"),
+        *("\tobjectformat = sha256", ""),
     ]
     assert repository_state(tmp_path / "missing") == b""

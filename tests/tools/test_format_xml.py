@@ -31,8 +31,7 @@ def fault(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ("<a/>", ["<a/>"]),
-        ("<a></a>", ["<a/>"]),
+        *(("<a/>", ["<a/>"]), ("<a></a>", ["<a/>"])),
         ("<a><b>1</b><c x='2'/></a>", ["<a>", "  <b>1</b>", '  <c x="2"/>', "</a>"]),
         ("<a>\n\n <b> <c/>\t</b></a>", ["<a>", "  <b>", "    <c/>", "  </b>", "</a>"]),
         ("<a> </a>", ["<a> </a>"]),
@@ -65,13 +64,10 @@ def test_elements_stand_on_lines_of_their_own(text: str, lines: list[str]) -> No
         ("plain", "malformed in line 1, column 1: syntax error"),
         ("<a>\n<b></a>", "malformed in line 2, column 6: mismatched tag"),
         ("\n\n<a>\n<b></a>", "malformed in line 4, column 6: mismatched tag"),
-        ("<a>", "no element found"),
-        (" ", "no element found"),
-        ("<a/><b/>", "junk after document element"),
-        ("<a b='1' b='2'/>", "duplicate attribute"),
+        *(("<a>", "no element found"), (" ", "no element found")),
+        *(("<a/><b/>", "junk after document element"), ("<a b='1' b='2'/>", "duplicate attribute")),
         ("<a>&nbsp;</a>", "an entity that XML does not have by itself"),
-        ("<a>\x00</a>", "not well-formed"),
-        ("<a>\ud800</a>", "half a character"),
+        *(("<a>\x00</a>", "not well-formed"), ("<a>\ud800</a>", "half a character")),
         ("<!DOCTYPE html><a/>", "a document type"),
     ],
 )

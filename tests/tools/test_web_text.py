@@ -83,8 +83,7 @@ def test_without_a_type_a_page_is_known_by_how_it_begins(kind: str | None) -> No
         ("text/plain; charset=utf-8", "é".encode("utf-16"), "é"),
         ("text/plain; charset=utf-16", "é".encode("utf-16-le"), "é"),
         ("text/plain; charset=utf-8", b"a\xe9b", "a\ufffdb"),
-        ("text/plain", b"a\xe9b", "aéb"),
-        ("text/plain", "aé".encode()[:-1], "a\ufffd"),
+        *(("text/plain", b"a\xe9b", "aéb"), ("text/plain", "aé".encode()[:-1], "a\ufffd")),
         ("text/plain; charset=nonsense", "é".encode(), "é"),
         *[
             (f"text/plain; charset={name}", b"aa", "aa")
@@ -153,11 +152,7 @@ def test_headings_lists_links_code_and_tables_become_markdown() -> None:
 
 UNSEEN = (
     *(
-        "opacity:.01",
-        "opacity:0.001",
-        "opacity:1e-9",
-        "opacity:-1",
-        "opacity:5%",
+        *("opacity:.01", "opacity:0.001", "opacity:1e-9", "opacity:-1", "opacity:5%"),
         "opacity:calc(0)",
     ),
     *("left:-999px", "left:-999em", "left:-100vw", "left:-100%", "left:9999px", "inset:-9999px"),
@@ -309,14 +304,7 @@ PIECES = [
     *("</code>", "<blockquote>", "</blockquote>", "<table><tr><td>", "</table>", "<h1>", "</h1>"),
     *("<br>", "<hr>", "<ol start=7>", "</ol>", "<li>", "<div hidden>", "</div>", "<svg>", "</svg>"),
     *(
-        "<template>",
-        "</template>",
-        "<main>",
-        "</main>",
-        "<dialog open>",
-        "text",
-        " ",
-        "\n",
+        *("<template>", "</template>", "<main>", "</main>", "<dialog open>", "text", " ", "\n"),
         "&amp;",
     ),
     *("<img alt=x>", "<base href=/b>", "<title>", "</title>", "<b>", "</b>", "<select>", "`"),
