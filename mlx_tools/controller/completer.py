@@ -40,15 +40,19 @@ Emit = Callable[[events.Event], None]
 
 @dataclass(slots=True)
 class Written:
-    """What the model wrote, and how it was read. ``thought`` came before the forced prefix;
-    ``requests`` and ``pieces`` are what a `CompletionRecord` says of its cost, ``tokens`` how many
-    the model wrote, as far as is known."""
+    """What the model wrote, and how it was read.
+
+    ``thought`` came before the forced prefix. ``usages`` are what the requests cost: a stream that
+    was closed reports nothing, and what one did not report is not known of them all. ``requests``
+    and ``pieces`` are as in a `CompletionRecord`, ``tokens`` how many the model wrote, as far as is
+    known.
+    """
 
     thought: str = ""
     prefix: str = ""
     text: str = ""
     finish_reason: FinishReason | None = None
-    usage: Usage | None = None
+    usages: list[Usage] = field(default_factory=list)
     closed_early: bool = False
     requests: int = 0
     pieces: int = 0
@@ -56,12 +60,6 @@ class Written:
     reading: Reading = field(default_factory=Reading)
     mends: tuple[MendRecord, ...] = ()
     mended: tuple[int, ...] = ()
-
-    def spend(self, usage: Usage | None) -> None:
-        """Add what one request cost. A stream that was closed reports nothing: a number that one
-        request did not report is not known of them all."""
-        said = usage or Usage()
-        self.usage = said if self.usage is None else total_usage((self.usage, said))
 
     def record(
         self, step: Complete, asked: str, *, duration_ms: int | None = None, at: str = ""
@@ -77,7 +75,7 @@ class Written:
             counted=reading.counted,
             finish_reason=self.finish_reason,
             closed_early=self.closed_early,
-            usage=self.usage or Usage(),
+            usage=total_usage(self.usages),
             duration_ms=duration_ms,
             reasoning=self.thought + reading.reasoning,
             commentary=reading.commentary,
@@ -97,40 +95,46 @@ class Written:
 class Completer:
     """Asks a backend for the completions of a session.
 
-    ``partial`` is the text of the completion under way: what is left of it if the backend fails.
-    What the host wrote of it is in there too; ``heard`` says whether the backend gave anything.
+    ``heard`` says whether anything has come from the backend for the completion under way.
     """
 
     def __init__(self, backend: Backend, session: Session) -> None:
-        self.partial = ""
         self._backend = Guarded(backend)
         self._session = session
+        self._turn: HeldTurn | None = None
         self._scores = True  # as far as is known, the backend tells likelihoods
 
     @property
     def heard(self) -> bool:
-        """Whether anything has come from the backend for the completion under way."""
         return self._backend.heard
 
-    async def complete(self, step: Complete, emit: Emit) -> Written:
+    @property
+    def partial(self) -> str:
+        """The text of the completion under way, what the host wrote of it included: what is left
+        of it if the backend fails."""
+        return "" if self._turn is None else self._turn.text
+
+    async def complete(self, step: Complete, emit: Emit | None) -> Written:
         """Take the step: let the model write its turn (see `mlx_tools.decoding.held_turn`).
 
         Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
         cannot be sent.
         """
-        self.partial, self._backend.heard = "", False
+        self._turn, self._backend.heard = None, False
         written = Written(prefix=step.rules.prefix)
         prompt = step.prompt.removesuffix(step.rules.prefix)
         if step.thought is not None:
             prompt = await self._think(step, step.thought, written)
         turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
+        self._turn = turn
         while (ask := turn.due) is not None:
             if isinstance(ask, Score):
-                likeliest = await self._likeliest(prompt + ask.text, written)
-                self._show(turn, step, turn.scored(*likeliest), emit)
+                deltas = turn.scored(*await self._likeliest(prompt + ask.text, written))
+                if emit is not None:
+                    _show(step, deltas, emit)
             else:
                 await self._draw(prompt, ask, step, turn, written, emit)
-        self.partial = ""
+        self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
         written.finish_reason = turn.finish_reason
@@ -147,7 +151,7 @@ class Completer:
         step: Complete,
         turn: HeldTurn,
         written: Written,
-        emit: Emit,
+        emit: Emit | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
         put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
@@ -158,6 +162,7 @@ class Completer:
         request = request_for(self._session, text, left, grammar, ask.attempt)
         usage: Usage | None = None
         pieces, size = written.pieces, 0
+        ending: Sequence[Delta] = ()
         written.requests += 1
         written.closed_early = True
         async with aclosing(self._backend.complete(request)) as chunks:
@@ -166,14 +171,15 @@ class Completer:
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
-                    self._show(turn, step, turn.feed(chunk.text.removeprefix(again)), emit)
+                    deltas = turn.feed(chunk.text.removeprefix(again))
                     again = ""
+                    if emit is not None:
+                        _show(step, deltas, emit)
                 if turn.due is not ask:
                     break
                 if chunk.finish_reason is not None:
                     written.closed_early = False
-                    ended = turn.end(chunk.finish_reason, cut_out=chunk.edited)
-                    self._show(turn, step, ended, emit)
+                    ending = turn.end(chunk.finish_reason, cut_out=chunk.edited)
                     break
                 if turn.closing:
                     end = await self._see_end(chunks)
@@ -181,28 +187,18 @@ class Completer:
                     usage = end.usage if end is not None else usage
                     reason = end.finish_reason if end is not None else None
                     # what was cut out of a whole message was the model's word: it is not clean
-                    reason = "tool_calls" if end is not None and end.edited else reason
-                    self._show(turn, step, turn.close(reason), emit)
+                    ending = turn.close("tool_calls" if end is not None and end.edited else reason)
                     break
                 if size > request.max_tokens * CHARS_PER_TOKEN:
-                    self._show(turn, step, turn.end("length"), emit)
+                    ending = turn.end("length")
                     break
             else:
-                self._show(turn, step, turn.end("stop"), emit)
+                ending = turn.end("stop")
+            if ending and emit is not None:
+                _show(step, ending, emit)
         said = usage.completion_tokens if usage is not None else None
         written.tokens += said or max(written.pieces - pieces, size // CHARS_OF_TOKEN)
-        written.spend(usage)
-
-    def _show(self, turn: HeldTurn, step: Complete, deltas: Iterable[Delta], emit: Emit) -> None:
-        """Tell what has formed of the turn."""
-        self.partial = turn.text
-        for delta in deltas:
-            if isinstance(delta, AnswerDelta):
-                emit(events.AnswerPiece(turn=step.turn, text=delta.text))
-            elif isinstance(delta, CallStarted):
-                emit(events.CallOpened(turn=step.turn, index=delta.index, name=delta.name))
-            else:
-                emit(events.ArgumentsPiece(turn=step.turn, index=delta.index, text=delta.text))
+        written.usages.append(usage or Usage())
 
     async def _see_end(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
         """Wait a moment for a server that ends by itself: only then does it say its usage.
@@ -241,7 +237,7 @@ class Completer:
             self._scores = bool(scores)
         except (BackendBroken, BackendRefused):
             scores.clear()  # it can do without: the next draw tells whether the backend works
-        written.spend(usage)
+        written.usages.append(usage or Usage())
         control = self._session.neutraliser.control_tokens
         likely = [(_token(score), score.logprob) for score in (scores[0] if scores else ())]
         return [(token, at) for token, at in likely if token and token not in control], text
@@ -294,6 +290,17 @@ def request_for(
         idle_timeout=limits.idle_timeout,
         grammar=grammar,
     )
+
+
+def _show(step: Complete, deltas: Iterable[Delta], emit: Emit) -> None:
+    """Tell what has formed of the turn."""
+    for delta in deltas:
+        if isinstance(delta, AnswerDelta):
+            emit(events.AnswerPiece(turn=step.turn, text=delta.text))
+        elif isinstance(delta, CallStarted):
+            emit(events.CallOpened(turn=step.turn, index=delta.index, name=delta.name))
+        else:
+            emit(events.ArgumentsPiece(turn=step.turn, index=delta.index, text=delta.text))
 
 
 def _token(score: TokenScore) -> str:

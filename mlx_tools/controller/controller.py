@@ -51,7 +51,7 @@ from mlx_tools.errors import (
     wrong_argument,
 )
 from mlx_tools.messages import Compaction, LongObservations, Style, ToolSpec
-from mlx_tools.policy import Limits, Policy, permitted, same
+from mlx_tools.policy import Limits, Policy, permitted, same, seal
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
     READER,
@@ -66,7 +66,7 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.store import load_words
 from mlx_tools.store.session_store import MemoryStore, SessionFiles
-from mlx_tools.store.transcript import FORMAT_VERSION
+from mlx_tools.store.transcript import FORMAT_VERSION, to_json
 from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
 from mlx_tools.transcript import events
 from mlx_tools.transcript.history import Consents
@@ -138,14 +138,9 @@ class RunSettings:
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
 
-    def recorded(self) -> dict[str, Any]:
-        """What of it stands in a header under the same name, as it is here."""
-        shared = {one.name for one in fields(Header)} - _FOUND_OUT
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in shared}
-
     def as_in(self, header: Header) -> RunSettings:
         """The same model, spoken to as a session was whose header this is, as far as that says."""
-        said = {name: getattr(header, name) for name in self.recorded().keys() - _HERE}
+        said = {name: getattr(header, name) for name in _RECORDED - _HERE}
         if header.catalog_budget is None:
             del said["catalog_budget"]
         return replace(self, **said)
@@ -184,6 +179,19 @@ def _number(value: Any, least: float = -math.inf, kinds: Any = int) -> bool:
     if isinstance(value, bool) or not isinstance(value, kinds):
         return False
     return (isinstance(value, int) or math.isfinite(value)) and bool(value >= least)
+
+
+_RECORDED: Final = frozenset(
+    one.name for one in fields(RunSettings) if one.name not in _FOUND_OUT
+) & frozenset(one.name for one in fields(Header))
+"""What of the settings stands in a header under the same name, as it is here."""
+
+
+_DEFAULTS: Final[Mapping[type, Any]] = {
+    Policy: Policy(),
+    Limits: Limits(),
+    RunSettings: RunSettings(),
+}
 
 
 class Store(Protocol):
@@ -229,7 +237,7 @@ class Controller:
         self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
         self._now = now
         self._depth, self._parent = 0, ""
-        self._consents: Consents = lambda spec: None
+        self._consents: Consents | None = None
         self._decided: tuple[RunSettings, Decided] | None = None
         self._context: tuple[int | None] | None = None
         self._kept: tuple[Any, Openings] | None = None
@@ -309,7 +317,9 @@ class Controller:
         all of it, and what `run` raises.
         """
         began = monotonic() - spent
-        self._check_tools()
+        choice = self.settings.tool_choice
+        if self.settings.require_tools or choice not in ("auto", "none"):
+            self._check_tools()
         messages = read_history(require_items("history", history, _HISTORY))
         with found_within(self.limits.total_timeout - spent):
             decided, context = await self._look_up()
@@ -414,9 +424,6 @@ class Controller:
 
     def _check_tools(self) -> None:
         """Raise `UsageError` where the run lacks a tool that it requires."""
-        choice, wanted = self.settings.tool_choice, self.settings.require_tools
-        if not wanted and choice in ("auto", "none"):
-            return
         self.settings = self.settings.naming(self.registry.named)
         choice, wanted = self.settings.tool_choice, self.settings.require_tools
         if choice not in ("auto", "none", "required"):
@@ -454,11 +461,13 @@ class Controller:
     def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
         """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, load_words()
-        key = (words, settings, style, chat_format, self._permitted())
-        if self._kept is None or self._kept[0] != key:
+        specs = self.registry.specs()
+        key = (words, settings, style, chat_format, self.policy)
+        if self._kept is None or self._kept[0] != (*key, specs):
+            offered = (s for s in specs.values() if permitted(self.policy, s))
             frame = Frame(
                 words=words,
-                tools=tuple(s for s in key[-1] if not told_when_needed(s)),
+                tools=tuple(s for s in offered if not told_when_needed(s)),
                 neutraliser=Neutraliser(chat_format.control_tokens),
                 style=style,
                 native=chat_format.tools,
@@ -468,7 +477,7 @@ class Controller:
                 catalog_budget=settings.catalog_budget,
             )
             openings = Openings(frame, self._find_search)  # which may add that tool
-            self._kept = (words, settings, style, chat_format, self._permitted()), openings
+            self._kept = (*key, self.registry.specs()), openings
         return self._kept[1]
 
     def _header(
@@ -485,8 +494,8 @@ class Controller:
         settings = self.settings
         first = (tool_choice or settings.tool_choice, *settings.require_tools)
         opening = openings.opening(question, history=history, first=first)
-        return Header(
-            **settings.recorded(),
+        header = Header(
+            **{name: getattr(settings, name) for name in _RECORDED},
             version=FORMAT_VERSION,
             session=session,
             created=self._now().isoformat(timespec="seconds"),
@@ -510,8 +519,11 @@ class Controller:
             limits=self.limits.to_json(),
             history=tuple({"role": r, "content": c} for r, c in history),
         )
+        return replace(header, seal=seal(self._store.secret, "header", to_json(header)))
 
 
 def _given(name: str, value: T | None, kind: type[T], hint: str) -> T:
     """What was given, or the default of its kind."""
-    return kind() if value is None else require_instance(name, value, kind, hint)
+    if value is None:
+        return _DEFAULTS[kind]  # type: ignore[no-any-return]
+    return require_instance(name, value, kind, hint)

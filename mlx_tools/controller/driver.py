@@ -46,11 +46,10 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.messages import tool_named
-from mlx_tools.policy import Policy, permitted, seal
+from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import Reading
 from mlx_tools.store.session_store import SessionFiles
-from mlx_tools.store.transcript import to_json
 from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult, execute
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Outcome, outcome_of
@@ -70,9 +69,6 @@ from mlx_tools.transcript.records import (
 )
 
 _SUMMARISING: Final = "its output is long: the model summarises it"
-
-
-def _ignore(event: events.Event) -> None: ...
 
 
 class Driver:
@@ -111,7 +107,7 @@ class Driver:
         self._nested: NestedRuns | None = None
         self._spent = spent
         self._scope: anyio.CancelScope | None = None
-        self._emit: Emit = _ignore
+        self._emit: Emit | None = None
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
     @cached_property
@@ -124,10 +120,6 @@ class Driver:
         files = self.files
         return ContextWindow(self._backend, self.session, self.outputs, files.artifacts, counter)
 
-    def open(self, header: Header) -> None:
-        """Begin the session. Raises `StorageError` where the header cannot be written."""
-        self.append(replace(header, seal=seal(self.secret, "header", to_json(header))))
-
     def waiting(self) -> tuple[CallRecord, ...]:
         """The calls that a person must decide about."""
         session = self.session
@@ -139,7 +131,9 @@ class Driver:
             return ()
         return self.session.pause.within
 
-    async def run(self, question: str, tool_choice: str | None, emit: Emit, piped: int = 0) -> None:
+    async def run(
+        self, question: str, tool_choice: str | None, piped: int, emit: Emit | None
+    ) -> None:
         """Put a question and drive the session until it rests. ``piped`` is as in its record.
 
         A backend that fails before it completed anything for this session raises its
@@ -155,7 +149,7 @@ class Driver:
         self.append(self.session.question_record(question, tool_choice, self.timestamp(), piped))
         await self._drive()
 
-    async def resume(self, policy: Policy, answers: Answers, emit: Emit) -> None:
+    async def resume(self, policy: Policy, answers: Answers, emit: Emit | None) -> None:
         """Go on with a session that was paused or broke off, under ``policy``, with what a person
         answered to the calls that wait.
 
@@ -233,7 +227,8 @@ class Driver:
         while True:
             match self.session.next_step():
                 case Write(records):
-                    self._write(records)
+                    for record in records:
+                        self.append(record, records)
                     for record in records:
                         if isinstance(record, DecisionRecord) and record.code == "dry_run":
                             await self._tell_dry_run(record)
@@ -262,7 +257,7 @@ class Driver:
             scope.deadline = deadline + anyio.current_time() - began
 
     def _break_off(self, error: BaseException) -> None:
-        self._emit = _ignore  # what is wrong may be whoever is told
+        self._emit = None  # what is wrong may be whoever is told
         asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
         if isinstance(self.session.next_step(), Rest) and not asking:
             return
@@ -293,8 +288,13 @@ class Driver:
         self.session.check(record)
         self.files.transcript.append(record)
         self.session.fold(record, reading)
-        event = events.event_of(record, self.files.transcript, after)
-        if event is not None:
+        if self._emit is not None:
+            event = events.event_of(record, self.files.transcript, after)
+            if event is not None:
+                self._emit(event)
+
+    def _tell(self, event: events.Event) -> None:
+        if self._emit is not None:
             self._emit(event)
 
     def _write(self, records: Sequence[Record]) -> None:
@@ -316,7 +316,7 @@ class Driver:
         call = self.session.current.call(record.call)
         if text := (await self._approvals.preview(call)).text:
             shown = self.outputs.clean(text)
-            self._emit(events.WouldChange(call=call.call, name=call.name, preview=shown))
+            self._tell(events.WouldChange(call=call.call, name=call.name, preview=shown))
 
     # --- completions ---
 
@@ -332,8 +332,9 @@ class Driver:
             return
         step = fitted.step
         if fitted.filling:
-            self._emit(events.ContextFilling(size=size or 0, used=fitted.used or 0))
-        self._emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
+            self._tell(events.ContextFilling(size=size or 0, used=fitted.used or 0))
+        if self._emit is not None:
+            self._emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
         began = monotonic()
         written = await self._completer.complete(step, self._emit)
         duration = round((monotonic() - began) * 1000)
@@ -483,7 +484,7 @@ class Driver:
 
     def _tell_progress(self, call: CallRecord, progress: Progress) -> None:
         message, fraction = self.outputs.clean(progress.message), progress.fraction
-        self._emit(
+        self._tell(
             events.ToolProgress(call=call.call, name=call.name, message=message, fraction=fraction)
         )
 
@@ -520,27 +521,40 @@ class Conversation:
         """The path of the transcript, None where it is in memory alone."""
         return self._driver.files.path
 
-    async def run(self, question: str, *, tool_choice: str | None = None) -> Outcome:
-        """Answer the next question; see `Controller.run`."""
-        return await self._answer(question, tool_choice, 0, _ignore)
+    async def run(
+        self,
+        question: str,
+        *,
+        tool_choice: str | None = None,
+        piped: int = 0,
+        emit: Emit | None = None,
+    ) -> Outcome:
+        """Answer the next question; see `Controller.run`.
+
+        ``piped`` is how many characters at the end of the question are somebody else's text: a
+        call that stands there is an echo. ``emit`` is called with what happens.
+        """
+        if not isinstance(question, str) or not question.strip():
+            raise UsageError("the question is no text, or empty")
+        driver = self._driver
+        if tool_choice is not None:
+            tool_choice = self._checked(tool_choice)
+        if driver.session.state is State.EMPTY and self._begin is not None:
+            driver.append(self._begin(question, tool_choice))
+        with observed(driver.files.transcript, emit) as tell:
+            await driver.run(question, tool_choice, piped, tell)
+        return self._outcome()
 
     def stream(
         self, question: str, *, tool_choice: str | None = None, piped: int = 0
     ) -> AsyncGenerator[events.Event]:
-        """Answer the next question and yield what happens; see `Controller.stream`.
-
-        ``piped`` is how many characters at the end of the question are somebody else's text: a
-        call that stands there is an echo.
-        """
-        return _streamed(partial(self._answer, question, tool_choice, piped))
-
-    async def resume(self, approvals: Approvals = None) -> Outcome:
-        """Go on where the session was paused or broke off; see `Controller.resume`."""
-        return await self._resume(approvals, _ignore)
+        """Answer the next question and yield what happens; see `Controller.stream`."""
+        run = partial(self.run, question, tool_choice=tool_choice, piped=piped)
+        return _streamed(lambda emit: run(emit=emit))
 
     def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
         """Go on like `resume` and yield what happens, like `stream`."""
-        return _streamed(partial(self._resume, approvals))
+        return _streamed(partial(self.resume, approvals))
 
     async def compact(self) -> events.Compacted | None:
         """Have the model sum up what was said before the last question (that too where it was the
@@ -563,7 +577,8 @@ class Conversation:
             return self._outcome()
         return await self.resume(approvals)
 
-    async def _resume(self, approvals: Approvals, emit: Emit) -> Outcome:
+    async def resume(self, approvals: Approvals = None, emit: Emit | None = None) -> Outcome:
+        """Go on where the session was paused or broke off; see `Controller.resume`."""
         driver = self._driver
         state, current = driver.session.state, driver.session.current
         if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
@@ -574,20 +589,6 @@ class Conversation:
         answers = answers_of(approvals, sure)
         with observed(driver.files.transcript, emit) as tell:
             await driver.resume(self._policy, answers, tell)
-        return self._outcome()
-
-    async def _answer(
-        self, question: str, tool_choice: str | None, piped: int, emit: Emit
-    ) -> Outcome:
-        if not isinstance(question, str) or not question.strip():
-            raise UsageError("the question is no text, or empty")
-        driver = self._driver
-        if tool_choice is not None:
-            tool_choice = self._checked(tool_choice)
-        if driver.session.state is State.EMPTY and self._begin is not None:
-            driver.open(self._begin(question, tool_choice))
-        with observed(driver.files.transcript, emit) as tell:
-            await driver.run(question, tool_choice, tell, piped)
         return self._outcome()
 
     def _outcome(self) -> Outcome:

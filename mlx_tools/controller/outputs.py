@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.controller.session import Session
@@ -87,8 +88,9 @@ class Outputs:
             return self._failed(call, result.error)
         if result.sources is not None:
             return self._found(call, result.sources.cleaned(self.clean))
-        content = self._edited(call) + self.clean(result.content)
-        limit = self._session.limits.max_observation_chars
+        content, limit = self.clean(result.content), self._session.limits.max_observation_chars
+        if self._session.current.calls[call.call].edited:
+            content = self._edited(call) + content
         self.whole[call.call] = content
         problem = None
         if is_reader(self._session.specs.get(call.name)):
@@ -146,19 +148,14 @@ class Outputs:
         """The text without what the policy takes out."""
         policy = self._session.policy
         if self._cleaned is None or self._cleaned[0] is not policy:
-            self._cleaned = policy, self._redactor(policy)
+            folders: tuple[str, ...] = ()
+            if policy.redacts_paths:
+                roots = (RootName.parse(root).path for root in self._session.header.roots)
+                folders = tuple(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
+            cleans = policy.redacts or policy.redacts_paths
+            self._cleaned = policy, _redactor(policy.redacts, folders) if cleans else None
         redactor = self._cleaned[1]
         return text if redactor is None else redactor.text(text).text
-
-    def _redactor(self, policy: Policy) -> Redactor | None:
-        secrets, paths = policy.redacts, policy.redacts_paths
-        if not (secrets or paths):
-            return None
-        from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
-
-        roots = (RootName.parse(root).path for root in self._session.header.roots)
-        folders = dict.fromkeys(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
-        return Redactor(secrets=secrets, paths=tuple(folders) if paths else ())
 
     def _edited(self, call: CallRecord) -> str:
         """The notice that a person gave the call other arguments, if one did."""
@@ -208,6 +205,13 @@ class Outputs:
         spec = self._session.specs.get(READER)
         usable = is_reader(spec) and READER not in self._session.disabled
         return usable and spec is not None and permitted(self._session.policy, spec)
+
+
+@lru_cache(maxsize=16)
+def _redactor(secrets: bool, folders: tuple[str, ...]) -> Redactor:
+    from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+
+    return Redactor(secrets=secrets, paths=tuple(dict.fromkeys(folders)))
 
 
 def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[Laid, str]:

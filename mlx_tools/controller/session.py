@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mlx_tools.controller.turn import Turn, follow, refusal
-from mlx_tools.errors import ErrorCode, MlxToolsError, TranscriptError
+from mlx_tools.controller.turn import CallState, Turn, follow, refusal
+from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
 from mlx_tools.prompt import ChatFormat, KnownTools, Neutraliser, Prompt, PromptWords, may_leave
@@ -156,7 +156,7 @@ class Session:
         disabled: Mapping[str, str] | None = None,
         finder: SecretFinder | None = None,
         believes: Callable[[ApprovalRecord], bool] = lambda record: True,
-        consents: Consents = lambda spec: None,
+        consents: Consents | None = None,
     ) -> None:
         self.state = State.EMPTY
         self.specs = specs
@@ -296,7 +296,8 @@ class Session:
         self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
         self.completed, self.turn = record, record.turn
         self.history.at = record.at
-        self.filling = self.filling or fills(self.header.context, record.context)
+        if record.context is not None:
+            self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
         self.current = follow(reading, record, self)
         self.refused = record.text if reading.call_like else ""
@@ -323,7 +324,10 @@ class Session:
                 self.calls_made += 1
                 self.run_history.add(record.name, record.arguments, self.specs.get(record.name))
             case DecisionRecord() if record.decision != "deny":
-                self.history.made[record.call] = turn.call(record.call).name, self.history.at
+                self.history.made[record.call] = (
+                    turn.calls[record.call].record.name,
+                    self.history.at,
+                )
             case ObservationRecord():
                 self._observe(record)
         turn.note(record)
@@ -351,17 +355,19 @@ class Session:
         if self.state is State.READING:
             return Write(self.current.unwritten)
         if self.state is State.CALLING:
-            if refused := self.current.refused():
-                return Write(tuple(self._denial(call, reason) for call, reason in refused))
+            states = self.current.open_calls.values()
+            refused = [s for s in states if s.approval is not None and not s.approval.approved]
+            if refused:
+                return Write(tuple(map(self._denial, refused)))
             if runnable := self.current.runnable():
                 return Execute(runnable)
             return Ask(self.current.asked())
         return Rest(self.state)
 
-    def _denial(self, call: CallRecord, reason: str) -> ObservationRecord:
+    def _denial(self, state: CallState) -> ObservationRecord:
         """The end of a call that a person refused; one that was started may have done its work."""
-        code: ErrorCode = "in_doubt" if self.current.calls[call.call].in_doubt else "denied"
-        return refusal(call, self, code, reason)
+        reason = state.approval.reason if state.approval is not None else ""
+        return refusal(state.record, self, "in_doubt" if state.in_doubt else "denied", reason)
 
     def _completion_step(self) -> Step:
         limits = self.limits
@@ -378,7 +384,7 @@ class Session:
             prefix = opening(style) if tools else forcing_prefix(style, "none")
         else:
             prefix = forcing_prefix(style, choice, self._call)
-        thought = self._thought(prefix)
+        thought = None if self.header.reasoning == "off" else self._thought(prefix)
         return Complete(
             turn=self.turn + 1,
             prompt=self.prompt.render("" if thought else prefix),

@@ -34,7 +34,9 @@ NAME: Final = "mlx-tools"
 
 
 @contextmanager
-def observed(records: Sequence[Record], emit: Emit, api: Any = None) -> Iterator[Emit]:
+def observed(
+    records: Sequence[Record], emit: Emit | None, api: Any = None
+) -> Iterator[Emit | None]:
     """Traces one run while the context lasts; gives what its events are to be told to.
 
     ``records`` is the transcript, header included, which grows as the run goes on. ``api`` is the
@@ -43,15 +45,19 @@ def observed(records: Sequence[Record], emit: Emit, api: Any = None) -> Iterator
     """
     spans = None
     with suppress(Exception):
-        spans = _Spans.begun(records, api if api is not None else _installed())
-    if spans is None:
+        api = _installed() if api is None else api
+        unset = getattr(api, "ProxyTracerProvider", None)  # what there is where nobody has set one
+        if api is not None and (unset is None or not isinstance(api.get_tracer_provider(), unset)):
+            spans = _Spans(records, api)
+    if spans is None or not spans.recording:
         yield emit
         return
 
     def tell(event: events.Event) -> None:
         with suppress(Exception):
             spans.tell(event)
-        emit(event)
+        if emit is not None:
+            emit(event)
 
     failed: BaseException | None = None
     try:
@@ -76,14 +82,6 @@ def _installed() -> Any:
 class _Spans:
     """The open spans of a run."""
 
-    @classmethod
-    def begun(cls, records: Sequence[Record], api: Any) -> _Spans | None:
-        """The spans of a run that begins now, None where nobody records them."""
-        if api is None:
-            return None
-        spans = cls(records, api)
-        return spans if spans._run.is_recording() else None
-
     def __init__(self, records: Sequence[Record], api: Any) -> None:
         self._api = api
         self._records = records
@@ -97,6 +95,7 @@ class _Spans:
             f"invoke_agent {NAME}", kind=api.SpanKind.INTERNAL, attributes=attributes
         )
         self._within = api.set_span_in_context(self._run)
+        self.recording = self._run.is_recording()
 
     def tell(self, event: events.Event) -> None:
         """Opens and closes spans as things happen."""

@@ -153,14 +153,6 @@ class Turn:
         is in doubt: it is not among them."""
         return tuple(state.record for state in self.open_calls.values() if state.may_run)
 
-    def refused(self) -> tuple[tuple[CallRecord, str], ...]:
-        """Open calls that a person refused, with the reason given."""
-        return tuple(
-            (state.record, state.approval.reason)
-            for state in self.open_calls.values()
-            if state.approval is not None and not state.approval.approved
-        )
-
     def waits(self, key: str) -> bool:
         """Whether a person must decide about this call."""
         state = self.open_calls.get(key)

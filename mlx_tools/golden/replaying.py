@@ -315,7 +315,7 @@ class _Replayer:
             prefix=record.prefix,
             text=record.text,
             finish_reason=record.finish_reason,
-            usage=record.usage,
+            usages=[record.usage],
             closed_early=record.closed_early,
             requests=record.requests,
             reading=reading,

@@ -60,7 +60,7 @@ class SessionHistory:
     ``shared`` are the consents of the session whose call this one runs within.
     """
 
-    def __init__(self, shared: Consents) -> None:
+    def __init__(self, shared: Consents | None = None) -> None:
         self._shared = shared
         self.made: RateCounts = {}
         self.private_read = False
@@ -82,7 +82,8 @@ class SessionHistory:
     def consented(self, spec: ToolSpec) -> Effects | None:
         """The effects that a person allowed this tool, as it is now, for the rest of the session,
         or of the one that it runs within; None where nobody did."""
-        record, shared = self.consents.get(spec.name), self._shared(spec)
+        record = self.consents.get(spec.name)
+        shared = None if self._shared is None else self._shared(spec)
         if record is None or record.tool != spec.digest():
             return shared
         own = frozenset(effect for effect in ALL_EFFECTS if effect in record.effects)

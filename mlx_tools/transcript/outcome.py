@@ -129,13 +129,9 @@ def count(records: Sequence[Record]) -> Counters:
         completions=sum(isinstance(r, CompletionRecord) for r in records),
         requests=sum(r.requests for r in records if isinstance(r, _REQUESTING)),
         corrections=dict(corrections),
-        repairs=_repairs(records),
+        repairs=dict(Counter(r.name for r in records if isinstance(r, RepairRecord))),
         tools=tools,
     )
-
-
-def _repairs(records: Iterable[Record]) -> dict[str, int]:
-    return dict(Counter(r.name for r in records if isinstance(r, RepairRecord)))
 
 
 _REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
@@ -151,10 +147,7 @@ class _Call:
     started: bool = False
     in_doubt: bool = False
     end: ObservationRecord | None = None
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        return None if self.end is None else self.end.error
+    error: ErrorInfo | None = None
 
 
 def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
@@ -175,7 +168,7 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
             case ExecutionRecord():
                 call.started, call.in_doubt = True, call.in_doubt or record.mutates
             case ObservationRecord():
-                call.end, call.in_doubt = record, False
+                call.end, call.error, call.in_doubt = record, record.error, False
     return calls
 
 
@@ -239,7 +232,7 @@ class Context:
 class Outcome:
     """What every ending has in common. Numbers the server did not report are None.
 
-    ``counters`` say what became of the calls, tool by tool; they are no part of `to_json`.
+    ``records`` are those of the run.
     """
 
     status: ClassVar[str]
@@ -254,7 +247,12 @@ class Outcome:
     context: Context = Context()  # frozen, so all may share it
     model: str | None = None
     strategy: str = "free"
-    counters: Counters = field(default_factory=Counters)
+    records: Sequence[Record] = field(default=(), repr=False, compare=False)
+
+    @property
+    def counters(self) -> Counters:
+        """What became of the calls, tool by tool."""
+        return count(self.records)
 
     @property
     def exit_code(self) -> int:
@@ -354,18 +352,18 @@ def outcome_of(
         "requests": sum(r.requests for r in asked),
         "usage": total_usage([r.usage for r in asked]),
         "mends": sum(isinstance(r, MendRecord) and r.kind != "quote" for r in run),
-        "repairs": _repairs(run),
+        "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
         "context": Context(header.context, context_used(run)),
         "model": header.model,
         # of the last completion: with ``auto``, what it came to
         "strategy": completions[-1].strategy if completions else header.strategy,
-        "counters": count(run),
+        "records": run,
     }
     match last:
         case AnswerRecord():
             # of whichever question of the session they were found for
             kept = [row for r in records if isinstance(r, ObservationRecord) for row in r.sources]
-            given = {one.n: one for one in given_in(kept)}
+            given = {one.n: one for one in given_in(kept)} if kept else {}
             return Answered(
                 answer=last.content,
                 sources=cited(last.content, last.sources, given) if given else (),

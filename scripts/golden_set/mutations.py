@@ -946,8 +946,8 @@ def _outcomes() -> Iterator[Mutation]:
         (
             "repairs",
             outcome,
-            '"repairs": _repairs(run),',
-            '"repairs": dict.fromkeys(_repairs(run)),',
+            '"repairs": dict(Counter(',
+            '"repairs": dict.fromkeys(Counter(',
             lambda f: any(o.get("repairs") for o in f.golden.golden.outcomes),
             "those with a repair",
         ),

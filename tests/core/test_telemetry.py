@@ -98,9 +98,9 @@ async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}
     )
     async with await controller.conversation() as conversation:
         driver = conversation._driver
-        driver.open(conversation._begin(question, None))
+        driver.append(conversation._begin(question, None))
         with observed(driver.files.transcript, lambda event: None, api) as tell:
-            await driver.run(question, None, tell)
+            await driver.run(question, None, 0, tell)
         return driver.files.transcript[-1]
 
 
