@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Controller, Limits, Policy, RunSettings, TranscriptStore, UsageError, tool
+from mlx_tools import (
+    Controller,
+    Limits,
+    Outcome,
+    Policy,
+    RunSettings,
+    TranscriptStore,
+    UsageError,
+    tool,
+)
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend
@@ -61,6 +70,16 @@ def controller(world: World, *script: str, cache: str = "run", **more: Any) -> C
     settings = RunSettings(cache=cache)  # type: ignore[arg-type]
     more.setdefault("policy", ALL)
     return Controller(ScriptedBackend(*script), world.tools, settings=settings, **more)
+
+
+def asked(run: Controller, times: int = 2) -> list[Outcome]:
+    """What so many questions of one conversation come to."""
+
+    async def ask() -> list[Outcome]:
+        async with await run.conversation() as conversation:
+            return [await conversation.run("What?") for _ in range(times)]
+
+    return asyncio.run(ask())
 
 
 def test_a_call_after_one_that_was_refused_is_answered_as_before(tmp_path: Path) -> None:
@@ -112,15 +131,9 @@ def test_later_questions_of_a_session_are_served_where_that_is_wanted(
     world = World()
     script = (call("look", at="a"), answer("1")) * 2
     run = controller(world, *script, cache=cache)
-
-    async def ask() -> list[bool]:
-        async with await run.conversation() as conversation:
-            outcomes = [await conversation.run("What?") for _ in range(2)]
-        return [outcome.calls[0].cached for outcome in outcomes]
-
-    cached = asyncio.run(ask())
+    outcomes = asked(run)
     assert world.reads == reads
-    assert cached == [False, reads == 1]
+    assert [outcome.calls[0].cached for outcome in outcomes] == [False, reads == 1]
 
 
 @pytest.mark.parametrize("name", ["watch", "change"])
@@ -128,13 +141,7 @@ def test_what_changes_by_itself_or_changes_things_is_made_every_time(name: str) 
     world = World()
     arguments = {"at": "a"} if name == "watch" else {"to": 2}
     run = controller(world, *(call(name, **arguments), answer("x")) * 2, cache="session")
-
-    async def ask() -> bool:
-        async with await run.conversation() as conversation:
-            outcomes = [await conversation.run("What?") for _ in range(2)]
-        return any(outcome.calls[0].cached for outcome in outcomes)
-
-    assert not asyncio.run(ask())
+    assert not any(outcome.calls[0].cached for outcome in asked(run))
 
 
 def test_a_call_that_asks_the_model_empties_the_cache() -> None:
@@ -145,13 +152,8 @@ def test_a_call_that_asks_the_model_empties_the_cache() -> None:
         *(call("look", at="a"), answer("2")),
     )
     run = controller(world, *script, cache="session", limits=Limits(max_iterations=9))
-
-    async def ask() -> list[str | None]:
-        async with await run.conversation() as conversation:
-            outcomes = [await conversation.run("What?") for _ in range(3)]
-        return [outcome.calls[-1].output for outcome in outcomes]
-
-    assert asyncio.run(ask()) == ["a: 1", "changed", "a: 2"]
+    outcomes = asked(run, 3)
+    assert [outcome.calls[-1].output for outcome in outcomes] == ["a: 1", "changed", "a: 2"]
 
 
 def test_a_hit_is_seen_among_the_events() -> None:
@@ -324,12 +326,5 @@ def test_the_record_that_a_tool_starts_is_there_before_a_hit_too(tmp_path: Path)
         cache="session",
         store=TranscriptStore(tmp_path),
     )
-
-    async def ask() -> str | None:
-        async with await run.conversation() as conversation:
-            for _ in range(2):
-                outcome = await conversation.run("What?")
-        return outcome.transcript
-
-    records = load(Path(asyncio.run(ask()) or ""))
+    records = load(Path(asked(run)[-1].transcript or ""))
     assert sum(isinstance(r, ExecutionRecord) for r in records) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.policy import (
     DEFAULT_PRESET,
     PRESETS,
@@ -20,7 +20,6 @@ from mlx_tools.policy import (
     check_presets,
     decide,
 )
-from mlx_tools.policy.presets import READ_ONLY
 from mlx_tools.toolbox import builtin
 from mlx_tools.tools import Callee, Offer, Registry, Tool
 
@@ -57,13 +56,6 @@ def test_presets_cannot_be_changed() -> None:
         PRESETS["mine"] = PRESETS[DEFAULT_PRESET]  # type: ignore[index]
     with pytest.raises(AttributeError):
         PRESETS[DEFAULT_PRESET].tools = ("run_command",)  # type: ignore[misc]
-
-
-def test_every_read_only_preset_grants_nothing_that_changes_things() -> None:
-    for name, preset in PRESETS.items():
-        assert name == preset.name
-        if name.startswith(READ_ONLY):
-            assert MUTATING.isdisjoint(preset.effects)
 
 
 def test_a_read_only_preset_with_more_cannot_even_be_made() -> None:
@@ -120,21 +112,6 @@ def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:
             reads = operation in ("read", "list")
             known = reads or operation in ("write", "delete")
             assert made == ("allow" if reads else writes if known else "deny")
-
-
-def test_a_new_file_is_asked_about_and_denied_where_it_is_not_granted(tmp_path: Path) -> None:
-    spec = builtin_tools([str(tmp_path)]).specs()["create_file"]
-    arguments = {"path": "a", "content": "x"}
-    for preset, decision in (("readonly_basic", "deny"), ("workspace", "ask")):
-        policy = Policy(preset=preset)
-        assert decide(policy, spec, spec.name, arguments, runs="freely").decision == decision
-
-
-def test_a_name_that_is_not_registered_is_found_at_start() -> None:
-    missing = specs()
-    del missing["clock"]
-    with pytest.raises(ToolDefinitionError, match="no tool clock is registered"):
-        check_presets(missing)
 
 
 def test_a_tool_whose_effects_depend_on_its_arguments_is_left_to_each_call() -> None:

@@ -107,29 +107,23 @@ def test_what_is_not_valid_does_not_run(name: str, arguments: Any, code: str) ->
 
 
 @pytest.mark.parametrize(
-    ("policy", "status", "code"),
+    ("policy", "status", "code", "off"),
     [
-        (Policy(), "denied", "not_allowed"),
-        (Policy(allow=["*"], deny=["save"]), "denied", "not_allowed"),
-        (Policy(allow=["*"], dry_run=True), "dry_run", "dry_run"),
+        (Policy(), "denied", "not_allowed", {}),
+        (Policy(allow=["*"], deny=["save"]), "denied", "not_allowed", {}),
+        (Policy(allow=["*"], dry_run=True), "dry_run", "dry_run", {}),
+        (ALL, "denied", "disabled", {"save": "not today"}),
     ],
 )
-def test_what_is_denied_does_not_run(policy: Policy, status: str, code: str) -> None:
-    done, records = call("save", {"number": 1}, policy)
+def test_what_is_denied_or_disabled_does_not_run(
+    policy: Policy, status: str, code: str, off: dict[str, str]
+) -> None:
+    done, records = call("save", {"number": 1}, policy, off=off)
     assert done.status == status
     assert done.error is not None
-    assert done.error.code == code
+    assert done.error.code == code and off.get("save", "") in done.error.message
     assert CALLS == []
     assert kinds(records) == ["tool_call", "decision", "tool_observation"]
-
-
-def test_what_is_disabled_does_not_run_and_says_why() -> None:
-    done, _ = call("save", {"number": 1}, off={"save": "not today"})
-    assert done.status == "denied"
-    assert done.error is not None
-    assert done.error.code == "disabled"
-    assert "not today" in done.error.message
-    assert CALLS == []
 
 
 def test_a_call_that_needs_approval_waits() -> None:

@@ -7,7 +7,7 @@ import contextvars
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -104,6 +104,7 @@ class Silent(Exception):
         (Silent(), ("tool_error", "Silent")),
         (ExceptionGroup("two", [ValueError("a")]), ("tool_error", None)),
         (ValueError("half \ud83d"), ("tool_error", "ValueError: half \ufffd")),
+        (ValueError("x" * 10_000), ("tool_error", f"ValueError: {'x' * 487}…")),
     ],
 )
 def test_every_exception_is_an_error_in_few_words(
@@ -116,12 +117,6 @@ def test_every_exception_is_an_error_in_few_words(
         assert code == expected[0]
         assert expected[1] is None or message == expected[1]
         assert "Traceback" not in message
-
-
-def test_long_words_are_cut() -> None:
-    _, message = failure(run(tool(name="t")(raising(ValueError("x" * 10_000)))))
-    assert len(message) == 500
-    assert message.endswith("…")
 
 
 def test_an_interrupt_from_the_keyboard_passes() -> None:
@@ -144,22 +139,6 @@ def test_a_tool_cannot_change_the_arguments_that_were_recorded() -> None:
     asyncio.run(execute(take, arguments, timeout=LONG))
     assert arguments == {"items": [1, 2]}
     assert tries == [[1, 2], [1, 2]]
-
-
-def test_a_result_that_has_no_json_is_the_tools_error() -> None:
-    for value in (b"x", float("nan"), object()):
-        for made in both_ways(returning(value)):
-            assert failure(run(made))[0] == "tool_error"
-
-
-def test_arguments_that_the_types_refuse_are_invalid() -> None:
-    @tool
-    def double(number: int) -> int:
-        return 2 * number
-
-    code, message = failure(run(double, number="x"))
-    assert code == "invalid_arguments"
-    assert message.startswith("number: ")
 
 
 def test_too_large_an_output_is_not_kept_but_its_size_is() -> None:
@@ -377,26 +356,6 @@ def test_what_the_tool_says_on_purpose_and_a_timeout_are_final() -> None:
 # --- what a tool sees ---
 
 
-def test_progress_reaches_the_caller_from_a_thread_and_the_latest_counts() -> None:
-    @tool
-    def count(context: ToolContext) -> str:
-        for number in range(1000):
-            context.progress(f"step {number} " + "x" * 500, number / 500)
-        return "done"
-
-    seen: list[Progress] = []
-
-    async def main() -> ToolResult:
-        result = await execute(count, {}, timeout=LONG, on_progress=seen.append)
-        await asyncio.sleep(0.01)
-        return result
-
-    assert asyncio.run(main()).content == "done"
-    assert seen[-1].message.startswith("step 999 ")
-    assert seen[-1].fraction == 1.0
-    assert all(len(progress.message) <= 200 for progress in seen)
-
-
 def test_progress_without_a_listener_and_after_the_end_goes_nowhere() -> None:
     kept: list[ToolContext] = []
 
@@ -441,25 +400,3 @@ def test_anything_with_a_spec_and_a_call_is_run() -> None:
             return dict(arguments)
 
     assert run(Elsewhere(), x=1).content == '{"x":1}'
-
-
-def test_it_works_under_anyio() -> None:
-    async def main() -> ToolResult:
-        with anyio.fail_after(LONG):
-            return await execute(both_ways(lambda: 1)[0], {}, timeout=LONG)
-
-    work: Callable[[], Coroutine[Any, Any, ToolResult]] = main
-    assert anyio.run(work).content == "1"
-
-
-def test_what_a_tool_does_to_its_arguments_stays_with_it() -> None:
-    given = {"a": [1, {"b": 2}], "c": {"d": None}}
-
-    @tool(parameters={"type": "object"})
-    def spoil(a: list[Any], c: dict[str, Any]) -> str:
-        a[1]["b"] = c["d"] = "spoiled"
-        a.clear()
-        return "done"
-
-    assert run(spoil, **given).content == "done"
-    assert given == {"a": [1, {"b": 2}], "c": {"d": None}}

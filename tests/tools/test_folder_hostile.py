@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +47,6 @@ def execute(arguments):
     assert json.loads(result.content or "") == {"helper": "read", "words": ["read", "read"]}
     again = asyncio.run(execute(tool, {}, timeout=60))
     assert again.error is not None and again.error.code == "disabled"
-
-
-def test_files_that_change_all_the_time_run_as_they_were_read_or_not(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, code="def execute(a): return {'who': 'read'}")
-    tool = load_tool(folder)
-    texts = [(folder / "execute.py").read_text(), "def execute(a): return {'who': 'swapped'}"]
-    over = threading.Event()
-
-    def swap() -> None:
-        number = 0
-        while not over.wait(0.005):
-            draft = tmp_path / "draft"
-            draft.write_text(texts[number % 2])
-            draft.replace(folder / "execute.py")
-            number += 1
-
-    swapping = threading.Thread(target=swap)
-    swapping.start()
-    try:
-        results = [asyncio.run(execute(tool, {}, timeout=60)) for _ in range(12)]
-    finally:
-        over.set()
-        swapping.join()
-    assert {result.content for result in results} <= {'{"who":"read"}', None}
 
 
 def test_the_copy_that_runs_is_its_callers_alone_and_is_removed(tmp_path: Path) -> None:

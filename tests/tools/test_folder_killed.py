@@ -147,17 +147,6 @@ def test_what_a_person_wrote_after_a_kill_is_not_taken_back(tmp_path: Path) -> N
     assert written.read_text() == code("mine")
 
 
-def test_who_changes_the_folder_is_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / "tools"
-    folder.mkdir()
-    with alone(folder, 0.0) as sure:
-        assert sure
-        with pytest.raises(BlockingIOError, match="another program"), alone(folder, 0.05):
-            pass
-    with alone(folder, 0.0) as sure:
-        assert sure
-
-
 def test_what_somebody_is_still_at_is_left_alone(tmp_path: Path) -> None:
     shelf = shelf_in(tmp_path)
     shelf.add(read_folder(source(tmp_path, "new")))

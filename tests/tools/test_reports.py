@@ -39,20 +39,6 @@ def told(*steps: float, count: int = 1) -> list[str]:
     return seen
 
 
-def test_a_few_reports_all_arrive_though_the_tool_never_pauses() -> None:
-    seen: list[Progress] = []
-
-    @tool
-    async def work(context: ToolContext) -> str:
-        for number in range(5):
-            context.progress(f"step {number}")
-        return "done"
-
-    result = asyncio.run(execute(work, {}, timeout=60, on_progress=seen.append))
-    assert result.content == "done"
-    assert [progress.message for progress in seen] == [f"step {number}" for number in range(5)]
-
-
 def test_of_a_flood_the_beginning_and_the_last_report_arrive() -> None:
     seen = told(0, count=100_000)
     assert seen == [*(f"0.{number}" for number in range(BURST)), "0.99999"]

@@ -310,46 +310,6 @@ def test_a_required_field_and_a_name_for_json() -> None:
     assert called(send, to="you") == "me to you"
 
 
-@pytest.mark.parametrize(
-    "docstring",
-    [
-        """What.
-
-        Args:
-            city (str): The city
-                to look at.
-            days: How many.
-        """,
-        """What.
-
-        Parameters
-        ----------
-        city : str
-            The city
-            to look at.
-        days
-            How many.
-        """,
-        """What.
-
-        :param str city: The city
-            to look at.
-        :param days: How many.
-        :returns: x
-        """,
-    ],
-)
-def test_parameters_are_described_in_the_docstring_in_three_styles(docstring: str) -> None:
-    def forecast(city: str, days: int = 1) -> str:
-        return city * days
-
-    forecast.__doc__ = docstring
-    made = tool(forecast)
-    assert made.spec.description == "What."
-    assert properties(made)["city"]["description"] == "The city to look at."
-    assert properties(made)["days"]["description"] == "How many."
-
-
 def test_a_field_says_more_than_the_docstring() -> None:
     @tool
     def look(city: Annotated[str, Field(description="From the field")]) -> str:
@@ -419,24 +379,19 @@ def test_asynchronous_functions_however_they_are_wrapped() -> None:
         async def method(self, x: int) -> int:
             return x + 1
 
-    for function in (plain, wrapped, functools.partial(plain), Adder(), Adder().method):
-        made = tool(name="plus")(function)
-        assert made.is_async
-        assert called(made, x=1) == 2
-
-
-def test_a_function_that_is_made_asynchronous_is_awaited() -> None:
-    def plain(x: int) -> int:
+    def blocks(x: int) -> int:
         return x + 1
 
-    @functools.wraps(plain)
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return plain(*args, **kwargs)
+    @functools.wraps(blocks)
+    async def made(*args: Any, **kwargs: Any) -> Any:
+        return blocks(*args, **kwargs)
 
-    for function in (wrapped, functools.partial(wrapped)):
-        made = tool(name="plus")(function)
-        assert made.is_async
-        assert called(made, x=1) == 2
+    partial = functools.partial
+    own = (made, partial(made), Adder(), Adder().method)
+    for function in (plain, wrapped, partial(plain), *own):
+        plus = tool(name="plus")(function)
+        assert plus.is_async
+        assert called(plus, x=1) == 2
 
 
 def test_what_a_function_returns_need_not_be_there() -> None:

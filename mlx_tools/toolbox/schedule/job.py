@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, get_args
-
-from pydantic import ConfigDict, TypeAdapter
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from mlx_tools.errors import UsageError, wrong_argument
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule.when import When
 from mlx_tools.transcript.outcome import Answered, Outcome, Paused
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Missed = Literal["run", "skip"]
 """What becomes of a time at which nobody looked for due jobs: made up for once, or left out."""
@@ -57,7 +58,7 @@ class Job:
     ``said`` is when it runs in the words it was made with.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     task: str
     said: str
@@ -106,6 +107,8 @@ class Job:
 
 @functools.cache
 def _adapter() -> TypeAdapter[Job]:
+    from pydantic import TypeAdapter  # which takes long to load
+
     return TypeAdapter(Job)
 
 
