@@ -43,16 +43,6 @@ AFTER_MESSAGES: Final = re.compile(rf"(?:{_WRAPPING}|</?tool_call>|</final_answe
 AFTER_OBJECT: Final = re.compile(rf"{_WRAPPING}|</tool_call>|</final_answer>|\]")
 """What may follow an object whose closing brackets are missing."""
 
-_NO_OBJECT: Final = (
-    r"[ \t\r\n]*+(?:[^ \t\r\n\"'A-Za-z_$/#]"
-    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]*+[^ \t\r\n:/#A-Za-z0-9_$+.\-]"
-    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]++[^ \t\r\n:/#]"
-    r"|\"[^\"\\\x00-\x1f]*+(?:[\x00-\x1f]|\"[ \t\r\n]*+[^ \t\r\n:/#\"'=])"
-    r"|'[^'\"\\\x00-\x1f]*+(?:[\x00-\x1f]|'[ \t\r\n]*+[^ \t\r\n:/#\"'=]))"
-)
-NO_OBJECT: Final = re.compile(_NO_OBJECT)
-"""What after a brace shows that no key and colon follow, so that it is no object's."""
-
 _CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}))")
 
 
@@ -134,8 +124,8 @@ class Marks:
         self.at_start = frozenset(first + "`~[]{,;-*+•0123456789")
         """What a line begins with that is not surely prose."""
 
-        self.special = re.compile(rf"\n|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
-        """What may end a stretch of prose: no brace that begins no object."""
+        self.special = re.compile(rf"[\n{{]|`++|{self.mark.pattern}")
+        """Ends a stretch of prose, for it may be more."""
 
         self.turn_end = re.compile(
             rf"[ \t\r\n]*+(?:{any_of([*self.turn_ends, *self.lines]).pattern})"

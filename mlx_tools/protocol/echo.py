@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.bodies import Run
-from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
+from mlx_tools.protocol.delimiters import HEADERS
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
@@ -128,18 +128,15 @@ def _objects(text: str) -> Iterator[Any]:
     left = _REREADS * len(text)
     pos = text.find("{")
     while pos >= 0:
-        end = pos + 1
-        if not NO_OBJECT.match(text, end):
-            scanner = ObjectScanner(quiet=True)
-            end = scanner.advance(text, pos)
-            left -= end - pos
-            if scanner.status == CLOSED:
-                try:
-                    yield repaired(text[pos:end], scanner.fixes)[0]
-                except Unreadable:
-                    end = pos + 1 if left > 0 else end
-            elif left > 0:
-                end = pos + 1
+        scanner = ObjectScanner(quiet=True)
+        end = scanner.advance(text, pos)
+        left -= end - pos
+        try:
+            if scanner.status != CLOSED:
+                raise Unreadable(scanner.reason)
+            yield repaired(text[pos:end], scanner.fixes)[0]
+        except Unreadable:
+            end = pos + 1 if left > 0 else end
         pos = text.find("{", max(end, pos + 1))
 
 

@@ -356,8 +356,6 @@ class ObjectSteps(ABC):
 
     def _open_object(self, *, inline: bool) -> bool:
         self._place = self._here(inline=inline)
-        if delimiters.NO_OBJECT.match(self._cursor.text, self._cursor.pos + 1):
-            return self._stray()
         if self._array:
             self._array = ARRAY
         self._scanner = ObjectScanner(quiet=self._whole)
