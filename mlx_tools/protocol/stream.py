@@ -63,7 +63,7 @@ class Reader(ObjectSteps):
         self._run_of_calls: Run
         self._steps: Steps[None]
         self._closer = self._marks.any_end
-        self._answer = PlainText(delimiters.WHITE)
+        self._answer: PlainText
         if rules.in_thought:
             self._open_thought(self._closer)
         self._push(rules.prefix)
@@ -253,6 +253,7 @@ class Reader(ObjectSteps):
                 self._tail = []
                 self._step = self._response
                 return True
+            self._answer = PlainText(delimiters.WHITE)
             self._place = self._here(inline=not self._lead)
             self._step = self._tagged_answer
         return self._keep(mark.end())

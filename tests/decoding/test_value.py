@@ -134,18 +134,6 @@ def test_white_space_has_a_bound() -> None:
         assert found is not None and found.kind == "envelope"
 
 
-def test_only_the_front_of_a_token_may_fit() -> None:
-    begun = held(CALL + '{"city":"x","unit":')
-    assert [begun.fitting(token) for token in ('"cel', '"celx', '"kel', "7")] == [4, 4, 1, 0]
-    assert held(CALL + '{"city":"x"').fitting("}}\n") == 3
-
-
-def test_an_open_string_that_may_hold_anything_is_settled() -> None:
-    text = CALL + '{"city":"a long way to'
-    assert held(text).settled == len(text)
-    assert held(CALL + '{"unit":"cel').settled == len(CALL + "{")
-
-
 def test_a_dialects_object_has_its_keys() -> None:
     schemas = {"weather": WEATHER.parameters}
     form = Form(schemas, lambda name: name, keys=("name", "parameters"))

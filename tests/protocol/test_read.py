@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,32 +37,150 @@ def test_a_call_and_an_answer_are_read() -> None:
     assert read(ANSWER) == Reading(messages=(ANSWERED,), counted=ANSWER, clean=True)
 
 
-def test_ids_and_sources_are_kept() -> None:
-    call = read('{"type":"tool_call","id":"c1","name":"a","arguments":{}}')
-    assert call.messages == (ToolCall("a", {}, "c1"),)
-    answer = read('{"type":"final_answer","content":"x","sources":[1,"b"]}')
-    assert answer.messages == (FinalAnswer("x", (1, "b")),)
-    assert call.clean and answer.clean
+BROKEN_CALL = '{"type":"tool_call","name":"b" oops}'
+CLOSED = FinalAnswer(ANSWERED.content, (), ("missing_closers",))
+NO_ARGUMENTS = ToolCall("a", {}, None, ("missing_arguments",))
+BEGUN = '{"type":"tool_call","name":"calculator","arguments":{"expression":"17'
+IN_THOUGHT = ReadingRules(in_thought=True)
+ONE_CALL = ReadingRules(max_calls=1)
+
+READ: dict[str, tuple[str, tuple[Any, ...], str | None, dict[str, Any]]] = {
+    # By what it shows: the text, its messages, the error's code, and what else is read.
+    "an id is kept": (
+        '{"type":"tool_call","id":"c1","name":"a","arguments":{}}',
+        *((ToolCall("a", {}, "c1"),), None, {"clean": True}),
+    ),
+    "sources are kept": (
+        '{"type":"final_answer","content":"x","sources":[1,"b"]}',
+        *((FinalAnswer("x", (1, "b")),), None, {"clean": True}),
+    ),
+    "an id that is a number is taken as it is written": (
+        '{"type":"tool_call","id":7,"name":"a","arguments":{}}',
+        *((ToolCall("a", {}, "7", ("id_string",)),), None, {}),
+    ),
+    "unknown keys are dropped and recorded": (
+        '{"type":"tool_call","name":"a","arguments":{},"why":"é","id":[1]}',
+        *((ToolCall("a", {}),), None, {"dropped": ('"why": "é"', '"id": [1]'), "clean": False}),
+    ),
+    "no arguments": ('{"type":"tool_call","name":"a"}', (NO_ARGUMENTS,), None, {}),
+    "null for arguments": (
+        *('{"type":"tool_call","name":"a","arguments":null}', (NO_ARGUMENTS,), None, {}),
+    ),
+    "an answer in tags in another style": (
+        *("<final_answer>391</final_answer>", (FinalAnswer("391"),), None, {}),
+    ),
+    "a thought whose opening nobody told of": (
+        f"so I will</think>\n{CALL}",
+        *((CALLED,), None, {"reasoning": "so I will", "commentary": "", "clean": False}),
+    ),
+    "a marker within a string": (
+        '{"type":"final_answer","content":"use <think> and </think>"}',
+        *((FinalAnswer("use <think> and </think>"),), None, {"reasoning": ""}),
+    ),
+    "a thought between calls": (
+        f"{CALL}\n<think>and now</think>\n{OTHER_CALL}",
+        *((CALLED, CLOCK), None, {"clean": True}),
+    ),
+    "an object over several lines": (
+        *(json.dumps(json.loads(CALL), indent=2), (CALLED,), None, {"clean": True}),
+    ),
+    "a comma between calls": (f"{CALL},\n{OTHER_CALL}", (CALLED, CLOCK), None, {"clean": False}),
+    "the first message counts, not the last": (
+        f"{ANSWER}\n{CALL}\n{OTHER_CALL}",
+        *((ANSWERED,), None, {"dropped": (f"{CALL}\n{OTHER_CALL}",)}),
+    ),
+    "prose before": (
+        f"Let me see.\n\n{CALL}\nDone.",
+        *((CALLED,), None, {"commentary": "Let me see.", "counted": f"Let me see.\n\n{CALL}"}),
+    ),
+    "bare text without thoughts and outer white space": (
+        "<think>hm</think>\n\n It is 391. \n",
+        *((FinalAnswer("It is 391."),), None),
+        {"bare_text": True, "reasoning": "hm", "clean": False},
+    ),
+    "a quoted beginning of a message": (
+        f'You said to write {{"type": ...}}, so:\n{CALL}',
+        *((CALLED,), None, {"clean": False}),
+    ),
+    "a type that comes late, cut": (
+        *('{"id":"c1","type":"tool_call","name":', (), "truncated_output", {}),
+    ),
+    "a type that comes late, broken": (
+        *('{"id":"c1","type":"tool_call",oops}', (), "invalid_json", {}),
+    ),
+    "a broken second call": (
+        f"{CALL}\n{BROKEN_CALL}\n{OTHER_CALL}",
+        *((CALLED,), "invalid_json"),
+        {"dropped": (f"{BROKEN_CALL}\n{OTHER_CALL}",), "clean": False},
+    ),
+    "missing closers of an answer": (ANSWER[:-1], (CLOSED,), None, {}),
+    "missing closers in a fence": (f"```json\n{ANSWER[:-1]}\n```", (CLOSED,), None, {}),
+}
 
 
-def test_an_id_that_is_a_number_is_taken_as_it_is_written() -> None:
-    reading = read('{"type":"tool_call","id":7,"name":"a","arguments":{}}')
-    assert reading.messages == (ToolCall("a", {}, "7", ("id_string",)),)
+@pytest.mark.parametrize(("text", "messages", "error", "more"), READ.values(), ids=READ)
+def test_it_is_read_so(
+    text: str, messages: tuple[Any, ...], error: str | None, more: dict[str, Any]
+) -> None:
+    reading = read(text)
+    assert (reading.messages, code(reading)) == (messages, error)
+    assert {name: getattr(reading, name) for name in more} == more
 
 
-def test_unknown_keys_are_dropped_and_recorded() -> None:
-    reading = read('{"type":"tool_call","name":"a","arguments":{},"why":"é","id":[1]}')
-    assert reading.messages == (ToolCall("a", {}),)
-    assert reading.dropped == ('"why": "é"', '"id": [1]')
-    assert not reading.clean
+READ_BY: dict[str, tuple[str, FinishReason, ReadingRules, tuple[Any, ...], str | None]] = {
+    # By what it shows: the text, how it ended, the rules; the messages, and the error's code.
+    "with its prefix": (' * 23"}}', "stop", ReadingRules(prefix=BEGUN), (CALLED,), None),
+    "in a thought": (f"hm {OTHER_CALL}</think>{CALL}", "stop", IN_THOUGHT, (CALLED,), None),
+    "one call of two": (f"{CALL}\n{OTHER_CALL}", "stop", ONE_CALL, (CALLED,), None),
+    "the short form in its own tags": (
+        *(f"I will.\n<tool_call>{ALIAS}</tool_call>", "stop", XML, (CALLED,), None),
+    ),
+    "an answer's closing tag is missing": (
+        "<final_answer>It is 391.",
+        *("stop", XML, (FinalAnswer("It is 391.", (), ("missing_closers",)),), None),
+    ),
+    "a tag is cut": ("<final_answer>It is 391.</final", "stop", XML, (), "truncated_output"),
+    "a tag alone": ("<final_answer>", "stop", XML, (), "invalid_json"),
+    "more than wrapping follows what lacks its closers": (
+        *(f"```json\n{CALL[:-1]}\n```\nSo.", "stop", HARMLESS, (), "invalid_json"),
+    ),
+    "complete before the cut": (CALL, "length", HARMLESS, (CALLED,), None),
+    "an answer before the cut": (
+        *(f"{ANSWER}\n{CALL[:20]}", "length", HARMLESS, (ANSWERED,), None),
+    ),
+    "prose after it is cut": (f"{CALL}\nThe res", "length", HARMLESS, (CALLED,), None),
+    "an answer after it is cut": (
+        *(f"{CALL}\n{ANSWER[:-4]}", "length", HARMLESS, (CALLED,), None),
+    ),
+    "prose before native markers": ("Let me see.", "tool_calls", HARMLESS, (), "invalid_json"),
+    "nothing but native markers": ("", "tool_calls", HARMLESS, (), "invalid_json"),
+    "an open answer before native markers": (
+        *(ANSWER[:-1], "tool_calls", HARMLESS, (), "truncated_output"),
+    ),
+    "an open call before native markers": (
+        *(CALL[:-1], "tool_calls", HARMLESS, (), "truncated_output"),
+    ),
+}
 
 
-def test_a_call_without_arguments_has_none() -> None:
-    for text in (
-        '{"type":"tool_call","name":"a"}',
-        '{"type":"tool_call","name":"a","arguments":null}',
-    ):
-        assert read(text).messages == (ToolCall("a", {}, None, ("missing_arguments",)),)
+@pytest.mark.parametrize(
+    ("text", "reason", "rules", "messages", "error"), READ_BY.values(), ids=READ_BY
+)
+def test_it_is_read_so_by_its_rules(
+    text: str,
+    reason: FinishReason,
+    rules: ReadingRules,
+    messages: tuple[Any, ...],
+    error: str | None,
+) -> None:
+    reading = read(text, reason, rules)
+    assert (reading.messages, code(reading)) == (messages, error)
+
+
+def test_what_ends_early_is_clean_truncated_or_neither() -> None:
+    assert read(f"{CALL}\n```\n", "stop", ONE_CALL).clean
+    assert not read(CALL, "tool_calls").clean
+    assert read("The capital of", "length") == replace(bare("The capital of"), truncated=True)
 
 
 @pytest.mark.parametrize(
@@ -120,24 +239,6 @@ def test_an_answer_in_tags_is_its_plain_text(text: str, content: str) -> None:
     assert read(text, "stop", XML).messages == (FinalAnswer(content),)
 
 
-def test_an_answer_in_tags_reads_in_the_other_styles_too() -> None:
-    assert read("<final_answer>391</final_answer>").messages == (FinalAnswer("391"),)
-
-
-def test_an_answer_whose_closing_tag_is_missing_stands_where_the_output_ended_by_itself() -> None:
-    text = "<final_answer>It is 391."
-    expected = (FinalAnswer("It is 391.", (), ("missing_closers",)),)
-    assert read(text, "stop", XML).messages == expected
-    assert code(read(text + "</final", "stop", XML)) == "truncated_output"
-    assert code(read("<final_answer>", "stop", XML)) == "invalid_json"
-
-
-def test_a_prefix_is_read_together_with_the_text() -> None:
-    prefix = '{"type":"tool_call","name":"calculator","arguments":{"expression":"17'
-    reading = read(' * 23"}}', "stop", ReadingRules(prefix=prefix))
-    assert reading == Reading(messages=(CALLED,), counted=CALL, clean=True)
-
-
 # --- rule 1 -----------------------------------------------------------------------------------
 
 
@@ -168,24 +269,6 @@ def test_thoughts_are_cut_out_and_never_messages(opener: str, closer: str) -> No
     assert reading.clean
 
 
-def test_a_text_may_begin_inside_a_thought() -> None:
-    reading = read(f"hm {OTHER_CALL}</think>{CALL}", "stop", ReadingRules(in_thought=True))
-    assert (reading.messages, reading.reasoning) == ((CALLED,), f"hm {OTHER_CALL}")
-    assert reading.clean
-
-
-def test_a_thought_whose_opening_nobody_told_of_is_no_prose_but_not_clean_either() -> None:
-    reading = read(f"so I will</think>\n{CALL}")
-    assert (reading.messages, reading.reasoning, reading.commentary) == ((CALLED,), "so I will", "")
-    assert not reading.clean
-
-
-def test_a_marker_within_a_string_is_text() -> None:
-    reading = read('{"type":"final_answer","content":"use <think> and </think>"}')
-    assert reading.messages == (FinalAnswer("use <think> and </think>"),)
-    assert reading.reasoning == ""
-
-
 @pytest.mark.parametrize("reason", ["stop", "length"])
 @pytest.mark.parametrize("text", ["<think>hm", f"<think>{CALL}", f"{CALL}\n<think>more"])
 def test_a_thought_that_is_still_open_is_truncated_output(text: str, reason: FinishReason) -> None:
@@ -193,17 +276,7 @@ def test_a_thought_that_is_still_open_is_truncated_output(text: str, reason: Fin
     assert (reading.messages, code(reading)) == ((), "truncated_output")
 
 
-def test_a_thought_between_calls_does_not_part_them() -> None:
-    reading = read(f"{CALL}\n<think>and now</think>\n{OTHER_CALL}")
-    assert reading.messages == (CALLED, CLOCK)
-    assert reading.clean
-
-
 # --- rule 3 -----------------------------------------------------------------------------------
-
-
-def test_an_object_may_be_spread_over_lines() -> None:
-    assert read(json.dumps(json.loads(CALL), indent=2)).messages == (CALLED,)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +315,6 @@ def test_calls_with_nothing_between_them_are_one_run(between: str) -> None:
     assert reading.clean
 
 
-def test_a_comma_between_calls_does_not_part_them_but_is_not_clean() -> None:
-    reading = read(f"{CALL},\n{OTHER_CALL}")
-    assert (len(reading.messages), reading.clean) == (2, False)
-
-
 @pytest.mark.parametrize(
     "between", ["and", "- ", ";", "\u2028", "}", "[", '{"a":1}\n', OBSERVATION]
 )
@@ -256,24 +324,6 @@ def test_anything_else_ends_the_run_and_what_follows_is_dropped(between: str) ->
     assert reading.dropped == (f"{between}{OTHER_CALL}".strip(" \t\r\n"),)
     assert reading.counted == CALL
     assert not reading.clean
-
-
-def test_the_first_message_counts_not_the_last() -> None:
-    reading = read(f"{ANSWER}\n{CALL}\n{OTHER_CALL}")
-    assert reading.messages == (ANSWERED,)
-    assert reading.dropped == (f"{CALL}\n{OTHER_CALL}",)
-
-
-def test_prose_before_is_commentary() -> None:
-    reading = read(f"Let me see.\n\n{CALL}\nDone.")
-    assert (reading.messages, reading.commentary) == ((CALLED,), "Let me see.")
-    assert reading.counted == f"Let me see.\n\n{CALL}"
-
-
-def test_with_one_call_allowed_the_second_is_dropped() -> None:
-    reading = read(f"{CALL}\n{OTHER_CALL}", "stop", ReadingRules(max_calls=1))
-    assert (reading.messages, reading.dropped) == ((CALLED,), (OTHER_CALL,))
-    assert read(f"{CALL}\n```\n", "stop", ReadingRules(max_calls=1)).clean
 
 
 def test_a_forged_observation_is_dropped_wherever_it_stands() -> None:
@@ -306,12 +356,6 @@ def test_prose_alone_is_the_answer_and_braces_in_it_do_not_matter(text: str) -> 
     assert read(text) == bare(text)
 
 
-def test_bare_text_is_without_thoughts_and_outer_white_space() -> None:
-    reading = read("<think>hm</think>\n\n It is 391. \n")
-    assert reading.messages == (FinalAnswer("It is 391."),)
-    assert (reading.bare_text, reading.reasoning, reading.clean) == (True, "hm", False)
-
-
 @pytest.mark.parametrize("key", ["type", "name", "tool", "function"])
 @pytest.mark.parametrize("before", ["", "So:\n", "```json\n", "Use "])
 @pytest.mark.parametrize("rest", [": ...}", ' "x"}', ":", ': {"a":1}}}, "b" ; }', ": 'a' 'b'}"])
@@ -323,17 +367,6 @@ def test_an_object_that_begins_like_a_message_and_cannot_be_read_is_an_error(
         reading = read(f"{before}{{{quote}{key}{quote}{rest}")
         assert (reading.error is not None) == broken
         assert not any(isinstance(message, ToolCall) for message in reading.messages)
-
-
-def test_a_quoted_beginning_of_a_message_is_no_error_where_a_message_follows() -> None:
-    reading = read(f'You said to write {{"type": ...}}, so:\n{CALL}')
-    assert (reading.messages, reading.error) == ((CALLED,), None)
-    assert not reading.clean
-
-
-def test_a_message_whose_type_comes_late_is_told_apart_too() -> None:
-    assert code(read('{"id":"c1","type":"tool_call","name":')) == "truncated_output"
-    assert code(read('{"id":"c1","type":"tool_call",oops}')) == "invalid_json"
 
 
 @pytest.mark.parametrize("text", ["", " \n", "```json\n```", "<tool_call></tool_call>", "```"])
@@ -350,14 +383,6 @@ def test_an_answer_is_no_answer_where_a_call_was_required(choice: str) -> None:
     answer = read(ANSWER, "stop", given_rules)
     assert (answer.messages, code(answer)) == ((), "not_allowed")
     assert read(CALL, "stop", given_rules).messages == (CALLED,)
-
-
-def test_a_broken_second_call_is_an_error_beside_the_first() -> None:
-    broken = '{"type":"tool_call","name":"b" oops}'
-    reading = read(f"{CALL}\n{broken}\n{OTHER_CALL}")
-    assert (reading.messages, code(reading)) == ((CALLED,), "invalid_json")
-    assert reading.dropped == (f"{broken}\n{OTHER_CALL}",)
-    assert not reading.clean
 
 
 # --- rule 7: aliases --------------------------------------------------------------------------
@@ -413,11 +438,6 @@ def test_several_aliases_are_several_calls() -> None:
     assert (len(one.messages), one.dropped, one.clean) == (1, (ALIAS,), False)
 
 
-def test_in_its_own_tags_the_short_form_is_no_alias() -> None:
-    reading = read(f"I will.\n<tool_call>{ALIAS}</tool_call>", "stop", XML)
-    assert reading.messages == (CALLED,)
-
-
 # --- rule 8 -----------------------------------------------------------------------------------
 
 
@@ -458,29 +478,11 @@ def test_missing_closers_are_added_to_a_read_only_call_that_ended_by_itself(text
     assert code(read(text, "stop")) == "truncated_output"
 
 
-def test_missing_closers_are_added_to_an_answer() -> None:
-    expected = (FinalAnswer(ANSWERED.content, (), ("missing_closers",)),)
-    assert read(ANSWER[:-1]).messages == expected
-    assert read(f"```json\n{ANSWER[:-1]}\n```").messages == expected
-
-
-def test_nothing_but_wrapping_may_follow_what_lacks_its_closers() -> None:
-    assert code(read(f"```json\n{CALL[:-1]}\n```\nSo.", "stop", HARMLESS)) == "invalid_json"
-
-
 def test_a_run_of_calls_that_was_cut_off_runs_none() -> None:
     for end in ("{", '{"', '{"id', OTHER_CALL[:20], OTHER_CALL[:-1]):
         for reason in ("stop", "length"):
             reading = read(f"{CALL}\n{end}", reason)
             assert (reading.messages, code(reading)) == ((), "truncated_output"), end
-
-
-def test_a_message_that_was_complete_before_the_cut_stands() -> None:
-    assert read(f"{ANSWER}\n{CALL[:20]}", "length").messages == (ANSWERED,)
-    assert read(CALL, "length").messages == (CALLED,)
-    assert read(f"{CALL}\n", "length").messages == (CALLED,)
-    assert read(f"{CALL}\nThe res", "length").messages == (CALLED,)
-    assert read(f"{CALL}\n{ANSWER[:-4]}", "length").messages == (CALLED,)
 
 
 def test_an_array_of_calls_that_lacks_its_bracket_is_open() -> None:
@@ -504,11 +506,6 @@ def test_a_tag_that_nothing_follows_was_cut_off(text: str) -> None:
     assert code(read(text, "stop", XML)) == "truncated_output"
 
 
-def test_prose_that_was_cut_off_is_still_the_answer() -> None:
-    expected = replace(bare("The capital of"), truncated=True)
-    assert read("The capital of", "length") == expected
-
-
 @pytest.mark.parametrize("end", ["", "\\", "\\u00", " "])
 def test_an_answer_that_was_cut_off_is_an_answer_as_far_as_it_came(end: str) -> None:
     reading = read('{"type":"final_answer","content":"It is' + end, "length")
@@ -517,21 +514,6 @@ def test_an_answer_that_was_cut_off_is_an_answer_as_far_as_it_came(end: str) -> 
     tagged = read("<final_answer>It is</fin", "length", XML)
     assert (tagged.messages, tagged.truncated) == ((FinalAnswer("It is"),), True)
     assert code(read('{"type":"final_answer","content":"It is', "stop")) == "truncated_output"
-
-
-# --- native markers ---------------------------------------------------------------------------
-
-
-def test_native_tool_calls_are_a_break_of_format() -> None:
-    for text in ("", "Let me see.", ANSWER[:-1], CALL[:-1]):
-        reading = read(text, "tool_calls", HARMLESS)
-        assert reading.messages == () and code(reading) in ("invalid_json", "truncated_output")
-    assert code(read("Let me see.", "tool_calls")) == "invalid_json"
-
-
-def test_a_message_that_was_complete_before_native_markers_stands_but_is_not_clean() -> None:
-    reading = read(CALL, "tool_calls")
-    assert (reading.messages, reading.clean) == ((CALLED,), False)
 
 
 # --- the caller's own function ----------------------------------------------------------------
