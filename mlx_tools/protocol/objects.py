@@ -35,23 +35,33 @@ _ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))
 _SHOWN_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """An object, told apart.
+_What = (
+    Literal["call", "answer", "alias", "observation", "faulty", "prose"]
+    | Literal["again", "broken", "quoted", "stop", "unclosed"]
+)
 
-    ``alias``: a call in a form that counts only where such objects are the whole output; one that
-    is ``typed`` is an error elsewhere, any other is prose. ``faulty``: of a known type, but not as
-    it must be. ``dropped`` are its unknown keys, each as JSON.
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An object, told apart, and in its place the verdict on its text.
+
+    ``call``, ``answer``, ``alias`` and ``observation`` are taken. ``alias``: a call in a form that
+    counts only where such objects are the whole output; one that is ``typed`` is an error
+    elsewhere, any other is prose. ``faulty``: of a known type, but not as it must be. ``prose`` is
+    text like any other, and is gone on with; ``again``: only the brace is prose, what follows it is
+    read anew; ``broken``: an error, and reading stops; ``quoted``: prose, but an error if no
+    message follows; ``stop``: a run of calls ends before it; ``unclosed``: a fence or a tag stands
+    where closing brackets are due. ``dropped`` are its unknown keys, each as JSON.
     """
 
-    kind: Literal["call", "answer", "alias", "observation", "faulty", "other"]
+    what: _What
     message: ToolCall | FinalAnswer | None = None
     error: ErrorInfo | None = None
     dropped: tuple[str, ...] = ()
     typed: bool = False
 
 
-def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False) -> Envelope:
+def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False) -> Judgement:
     """Return what ``value`` is. ``tagged``: it stands in a tag that says that it is a call."""
     match value.get("type") if isinstance(value, Mapping) else "none":
         case "tool_call":
@@ -59,16 +69,16 @@ def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False)
         case "final_answer":
             return _answer(value, repairs)
         case "tool_observation":
-            return Envelope("observation")
+            return Judgement("observation")
         case None if tagged and "type" not in value and "name" in value:
             return _call(value, repairs)
         case None | "function":
             return _alias(value, repairs)
-    return Envelope("other")
+    return Judgement("prose")
 
 
-def _faulty(message: str, code: ErrorCode = "invalid_json") -> Envelope:
-    return Envelope("faulty", error=ErrorInfo(code, message))
+def _faulty(message: str, code: ErrorCode = "invalid_json") -> Judgement:
+    return Judgement("faulty", error=ErrorInfo(code, message))
 
 
 def _dropped(value: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]:
@@ -79,7 +89,7 @@ def _dropped(value: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]
     )
 
 
-def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
+def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     name, arguments = value.get("name"), value.get("arguments")
     kind: Literal["call", "alias"] = "call"
     known = _CALL_KEYS
@@ -101,10 +111,10 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
     elif call_id is not None and not isinstance(call_id, str):
         call_id, known = None, known - {"id"}
     call = ToolCall(name, arguments, call_id, repairs)
-    return Envelope(kind, call, dropped=_dropped(value, known), typed=True)
+    return Judgement(kind, call, dropped=_dropped(value, known), typed=True)
 
 
-def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
+def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     content, sources = value.get("content"), value.get("sources")
     if not isinstance(content, str):
         return _faulty("content: required" if content is None else "content: a string")
@@ -112,10 +122,10 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
     if sources is not None and not isinstance(sources, list):
         sources, known = None, known - {"sources"}
     answer = FinalAnswer(content, tuple(sources or ()), repairs)
-    return Envelope("answer", answer, dropped=_dropped(value, known), typed=True)
+    return Judgement("answer", answer, dropped=_dropped(value, known), typed=True)
 
 
-def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
+def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     """The forms in which other protocols write a call; with any other key it is none."""
     inner, keys = value, value.keys() - {"type", "id"}
     if keys == {"function"} and isinstance(value["function"], Mapping):
@@ -124,12 +134,12 @@ def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Envelope:
     arguments, written = _arguments(inner)
     name = inner.get("name")
     if not keys <= _ALIAS_KEYS or not isinstance(name, str) or not name or arguments is None:
-        return Envelope("other")
+        return Judgement("prose")
     found = _call(
         {"name": name, "arguments": arguments, "id": value.get("id")},
         (*repairs, "envelope_alias", *written),
     )
-    return Envelope("alias", found.message)
+    return Judgement("alias", found.message)
 
 
 def _arguments(value: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
@@ -190,27 +200,6 @@ def call_in(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
 
 # --- an object in its place -------------------------------------------------------------------
 
-_What = (
-    Literal["call", "answer", "alias", "observation", "prose", "again"]
-    | Literal["broken", "quoted", "stop", "unclosed"]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict on the text of an object.
-
-    ``call``, ``answer``, ``alias`` and ``observation`` are taken; ``prose`` is text like any other,
-    and is gone on with; ``again``: only the brace is prose, what follows it is read anew;
-    ``broken``: an error, and reading stops; ``quoted``: prose, but an error if no message follows;
-    ``stop``: a run of calls ends before it; ``unclosed``: a fence or a tag stands where closing
-    brackets are due.
-    """
-
-    what: _What
-    found: Envelope = Envelope("other")
-    error: ErrorInfo | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
@@ -233,18 +222,16 @@ class ObjectPlace:
             return Judgement("stop")
         repairs = (*repairs, "inline") if self.inline else repairs
         found = envelope(value, repairs, tagged=self.tagged)
-        if found.kind == "call" or (found.kind == "answer" and not self.in_run):
-            return Judgement(found.kind, found)
-        if found.kind == "alias" and self.only_aliases and not self.in_run:
-            return Judgement("alias", found)
-        error = found.error
-        if found.kind == "alias" and found.typed:
-            error = ErrorInfo("invalid_arguments", "arguments: an object")
-        if error is not None:
-            return self.broken(error)
+        alone = found.what == "answer" or (found.what == "alias" and self.only_aliases)
+        if found.what == "call" or (alone and not self.in_run):
+            return found
+        if found.error is not None:
+            return self.broken(found.error)
+        if found.what == "alias" and found.typed:
+            return self.broken(ErrorInfo("invalid_arguments", "arguments: an object"))
         if self.in_run:
             return Judgement("stop")
-        return Judgement("observation" if found.kind == "observation" else "prose")
+        return found if found.what == "observation" else Judgement("prose")
 
     def broken(self, error: ErrorInfo) -> Judgement:
         """Return what an object is here that begins like a message and is none."""
@@ -423,8 +410,7 @@ class ObjectSteps(ABC):
 
     def _act(self, verdict: Judgement, end: int) -> bool:
         """Does what the verdict says with the text up to ``end``."""
-        draft, found, what = self._draft, verdict.found, verdict.what
-        message = found.message
+        draft, what, message = self._draft, verdict.what, verdict.message
         if what in ("stop", "broken"):
             if verdict.error is not None:
                 draft.fail(verdict.error.code, verdict.error.message)
@@ -437,7 +423,7 @@ class ObjectSteps(ABC):
         if what == "alias" and isinstance(message, ToolCall):
             self._keep(end)
             place = self._place.begin, draft.size, self._wrapping_here
-            draft.aliases.append(Alias(message, found.typed, found.dropped, *place))
+            draft.aliases.append(Alias(message, verdict.typed, verdict.dropped, *place))
             return True
         if not draft.void_aliases():
             return self._stop()
@@ -447,7 +433,7 @@ class ObjectSteps(ABC):
         if message is None:
             return self._go_on_in_prose(verdict, end)
         self._keep(end)
-        draft.add(message, self._place.begin, self._wrapping_here, found.dropped)
+        draft.add(message, self._place.begin, self._wrapping_here, verdict.dropped)
         most = self._rules.max_calls
         if what == "answer" or (most is not None and len(draft.messages) >= most):
             return self._stop(wrapping_may_follow=True)
@@ -540,7 +526,7 @@ class ObjectSteps(ABC):
         except Unreadable:
             return None
         verdict = place.judged(value, repairs)
-        message = verdict.found.message
+        message = verdict.message
         if message is None or (verdict.what == "answer" and place.in_run):
             return None
         if isinstance(message, ToolCall) and (
