@@ -20,7 +20,7 @@ from typing import Any, Final
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
-from mlx_tools.protocol.dialects import DIALECTS, Dialect
+from mlx_tools.protocol import DIALECTS, Dialect
 
 HINT: Final = "choose a format with --chat-format chatml|llama3|gemma|mistral|phi|plain"
 

@@ -18,7 +18,7 @@ from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought
 from mlx_tools.prompt.neutralise import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
 from mlx_tools.prompt.template_sandbox import Render, TemplateRefused, compile_template, literals_of
 from mlx_tools.prompt.tool_probe import ToolsUnknown, tools_from_template
-from mlx_tools.protocol.dialects import DIALECTS
+from mlx_tools.protocol import DIALECTS
 
 _SYSTEM: Final = "xqSystemTextxq"
 _USERS: Final = ("xqFirstQuestionxq", "xqSecondQuestionxq", "xqThirdQuestionxq")

@@ -21,8 +21,7 @@ from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import PromptWords, fill, parts
-from mlx_tools.protocol.reading import Style
-from mlx_tools.protocol.styles import write_answer, write_call, write_observation
+from mlx_tools.protocol import Style, write_answer, write_call, write_observation
 from mlx_tools.schema.sample import sample_arguments
 from mlx_tools.schema.validator import fits
 

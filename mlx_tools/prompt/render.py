@@ -21,9 +21,7 @@ from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation
 from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, slotted
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import STYLES, PromptWords
-from mlx_tools.protocol.reading import ReadingRules
-from mlx_tools.protocol.stream import read
-from mlx_tools.protocol.styles import write_answer, write_observation
+from mlx_tools.protocol import ReadingRules, read, write_answer, write_observation
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, filled, slots_of
 from mlx_tools.prompt.template_sandbox import Render, TemplateRefused
-from mlx_tools.protocol.dialects import DIALECTS, Dialect
+from mlx_tools.protocol import DIALECTS, Dialect
 
 _SYSTEM: Final = "xqSystemTextxq"
 _QUESTION: Final = "xqQuestionTextxq"

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_tools.golden import Room
 from mlx_tools.policy import is_glob
-from mlx_tools.protocol.dialects import DIALECT_MARKS
+from mlx_tools.protocol import DIALECT_MARKS
 from mlx_tools.transcript.records import (
     AnswerRecord,
     DecisionRecord,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Registry, RunSettings, tool
-from mlx_tools.protocol import DIALECTS
-from mlx_tools.protocol.dialects import Dialect
+from mlx_tools.protocol import DIALECTS, Dialect
 from mlx_tools.testing import Script, ScriptedBackend
 from tests.protocol.test_dialects import written
 

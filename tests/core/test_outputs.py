@@ -25,7 +25,7 @@ from mlx_tools import (
 from mlx_tools.controller import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import Style
-from mlx_tools.protocol.styles import write_answer, write_call
+from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store import load_words
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.transcript import load

@@ -29,7 +29,7 @@ from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.prompt import Finder, count_tokens
 from mlx_tools.prompt.catalog import names_in
-from mlx_tools.protocol.styles import write_answer, write_call
+from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode, load
 from mlx_tools.testing import ScriptedBackend

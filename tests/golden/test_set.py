@@ -13,7 +13,7 @@ import pytest
 from mlx_tools.errors import ErrorCode
 from mlx_tools.golden import Golden, find_golden, read_golden, replay
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.protocol.reading import Style
+from mlx_tools.protocol import Style
 from mlx_tools.protocol.scan import REPAIRS
 from mlx_tools.schema.validator import COERCIONS
 from mlx_tools.transcript.records import MendKind

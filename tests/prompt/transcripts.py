@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS
-from mlx_tools.protocol.styles import forcing_prefix, write_answer, write_call
+from mlx_tools.protocol import forcing_prefix, write_answer, write_call
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import TOOL_NAME, ToolCall
-from mlx_tools.protocol import DIALECTS, Reader, Reading, ReadingRules, read
-from mlx_tools.protocol.dialects import Dialect
+from mlx_tools.protocol import DIALECTS, Dialect, Reader, Reading, ReadingRules, read
 from tests.examples import FEW
 
 Call = tuple[str, Mapping[str, Any]]
