@@ -120,10 +120,6 @@ class Marks:
         self.mark = any_of(marks)
         self.begun = any_beginning_of(marks)
         self.longest = max(map(len, marks))
-        first = "".join({mark[0] for mark in marks})
-        self.at_start = frozenset(first + "`~[]{,;-*+•0123456789")
-        """What a line begins with that is not surely prose."""
-
         self.special = re.compile(rf"[\n{{]|`++|{self.mark.pattern}")
         """Ends a stretch of prose, for it may be more."""
 

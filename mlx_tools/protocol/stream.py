@@ -139,7 +139,7 @@ class Reader(ObjectSteps):
             return begun
         if self._marks.lines and (ends := self._next_turn()) is not None:
             return ends
-        if self._array == ARRAY_BEGUN or char not in self._marks.at_start:
+        if self._array == ARRAY_BEGUN:
             return self._stray()
         if not self._cursor.final and self._marks.begun.match(text, pos):
             return False
