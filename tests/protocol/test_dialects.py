@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,20 +36,134 @@ ARGUMENTS = {"city": "Paris"}
 # --- writing calls as each family does ----------------------------------------------------------
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+_FUNCTION = "<function={n}>\n{p}</function>"
+_PARAMETER = "<parameter={k}>\n{v}\n</parameter>\n"
+_INVOKE = '<{}invoke name="{{n}}">\n{{p}}</{}invoke>'
+_NAMED = '<{}parameter name="{{k}}">{{v}}</{}parameter>\n'
+_DSML = '<｜DSML｜invoke name="{n}">\n{p}</｜DSML｜invoke>'
+_DSML_PARAMETER = '<｜DSML｜parameter name="{k}" string="{s}">{v}</｜DSML｜parameter>\n'
+_PAIR = "<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n"
+
+FORMS: Mapping[str, tuple[str, ...]] = {
+    # All calls, what stands between two, a call, an argument of it, and between two of these:
+    # n name, b arguments as JSON, i number, p arguments; k key, v value as text, r as Python's,
+    # l as a literal, s whether it is a string, t its type.
+    "mistral_args": ("{}", "", "[TOOL_CALLS]{n}[ARGS]{b}"),
+    "deepseek": (
+        *("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", "\n"),
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{b}\n```<｜tool▁call▁end｜>",
+    ),
+    "kimi": (
+        *("<|tool_calls_section_begin|>{}<|tool_calls_section_end|>", ""),
+        "<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{b}<|tool_call_end|>",
+    ),
+    "harmony": (
+        *("{}", "<|start|>assistant"),
+        "<|channel|>commentary to=functions.{n} <|constrain|>json<|message|>{b}<|call|>",
+    ),
+    "llama3_function": ("{}", "", "<function={n}>{b}</function>"),
+    "functionary": ("{}", ">>>", "{n}\n{b}"),
+    "react": ("{}Observation: so", "", "Action: {n}\nAction Input: {b}\n"),
+    "call": ("{}", "\n", "call: {n}({b})"),
+    "lfm2": ("<|tool_call_start|>[{}]<|tool_call_end|>", ", ", "{n}({p})", "{k}={r}", ", "),
+    "llama4": ("<|python_start|>[{}]<|python_end|>", ", ", "{n}({p})", "{k}={r}", ", "),
+    "llama3_builtin": ("<|python_tag|>{}", "", "{n}.call({p})", "{k}={r}", ", "),
+    "olmo3": ("<function_calls>{}\n</function_calls>", "\n", "{n}({p})", "{k}={r}", ", "),
+    "gemma3": ("```tool_code\n{}\n```", "\n", "{n}({p})", "{k}={r}", ", "),
+    "pythonic": ("[{}]", ", ", "{n}({p})", "{k}={r}", ", "),
+    "qwen3_coder": ("{}", "\n", f"<tool_call>\n{_FUNCTION}\n</tool_call>", _PARAMETER),
+    "qwen3_coder_bare": ("{}", "", _FUNCTION, _PARAMETER),
+    "seed": ("{}", "\n", f"<seed:tool_call>\n{_FUNCTION}\n</seed:tool_call>", _PARAMETER),
+    "minimax_m3": (
+        *("]<]minimax[>[<tool_call>\n{}]<]minimax[>[</tool_call>", "\n"),
+        ']<]minimax[>[<invoke name="{n}">{p}]<]minimax[>[</invoke>\n',
+        "]<]minimax[>[<{k}>{v}]<]minimax[>[</{k}>",
+    ),
+    **{
+        name: (f"<{tag}>\n{{}}</{tag}>", "\n", _INVOKE.format(ns, ns), _NAMED.format(ns, ns))
+        for name, tag, ns in (
+            *(("minimax_m2", "minimax:tool_call", ""), ("invoke", "function_calls", "")),
+            *(("dots", "dots_function_call", ""), ("muse", "atem:function_calls", "atem:")),
+        )
+    },
+    **{
+        name: (f"<｜DSML｜{tag}>\n{{}}</｜DSML｜{tag}>", "\n", _DSML, _DSML_PARAMETER)
+        for name, tag in (("deepseek_dsml", "function_calls"), ("deepseek_v4", "tool_calls"))
+    },
+    "step3": (
+        *("<｜tool_calls_begin｜>\n{}<｜tool_calls_end｜>", "\n"),
+        f"<｜tool_call_begin｜>{_INVOKE.format('steptml:', 'steptml:')}<｜tool_call_end｜>",
+        _NAMED.format("steptml:", "steptml:"),
+    ),
+    "minicpm": (
+        *("{}", "", '<function name="{n}">{p}</function>'),
+        '<param name="{k}"><![CDATA[{v}]]></param>',
+    ),
+    "kimi_k3": (
+        *("<|open|>tools<|sep|>\n{}<|close|>tools<|sep|>", "\n"),
+        '<|open|>call tool="{n}" index="1"<|sep|>{p}<|close|>call<|sep|>',
+        '<|open|>argument key="{k}" type="{t}"<|sep|>{v}<|close|>argument<|sep|>',
+    ),
+    "glm": ("{}", "", "<tool_call>{n}\n{p}</tool_call>", _PAIR),
+    "longcat_pairs": (
+        *("{}", "", "<longcat_tool_call>{n}\n{p}</longcat_tool_call>"),
+        _PAIR.replace("arg_", "longcat_arg_"),
+    ),
+    "hunyuan_v3": (
+        *("<tool_calls>{}</tool_calls>", "", "<tool_call>{n}<tool_sep>{p}</tool_call>", _PAIR),
+    ),
+    "gemma4": ("{}", "", "<|tool_call>call:{n}{{{p}}}<tool_call|>", "{k}:{l}", ","),
+    "functiongemma": (
+        *("{}", "", "<start_function_call>call:{n}{{{p}}}<end_function_call>", "{k}:{l}", ","),
+    ),
+}
+_TYPES = {str: "string", bool: "boolean", list: "array", dict: "object"}
 
 
-def _object(dialect: Dialect, call: Call) -> str:
-    name, arguments = call
-    if not dialect.name_key:
-        return json.dumps({name: arguments}, ensure_ascii=False)
-    keyed = {dialect.name_key: name, dialect.arguments_key: arguments}
-    return json.dumps(keyed, ensure_ascii=False)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _json(dialect: Dialect, calls: list[Call]) -> str:
-    objects = [_object(dialect, call) for call in calls]
+def _literal(value: Any, quote: str) -> str:
+    if isinstance(value, str):
+        return f"{quote}{value}{quote}"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_literal(v, quote)}" for key, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_literal(item, quote) for item in value) + "]"
+    return json.dumps(value)
+
+
+def written(dialect: Dialect, calls: list[Call]) -> str:
+    """The calls as this family writes them."""
+    if dialect.body == "json":
+        return _objects(dialect, calls)
+    whole, between, call, member, separator = (*FORMS[dialect.name], "", "")[:5]
+    quote = dialect.inner[0] if dialect.body == "literal" else ""
+    each = []
+    for number, (name, arguments) in enumerate(calls):
+        parts = [
+            member.format(
+                k=key,
+                v=value if isinstance(value, str) else _json(value),
+                r=repr(value),
+                l=_literal(value, quote),
+                s=str(isinstance(value, str)).lower(),
+                t=_TYPES.get(type(value), "number"),
+            )
+            for key, value in arguments.items()
+        ]
+        body = json.dumps(arguments)
+        each.append(call.format(n=name, b=body, i=number, p=separator.join(parts)))
+    return whole.format(between.join(each))
+
+
+def _objects(dialect: Dialect, calls: list[Call]) -> str:
+    keys = dialect.name_key, dialect.arguments_key
+    objects = [
+        _json({keys[0]: name, keys[1]: arguments} if keys[0] else {name: arguments})
+        for name, arguments in calls
+    ]
     if dialect.form in ("array", "any"):
         return f"{dialect.open}[{', '.join(objects)}]{dialect.close}"
     if dialect.form == "objects":
@@ -57,148 +171,8 @@ def _json(dialect: Dialect, calls: list[Call]) -> str:
     return "\n".join(f"{dialect.open}{one}{dialect.close}" for one in objects)
 
 
-def _named(dialect: Dialect, calls: list[Call]) -> str:
-    written = [(name, json.dumps(arguments)) for name, arguments in calls]
-    match dialect.name:
-        case "mistral_args":
-            return "".join(f"[TOOL_CALLS]{name}[ARGS]{body}" for name, body in written)
-        case "deepseek":
-            begin, part, end = dialect.inner
-            each = (f"{begin}function{part}{name}\n```json\n{b}\n```{end}" for name, b in written)
-            return dialect.open + "\n".join(each) + dialect.close
-        case "kimi":
-            begin, part, end = dialect.inner
-            numbered = enumerate(written)
-            each = (f"{begin}functions.{n}:{i}{part}{b}{end}" for i, (n, b) in numbered)
-            return dialect.open + "".join(each) + dialect.close
-        case "harmony":
-            to = "commentary to=functions.{} <|constrain|>json<|message|>"
-            each = (f"{dialect.open}{to.format(n)}{b}{dialect.close}" for n, b in written)
-            return "<|start|>assistant".join(each)
-        case "llama3_function":
-            return "".join(f"<function={name}>{body}</function>" for name, body in written)
-        case "functionary":
-            return ">>>".join(f"{name}\n{body}" for name, body in written)
-        case "react":
-            each = (f"Action: {name}\nAction Input: {body}\n" for name, body in written)
-            return "".join(each) + "Observation: so"
-    return "\n".join(f"call: {name}({body})" for name, body in written)
-
-
-def _python(dialect: Dialect, calls: list[Call]) -> str:
-    each = [
-        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-        for name, arguments in calls
-    ]
-    match dialect.name:
-        case "olmo3" | "gemma3":
-            return dialect.open + "\n".join(each) + f"\n{dialect.close}"
-        case "pythonic":
-            return f"[{', '.join(each)}]"
-        case "llama3_builtin":
-            return dialect.open + each[0].replace("(", ".call(", 1)
-    return f"{dialect.open}[{', '.join(each)}]{dialect.close}"
-
-
-def _tagged(dialect: Dialect, calls: list[Call]) -> str:
-    each = []
-    for name, arguments in calls:
-        match dialect.name:
-            case "qwen3_coder" | "qwen3_coder_bare" | "seed":
-                inside = "".join(
-                    f"<parameter={key}>\n{_plain(value)}\n</parameter>\n"
-                    for key, value in arguments.items()
-                )
-                each.append(f"<function={name}>\n{inside}</function>")
-            case "minicpm":
-                inside = "".join(
-                    f'<param name="{key}"><![CDATA[{_plain(value)}]]></param>'
-                    for key, value in arguments.items()
-                )
-                each.append(f'<function name="{name}">{inside}</function>')
-            case "minimax_m3":
-                m = "]<]minimax[>["
-                inside = "".join(f"{m}<{k}>{_plain(v)}{m}</{k}>" for k, v in arguments.items())
-                each.append(f'{m}<invoke name="{name}">{inside}{m}</invoke>\n')
-            case "kimi_k3":
-                inside = "".join(_k3_argument(key, value) for key, value in arguments.items())
-                begin = f'<|open|>call tool="{name}" index="1"<|sep|>'
-                each.append(f"{begin}{inside}<|close|>call<|sep|>")
-            case _:
-                space = {"muse": "atem:", "step3": "steptml:"}.get(dialect.name, "")
-                space = "｜DSML｜" if dialect.name.startswith("deepseek") else space
-                each.append(_invoke(space, name, arguments))
-    if dialect.open in ("<function=", "<function name="):
-        return "".join(each)
-    if dialect.name == "step3":
-        each = [f"<｜tool_call_begin｜>{one}<｜tool_call_end｜>" for one in each]
-    if dialect.name in ("qwen3_coder", "seed"):
-        return "\n".join(f"{dialect.open}\n{one}\n{dialect.close}" for one in each)
-    return f"{dialect.open}\n" + "\n".join(each) + dialect.close
-
-
-def _invoke(space: str, name: str, arguments: Mapping[str, Any]) -> str:
-    inside = ""
-    for key, value in arguments.items():
-        kind = f' string="{str(isinstance(value, str)).lower()}"' if "DSML" in space else ""
-        inside += f'<{space}parameter name="{key}"{kind}>{_plain(value)}</{space}parameter>\n'
-    return f'<{space}invoke name="{name}">\n{inside}</{space}invoke>'
-
-
-def _k3_argument(key: str, value: Any) -> str:
-    kinds = {str: "string", bool: "boolean", list: "array", dict: "object"}
-    kind = kinds.get(type(value), "number")
-    begin = f'<|open|>argument key="{key}" type="{kind}"<|sep|>'
-    return f"{begin}{_plain(value)}<|close|>argument<|sep|>"
-
-
-def _pairs(dialect: Dialect, calls: list[Call]) -> str:
-    p = "longcat_" if dialect.name.startswith("longcat") else ""
-    each = []
-    for name, arguments in calls:
-        inside = "".join(
-            f"<{p}arg_key>{key}</{p}arg_key>\n<{p}arg_value>{_plain(value)}</{p}arg_value>\n"
-            for key, value in arguments.items()
-        )
-        each.append(name + ("<tool_sep>" if dialect.name == "hunyuan_v3" else "\n") + inside)
-    if dialect.name == "hunyuan_v3":
-        inner = "".join(f"<tool_call>{one}</tool_call>" for one in each)
-        return f"{dialect.open}{inner}{dialect.close}"
-    return "".join(f"{dialect.open}{one}{dialect.close}" for one in each)
-
-
-def _literal(dialect: Dialect, calls: list[Call]) -> str:
-    quote = dialect.inner[0]
-
-    def write(value: Any) -> str:
-        if isinstance(value, str):
-            return f"{quote}{value}{quote}"
-        if isinstance(value, dict):
-            return "{" + ",".join(f"{key}:{write(item)}" for key, item in value.items()) + "}"
-        if isinstance(value, list):
-            return "[" + ",".join(map(write, value)) + "]"
-        return json.dumps(value)
-
-    return "".join(
-        f"{dialect.open}call:{name}{write(arguments)}{dialect.close}" for name, arguments in calls
-    )
-
-
-WRITERS: Mapping[str, Callable[[Dialect, list[Call]], str]] = {
-    "json": _json,
-    "named_json": _named,
-    "python": _python,
-    "xml": _tagged,
-    "pairs": _pairs,
-    "literal": _literal,
-}
 SINGLE = frozenset(("llama3_builtin",))
 """Families that write one call a turn."""
-
-
-def written(dialect: Dialect, calls: list[Call]) -> str:
-    """The calls as this family writes them."""
-    return WRITERS[dialect.body](dialect, calls)
 
 
 # --- reading them back ----------------------------------------------------------------------------
