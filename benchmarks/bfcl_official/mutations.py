@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mlx_tools.evaluate.bfcl_data import BfclItem
-from mlx_tools.evaluate.bfcl_score import language_of
 
 Call = dict[str, Any]
 """``{"name", "arguments"}``."""
@@ -25,28 +24,18 @@ def right_calls(item: BfclItem, turn: int) -> list[Call]:
     for number, answer in enumerate(item.answers):
         ((name, expected),) = answer.items()
         function = next((f for f in item.functions if f["name"] == name), item.functions[0])
-        properties = function["parameters"]["properties"]
         arguments = {}
         for place, (parameter, allowed) in enumerate(expected.items()):
             value = allowed[(turn + place * number) % len(allowed)] if allowed else ""
             if value == "" and turn % 2 == 0 and "" in allowed:
                 continue  # it may be left out
-            schema = properties.get(parameter, {"type": "any"})
-            arguments[parameter] = _concrete(value, schema, language_of(item.category), turn)
+            arguments[parameter] = _chosen(value, turn)
         calls.append({"name": function["name"], "arguments": arguments})
     return calls
 
 
-def _concrete(value: Any, schema: Mapping[str, Any], language: str, turn: int) -> Any:
-    """An allowed value as a model would write it: the options in dictionaries chosen from."""
-    value = _chosen(value, turn)
-    if language == "python":
-        return value
-    written = _java(value, schema) if language == "java" else _javascript(value, schema)
-    return written if isinstance(written, str) else str(written)
-
-
 def _chosen(value: Any, turn: int) -> Any:
+    """An allowed value as a model would write it: the options in dictionaries chosen from."""
     if isinstance(value, list):
         return [_chosen(one, turn) for one in value]
     if not isinstance(value, dict):
@@ -58,31 +47,6 @@ def _chosen(value: Any, turn: int) -> Any:
         elif (option := options[turn % len(options)]) != "" or turn % 2:
             out[key] = option
     return out
-
-
-def _java(value: Any, schema: Mapping[str, Any]) -> str:
-    kind, element = schema.get("type"), schema.get("items", {}).get("type")
-    if isinstance(value, list):
-        parts = ", ".join(_java(one, {"type": element or "any"}) for one in value)
-        if kind == "ArrayList":
-            return f"new ArrayList<{element.title()}>(Arrays.asList({parts}))"
-        return f"new {element}[]{{{parts}}}"
-    if isinstance(value, dict):
-        puts = " ".join(f'put("{key}", {_java(one, {})});' for key, one in value.items())
-        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    suffix = {"long": "L", "float": "f"}.get(kind, "") if isinstance(value, int | float) else ""
-    quoted = isinstance(value, str) and kind is None
-    return json.dumps(value) if quoted else f"{value}{suffix}"
-
-
-def _javascript(value: Any, schema: Mapping[str, Any]) -> str:
-    if isinstance(value, list | dict):
-        return json.dumps(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value}n" if schema["type"] == "Bigint" else str(value)
 
 
 # --- changes ----------------------------------------------------------------------------------

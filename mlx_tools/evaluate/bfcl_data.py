@@ -6,12 +6,10 @@ is pinned, its hash checked each time it is used; nothing of it is installed.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 import tempfile
-import tomllib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +20,10 @@ from typing import Any, Final, Literal, Protocol
 from mlx_tools.app.proposal import Proposal
 from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_score import Language, language_of, score
+from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.messages import ToolSpec
-from mlx_tools.paths import cache_dir, private_dir, read_data
-from mlx_tools.prompt.words import fill
+from mlx_tools.paths import cache_dir, private_dir
 
 PACKAGE: Final = "bfcl-eval"
 VERSION: Final = "2026.3.23"
@@ -34,8 +31,6 @@ WHEEL_SHA256: Final = "3bb6dfa5f0c68ad403c9ec50b00db2bb3b4cc9b38ab1ff33f48fe30d8
 
 CATEGORIES: Final[tuple[str, ...]] = (
     "simple_python",
-    "simple_java",
-    "simple_javascript",
     "multiple",
     "parallel",
     "parallel_multiple",
@@ -47,8 +42,8 @@ CATEGORIES: Final[tuple[str, ...]] = (
     "live_irrelevance",
     "live_relevance",
 )
-"""The single-turn categories: those of the leaderboard's non-live and live averages, and whether a
-call is due at all."""
+"""The single-turn categories of Python functions: those of the leaderboard's non-live and live
+averages, and whether a call is due at all."""
 
 Half = Literal["all", "tune", "report"]
 
@@ -73,7 +68,7 @@ class BfclItem:
     @property
     def tools(self) -> dict[str, ToolSpec]:
         """The functions as tools, by name."""
-        specs = (tool_of(function, language_of(self.category)) for function in self.functions)
+        specs = map(tool_of, self.functions)
         return {spec.name: spec for spec in specs}
 
 
@@ -190,19 +185,15 @@ def _draw(salt: str, item_id: str) -> bytes:
 #
 # BFCL's types are mapped to JSON Schema as BFCL itself maps them for models that take it (see
 # ``constants/type_mappings.py`` and ``model_handler/utils.py`` of its package): an unknown or
-# missing type is a string, and so is ``any``, since its checker takes nothing else there. Of Java
-# and JavaScript functions every argument is a string that holds a value in that language's syntax.
-# Names keep their dots, as BFCL scores models that may write them.
-
-_WORDS: Final = "prompts/evaluate/bfcl.toml"
+# missing type is a string, and so is ``any``, since its checker takes nothing else there. Names
+# keep their dots, as BFCL scores models that may write them.
 
 _TYPES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
-    **dict.fromkeys(("number", "float", "double"), "number"),
+    "integer": "integer",
+    **dict.fromkeys(("number", "float"), "number"),
     **dict.fromkeys(("boolean", "bool"), "boolean"),
     **dict.fromkeys(("array", "list", "tuple"), "array"),
-    **dict.fromkeys(("ArrayList", "Array", "Queue", "Stack"), "array"),
-    **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
+    **dict.fromkeys(("dict", "object"), "object"),
 }
 _KEPT: Final = frozenset(
     ("description", "default", "format", "minimum", "maximum", "minItems", "maxItems")
@@ -217,7 +208,7 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
-def tool_of(function: Mapping[str, Any], language: Language = "python") -> ToolSpec:
+def tool_of(function: Mapping[str, Any]) -> ToolSpec:
     """A function of BFCL's data as a tool.
 
     It takes the parameters that it names and no others, as a function does; BFCL's checker counts
@@ -225,17 +216,9 @@ def tool_of(function: Mapping[str, Any], language: Language = "python") -> ToolS
 
     Raises `ToolDefinitionError` where its name cannot be a tool's.
     """
-    description = str(function.get("description", ""))
     parameters = schema_of({**function.get("parameters", {}), "type": "dict"})
-    if language != "python":
-        words = _words()[language]
-        description = f"{description} {words['function']}".strip()
-        given = function["parameters"].get("properties", {})
-        parameters["properties"] = {
-            name: _written_in(words, schema) for name, schema in given.items()
-        }
     parameters.setdefault("additionalProperties", False)
-    return ToolSpec(str(function["name"]), description, parameters)
+    return ToolSpec(str(function["name"]), str(function.get("description", "")), parameters)
 
 
 def schema_of(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,33 +263,6 @@ def _of_type(values: list[Any], kind: str) -> list[Any]:
         if isinstance(value, _PYTHON[kind]) and isinstance(value, bool) == (kind == "boolean"):
             read.append(value)
     return read
-
-
-@functools.cache
-def _words() -> Mapping[str, Mapping[str, str]]:
-    return tomllib.loads(read_data(_WORDS))
-
-
-def _written_in(words: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter whose value is written in the language, as a string that says so."""
-    kind = str(schema.get("type"))
-    values = {"type": kind}
-    if kind == "any":
-        form = "any"
-    elif kind in ("Array", "ArrayList", "array"):
-        form = "collection"
-        values["elements"] = str(schema.get("items", {}).get("type", "any"))
-    elif kind == "dict" and "properties" in schema:
-        form = "dictionary"
-        values["schema"] = json.dumps(schema["properties"])
-    else:
-        form = "plain"
-    said = f"{fill(words[form], values)} {schema.get('description', '')}".strip()
-    out: dict[str, Any] = {"type": "string", "description": said}
-    if "default" in schema:
-        default = schema["default"]
-        out["default"] = default if isinstance(default, str) else json.dumps(default)
-    return out
 
 
 # --- asking -----------------------------------------------------------------------------------

@@ -14,15 +14,12 @@ checker by ``benchmarks/bfcl_official/agree.py``. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_literals import JAVA_TYPES, JS_TYPES, java_value, javascript_value
 from mlx_tools.messages import ToolCall
-
-Language = Literal["python", "java", "javascript"]
 
 Fault = Literal[
     "",
@@ -40,7 +37,7 @@ Fault = Literal[
 name; a parameter that is missing, not expected, of a wrong type or value; of parallel calls, one
 expected that none fits."""
 
-_PYTHON_TYPES: Final[Mapping[str, type]] = {
+_TYPES: Final[Mapping[str, type]] = {
     "string": str,
     "integer": int,
     "float": float,
@@ -49,20 +46,6 @@ _PYTHON_TYPES: Final[Mapping[str, type]] = {
     "tuple": list,
     "dict": dict,
     "any": str,
-}
-_TYPES: Final[Mapping[Language, Mapping[str, type]]] = {
-    "python": _PYTHON_TYPES,
-    "java": JAVA_TYPES,
-    "javascript": JS_TYPES,
-}
-_WITH_ITEMS: Final[Mapping[Language, frozenset[str]]] = {
-    "python": frozenset(("array", "tuple")),
-    "java": frozenset(("Array", "ArrayList")),
-    "javascript": frozenset(("array",)),
-}
-_READ: Final[Mapping[str, Callable[[str, str, str | None], Any]]] = {
-    "java": java_value,
-    "javascript": javascript_value,
 }
 _IGNORED: Final = str.maketrans("", "", " ,./-_*^")
 
@@ -99,18 +82,10 @@ def score(
         return CallScore(False, "not_called")
     if len(calls) != len(answers):
         return CallScore(False, "wrong_count", f"{len(calls)} of {len(answers)}")
-    language = language_of(category)
     if "parallel" in category:
-        return _any_order(functions, calls, answers, language)
+        return _any_order(functions, calls, answers)
     name = _name(answers[0]) if "multiple" in category else functions[0]["name"]
-    return _one(_named(functions, name), calls[0], answers[0], language)
-
-
-def language_of(category: str) -> Language:
-    """The language of a category's functions."""
-    if "javascript" in category:
-        return "javascript"
-    return "java" if "java" in category else "python"
+    return _one(_named(functions, name), calls[0], answers[0])
 
 
 def _name(answer: Mapping[str, Any]) -> str:
@@ -128,13 +103,12 @@ def _any_order(
     functions: Sequence[Mapping[str, Any]],
     calls: Sequence[ToolCall],
     answers: Sequence[Mapping[str, Any]],
-    language: Language,
 ) -> CallScore:
     left = list(calls)
     for answer in answers:
         function = _named(functions, _name(answer))
         for place, call in enumerate(left):
-            if _one(function, call, answer, language).correct:
+            if _one(function, call, answer).correct:
                 del left[place]
                 break
         else:
@@ -146,7 +120,6 @@ def _one(
     function: Mapping[str, Any],
     call: ToolCall,
     answer: Mapping[str, Mapping[str, Sequence[Any]]],
-    language: Language,
 ) -> CallScore:
     """One call against one expected call."""
     expected = next(iter(answer.values()))
@@ -159,7 +132,7 @@ def _one(
     for name, value in call.arguments.items():
         if name not in parameters or name not in expected:
             return CallScore(False, "unexpected", name)
-        fault = _fault(parameters[name], value, expected[name], language)
+        fault = _fault(parameters[name], value, expected[name])
         if fault:
             return CallScore(False, fault, name)
     for name, allowed in expected.items():
@@ -171,22 +144,15 @@ def _one(
 # --- one value --------------------------------------------------------------------------------
 
 
-def _fault(
-    parameter: Mapping[str, Any], value: Any, allowed: Sequence[Any], language: Language
-) -> Fault:
+def _fault(parameter: Mapping[str, Any], value: Any, allowed: Sequence[Any]) -> Fault:
     """What is wrong with a parameter's value; empty where nothing is."""
     kind, element = parameter["type"], None
-    types = _TYPES[language]
-    if kind in _WITH_ITEMS[language]:
+    if kind in ("array", "tuple"):
         element = parameter.get("items", {}).get("type")
-    outer, inner = types.get(kind), types.get(element) if element is not None else None
+    outer, inner = _TYPES.get(kind), _TYPES.get(element) if element is not None else None
     if outer is None or (element is not None and inner is None):
         return "wrong_type"
-    if language != "python":
-        if type(value) is not str:
-            return "wrong_type"
-        value = _READ[language](value, kind, element)
-    elif kind == "float" and type(value) is int:
+    if kind == "float" and type(value) is int:
         try:
             value = float(value)
         except OverflowError:

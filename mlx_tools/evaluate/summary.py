@@ -11,11 +11,8 @@ from typing import Any, Final
 from mlx_tools.app.statistics import Mean, Share, mcnemar, weighted_mean
 from mlx_tools.evaluate.results import Result
 
-_SIMPLE: Final = ("simple_python", "simple_java", "simple_javascript")
 AVERAGES: Final[Mapping[str, Mapping[str, float]]] = {
-    "simple": dict.fromkeys(_SIMPLE, 1.0),
-    "non_live": dict.fromkeys(_SIMPLE, 1 / 3)
-    | dict.fromkeys(("multiple", "parallel", "parallel_multiple"), 1.0),
+    "non_live": dict.fromkeys(("simple_python", "multiple", "parallel", "parallel_multiple"), 1.0),
     "live": {
         "live_simple": 258,
         "live_multiple": 1053,
@@ -26,9 +23,9 @@ AVERAGES: Final[Mapping[str, Mapping[str, float]]] = {
 }
 """BFCL's averages of categories, with its weights (``eval_checker/eval_runner_helper.py``).
 
-The non-live one is the mean of four, of which the first, ``simple``, is the mean of three
-languages; the live one weighs each category by its number of questions, here of all there are, so
-that a sample weighs the same.
+The non-live one is the mean of four (BFCL's first is itself a mean, with Java's and JavaScript's);
+the live one weighs each category by its number of questions, here of all there are, so that a
+sample weighs the same.
 """
 
 

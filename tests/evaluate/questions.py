@@ -46,36 +46,6 @@ PLAY = {
         "required": ["songs"],
     },
 }
-JAVA = {
-    "name": "Store.put",
-    "description": "Puts numbers into a store.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "keys": {"type": "ArrayList", "items": {"type": "long"}, "description": "The keys."},
-            "force": {"type": "boolean", "description": "Whether to overwrite."},
-            "target": {"type": "any", "description": "The store."},
-        },
-        "required": ["keys"],
-    },
-}
-SCRIPT = {
-    "name": "draw",
-    "description": "Draws.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "points": {"type": "array", "items": {"type": "float"}, "description": "Where."},
-            "pen": {
-                "type": "dict",
-                "description": "The pen.",
-                "properties": {"colour": {"type": "String", "description": "Its colour."}},
-            },
-            "fill": {"type": "Boolean", "description": "Whether to fill.", "default": True},
-        },
-        "required": ["points"],
-    },
-}
 
 AREA_ANSWER = {
     "shapes.area": {"width": [2.5], "height": [4], "unit": ["cm", ""], "round": ["", False]}
@@ -115,9 +85,6 @@ QUESTIONS: Mapping[str, Sequence[tuple[Line, Sequence[Mapping[str, Any]] | None]
     "irrelevance": [(line("irrelevance_0", "Who am I?", AREA), None)],
     "live_simple": [(line("live_simple_0-0-0", "", AREA, messages=TALK), [AREA_ANSWER])],
     "live_relevance": [(line("live_relevance_0-0-0", "Play", PLAY), None)],
-    "simple_java": [
-        (line("simple_java_0", "Put 1 and 2", JAVA), [{"Store.put": {"keys": [[1, 2]]}}])
-    ],
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.evaluate.bfcl_score import CallScore, score
 from mlx_tools.messages import ToolCall
-from tests.evaluate.questions import AREA, AREA_ANSWER, JAVA, PLAY, PLAY_ANSWER, SCRIPT
+from tests.evaluate.questions import AREA, AREA_ANSWER, PLAY, PLAY_ANSWER
 
 RIGHT = {"width": 2.5, "height": 4}
 
@@ -163,40 +163,6 @@ def test_where_no_call_is_due_none_is_right_and_where_one_is_any() -> None:
         assert score(category, [], [ToolCall("made.up", {})], []).fault == "called"
     assert score("live_relevance", [AREA], [ToolCall("made.up", {})], []).correct
     assert score("live_relevance", [AREA], [], []).fault == "not_called"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))"}, ""),
-        ({"keys": "new ArrayList<Long>() {{ add(1L); add(2L); }}"}, ""),
-        ({"keys": "new ArrayList<Integer>(Arrays.asList(1, 2))"}, "wrong_type"),
-        ({"keys": [1, 2]}, "wrong_type"),
-        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))", "force": "true"}, ""),
-        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))", "force": True}, "wrong_type"),
-        ({"keys": "new ArrayList<Long>(Arrays.asList(1L, 2L))", "target": "The.Store"}, ""),
-    ],
-)
-def test_java_values_are_read_from_texts(arguments: dict[str, Any], said: str) -> None:
-    answer = {"Store.put": {"keys": [[1, 2]], "force": ["", True], "target": ["", "thestore"]}}
-    call = ToolCall("Store.put", arguments)
-    assert score("simple_java", [JAVA], [call], [answer]).fault == said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"points": "[1.5, 2]"}, ""),
-        ({"points": "new Array(1.5, 2)"}, ""),
-        ({"points": "1.5, 2"}, "wrong_type"),
-        ({"points": "[1.5, 2]", "pen": "{colour: 'Red'}", "fill": "false"}, ""),
-        ({"points": "[1.5, 2]", "pen": '{"colour": "blue"}'}, "wrong_value"),
-    ],
-)
-def test_javascript_values_are_read_from_texts(arguments: dict[str, Any], said: str) -> None:
-    answer = {"draw": {"points": [[1.5, 2]], "pen": ["", {"colour": ["red"]}], "fill": ["", False]}}
-    call = ToolCall("draw", arguments)
-    assert score("simple_javascript", [SCRIPT], [call], [answer]).fault == said
 
 
 json_values = st.recursive(

@@ -173,23 +173,17 @@ def test_a_number_that_is_not_known_for_all_is_not_known() -> None:
     assert summarise([]).rows == ()
 
 
-def test_the_non_live_average_is_the_mean_of_four_of_which_simple_is_a_mean_of_three() -> None:
-    shares = {
-        "simple_python": 0.8,
-        "simple_java": 0.2,
-        "simple_javascript": 0.5,
-        "multiple": 0.6,
-        "parallel": 0.4,
-        "parallel_multiple": 0.0,
-    }
+def test_the_non_live_average_is_the_mean_of_four_and_the_live_one_weighs_by_size() -> None:
+    shares = {"simple_python": 0.8, "multiple": 0.6, "parallel": 0.4, "parallel_multiple": 0.0}
+    shares |= {category: float(category == "live_multiple") for category in AVERAGES["live"]}
     results = [
         result(category, n, "free", n < 10 * share)
         for category, share in shares.items()
         for n in range(10)
     ]
     means = {name: mean.value for name, _, mean in summarise(results).averages}
-    assert means == pytest.approx({"simple": 0.5, "non_live": (0.5 + 0.6 + 0.4 + 0.0) / 4})
-    assert set(AVERAGES["non_live"]) == set(shares)
+    live = 1053 / (258 + 1053 + 16 + 24)
+    assert means == pytest.approx({"non_live": (0.8 + 0.6 + 0.4 + 0.0) / 4, "live": live})
 
 
 def test_strategies_are_compared_on_the_items_they_share() -> None:

@@ -118,12 +118,13 @@ def test_without_a_tokenizer_file_bos_is_added_unless_it_is_denied(tmp_path: Pat
 
 
 def test_the_vocabulary_is_not_decoded(tmp_path: Path) -> None:
-    text = ' {"added_tokens" : [] ,\n"post_processor":null, "model": this is no JSON'
+    text = ' {"added_tokens" : [] ,\n"post_processor":null, "model": this is no JSON}'
     assert read(tmp_path, tokenizer_json=text).added_tokens == {}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"a"', '{"a" 1}', '{"a":1', '{"a":1,}', "{" * 5000, '{"a":1 "b":2}']
+    "text",
+    ["", "{", "[]", '{"a"', '{"a":1', '{"added_tokens": [}', '{"post_processor":]}', "{" * 5000],
 )
 def test_a_broken_tokenizer_file_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json"):

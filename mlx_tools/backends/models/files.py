@@ -11,21 +11,13 @@ from typing import Any, Final
 
 from mlx_tools.errors import ModelError
 
-_NAMED: Final = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
+_NAMED: Final = tuple(
+    f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
 )
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
-_WANTED: Final = frozenset(("added_tokens", "post_processor"))
 _POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 MAX_CONTEXT: Final = 100_000_000
 """More tokens than this are no size: tokenizers without a bound write 10 ** 30."""
-_DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +62,21 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
         )
     settings = _load(path / "tokenizer_config.json") or {}
     tokenizer = _tokenizer_members(path / "tokenizer.json")
-    added = _added_tokens(settings, tokenizer)
+    added = _added_tokens(settings, tokenizer or {})
     bos, eos = _text(settings.get("bos_token")), _text(settings.get("eos_token"))
-    special = [token for token, _, is_special in added if is_special]
-    special += _named_tokens(settings)
-    special += _named_tokens(_load(path / "special_tokens_map.json") or {})
-    ids = {number: token for token, number, _ in added}
+    named = (
+        *_named_tokens(settings),
+        *_named_tokens(_load(path / "special_tokens_map.json") or {}),
+    )
+    special = (*(text for text, flagged in added.values() if flagged), *named)
+    if tokenizer is None:  # a sentencepiece model alone: the Llama family's rule
+        adds_bos = bool(settings.get("add_bos_token", bos is not None))
+    else:
+        adds_bos = any(token == bos for token in _leading(tokenizer.get("post_processor")))
+    generation = _load(path / "generation_config.json") or {}
+    ends = generation.get("eos_token_id") or config.get("eos_token_id")
+    numbers = ends if isinstance(ends, list) else [ends]
+    ending = (eos, *(added[n][0] for n in numbers if isinstance(n, int) and n in added))
     return ModelFiles(
         path=path,
         name=name or path.name,
@@ -83,10 +84,10 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
         chat_template=_template(path, settings),
         bos_token=bos,
         eos_token=eos,
-        adds_bos=_adds_bos(settings, tokenizer, bos),
-        special_tokens=tuple(dict.fromkeys(token for token in special if token)),
-        added_tokens={token: number for token, number, _ in added if token},
-        end_tokens=_end_tokens(path, config, eos, ids),
+        adds_bos=adds_bos,
+        special_tokens=tuple(dict.fromkeys(filter(None, special))),
+        added_tokens={text: number for number, (text, _) in added.items() if text},
+        end_tokens=tuple(dict.fromkeys(filter(None, ending))),
         context=_context(config, settings),
     )
 
@@ -105,44 +106,39 @@ def _template(path: Path, settings: Mapping[str, Any]) -> str | None:
     jinja = path / "chat_template.jinja"
     if jinja.is_file():
         return _read(jinja)
-    for value in (
-        settings.get("chat_template"),
-        (_load(path / "chat_template.json") or {}).get("chat_template"),
-    ):
+    for source in (settings, _load(path / "chat_template.json") or {}):
+        value = source.get("chat_template")
         if isinstance(value, str) and value:
             return value
-        if isinstance(value, list):  # several, by name
-            named: dict[str, str] = {
-                item["name"]: item["template"]
-                for item in value
-                if isinstance(item, dict)
-                and isinstance(item.get("template"), str)
-                and isinstance(item.get("name"), str)
-            }
-            if named:
-                return named.get("default") or next(iter(named.values()))
+        items = (
+            [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        )
+        named = {  # several, by name
+            item["name"]: str(item["template"])
+            for item in items
+            if isinstance(item.get("name"), str) and isinstance(item.get("template"), str)
+        }
+        if named:
+            return named.get("default") or next(iter(named.values()))
     return None
 
 
 def _added_tokens(
-    settings: Mapping[str, Any], tokenizer: Mapping[str, Any] | None
-) -> list[tuple[str, int, bool]]:
-    """Text, id and whether it is special, of each token outside the plain vocabulary."""
-    found: dict[int, tuple[str, int, bool]] = {}
-    decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict):
-        for number, token in decoder.items():
-            if isinstance(token, dict) and str(number).isascii() and str(number).isdecimal():
-                found[int(number)] = (_text(token) or "", int(number), bool(token.get("special")))
-    listed = (tokenizer or {}).get("added_tokens")
-    for token in listed if isinstance(listed, list) else ():
-        if isinstance(token, dict) and isinstance(token.get("id"), int):
-            number = token["id"]
-            found[number] = (_text(token) or "", number, bool(token.get("special")))
-    return [found[number] for number in sorted(found)]
+    settings: Mapping[str, Any], tokenizer: Mapping[str, Any]
+) -> dict[int, tuple[str, bool]]:
+    """By its id the text of each token outside the plain vocabulary, and whether it is special."""
+    decoder, listed = settings.get("added_tokens_decoder"), tokenizer.get("added_tokens")
+    pairs = list(decoder.items()) if isinstance(decoder, dict) else []
+    items = listed if isinstance(listed, list) else []
+    pairs += [(token.get("id"), token) for token in items if isinstance(token, dict)]
+    found = {}
+    for number, token in pairs:
+        if isinstance(token, dict) and re.fullmatch(r"[0-9]+", str(number)):
+            found[int(number)] = (_text(token) or "", bool(token.get("special")))
+    return dict(sorted(found.items()))
 
 
-def _named_tokens(settings: Mapping[str, Any]) -> list[str]:
+def _named_tokens(settings: Mapping[str, Any]) -> list[str | None]:
     named = [_text(settings.get(key)) for key in _NAMED]
     for key in _LISTS:
         value = settings.get(key)
@@ -150,25 +146,7 @@ def _named_tokens(settings: Mapping[str, Any]) -> list[str]:
             value = list(value.values())
         if isinstance(value, list):
             named += [_text(item) for item in value]
-    return [token for token in named if token]
-
-
-def _end_tokens(
-    path: Path, config: Mapping[str, Any], eos: str | None, ids: Mapping[int, str]
-) -> tuple[str, ...]:
-    generation = _load(path / "generation_config.json") or {}
-    value = generation.get("eos_token_id") or config.get("eos_token_id")
-    numbers = value if isinstance(value, list) else [value]
-    named = [ids.get(number) for number in numbers if isinstance(number, int)]
-    return tuple(dict.fromkeys(token for token in (eos, *named) if token))
-
-
-def _adds_bos(
-    settings: Mapping[str, Any], tokenizer: Mapping[str, Any] | None, bos: str | None
-) -> bool:
-    if tokenizer is None:  # a sentencepiece model alone: the Llama family's rule
-        return bool(settings.get("add_bos_token", bos is not None))
-    return any(token == bos for token in _leading(tokenizer.get("post_processor")))
+    return named
 
 
 def _leading(processor: Any) -> Iterator[str]:
@@ -192,11 +170,8 @@ def _leading(processor: Any) -> Iterator[str]:
 
 def _context(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
     inner = config.get("text_config")
-    said = [
-        source.get(key)
-        for source in (config, inner if isinstance(inner, dict) else {})
-        for key in _POSITIONS
-    ]
+    sources = (config, inner if isinstance(inner, dict) else {})
+    said = [source.get(key) for source in sources for key in _POSITIONS]
     for value in (*said, settings.get("model_max_length")):
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_CONTEXT:
             return value
@@ -206,42 +181,21 @@ def _context(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | No
 def _tokenizer_members(path: Path) -> dict[str, Any] | None:
     """``added_tokens`` and ``post_processor`` of a ``tokenizer.json``; None where there is none.
 
-    Reads member by member and stops when it has both: the vocabulary, which comes after them, is
-    up to 30 MB.
+    Each is read where it stands: the vocabulary, which comes after them, is up to 30 MB. A key with
+    its quotes can stand in no text of JSON's.
     """
     if not path.is_file():
         return None
-    members: dict[str, Any] = {}
+    text, members = _read(path), {}
     try:
-        for key, value in _members(_read(path)):
-            if key in _WANTED:
-                members[key] = value
-            if len(members) == len(_WANTED):
-                break
+        if not (text.lstrip().startswith("{") and text.rstrip().endswith("}")):
+            raise ValueError("it holds no whole JSON object")
+        for key in ("added_tokens", "post_processor"):
+            if found := re.search(rf'"{key}"\s*:\s*', text):
+                members[key], _ = json.JSONDecoder().raw_decode(text, found.end())
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     return members
-
-
-def _members(text: str) -> Iterator[tuple[str, Any]]:
-    """The members of the JSON object in ``text``, each decoded when it is asked for."""
-    mark, at = _mark(text, 0, "{")
-    if text[at : at + 1] == "}":
-        return
-    while mark != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        _, at = _mark(text, at, ":")
-        value, at = _DECODER.raw_decode(text, at)
-        yield key, value
-        mark, at = _mark(text, at, ",}")
-
-
-def _mark(text: str, at: int, marks: str) -> tuple[str, int]:
-    """The next character, which must be one of ``marks``, and the place of what follows it."""
-    found = re.compile(rf"[ \t\n\r]*([{re.escape(marks)}])[ \t\n\r]*").match(text, at)
-    if found is None:
-        raise ValueError(f"{marks!r} expected at character {at}")
-    return found[1], found.end()
 
 
 def _load(path: Path) -> dict[str, Any] | None:
@@ -250,10 +204,10 @@ def _load(path: Path) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(_read(path))
+        if not isinstance(value, dict):
+            raise ValueError("it holds no JSON object")
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
-    if not isinstance(value, dict):
-        raise _unreadable(path, ValueError("it holds no JSON object"))
     return value
 
 
@@ -270,9 +224,7 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 def _text(token: Any) -> str | None:
     """A token's text: given as such, or in an object with its flags."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return _string(token)
+    return _string(token.get("content") if isinstance(token, dict) else token)
 
 
 def _string(value: Any) -> str | None:
