@@ -171,25 +171,23 @@ def _own(
     environ: Mapping[str, str],
 ) -> Chosen:
     """A server of our own, or this process, with ``model`` or the embedded one."""
-    name = model or DEFAULT_MODEL
+    name, suggestion = model or DEFAULT_MODEL, ""
     folder = model_path(name, environ)
     files = read_model_files(folder, name)
+    backend: LocalBackend | ServerBackend
+    how: Literal["embedded", "started", "loaded"] = "started"
     if kind == "local":
-        local = LocalBackend(folder, note=note)
+        backend, how = LocalBackend(folder, note=note), "loaded"
         line = f"loading {name} into this process"
-        return Chosen(backend=local, how="loaded", note=line, model=name, files=files)
-    ids = marker_ids(files, CALL_MARKERS)
-    backend = ServerBackend(folder, forbidden_tokens=ids, note=note, environ=environ)
-    if kind == "server" or model is not None:
+    else:
+        ids = marker_ids(files, CALL_MARKERS)
+        backend = ServerBackend(folder, forbidden_tokens=ids, note=note, environ=environ)
         line = f"starting a server of our own with {name}"
-        return Chosen(backend=backend, how="started", note=line, model=name, files=files)
+    if kind == "auto" and model is None:
+        how, suggestion = "embedded", suggest_model(memory_bytes()).line
+        line = f"no server was named and none answers at {usual}: using the embedded model {name}"
     return Chosen(
-        backend=backend,
-        how="embedded",
-        note=f"no server was named and none answers at {usual}: using the embedded model {name}",
-        suggestion=suggest_model(memory_bytes()).line,
-        model=name,
-        files=files,
+        backend=backend, how=how, note=line, suggestion=suggestion, model=name, files=files
     )
 
 
@@ -205,9 +203,8 @@ async def _health_of_usual(
     if health.status not in ("ok", "loading", "unknown"):
         return None
     listed = await backend.models(QUICK)
-    # some web server: it neither lists models nor has a model server's health
-    if not listed and not (health.status_field and await _completes(backend)):
-        return None
+    if not listed and not await _completes(backend):
+        return None  # some web server
     model = backend.model
     if model is not None and find_model(model, environ) is not None:
         loopback = backend.address.loopback

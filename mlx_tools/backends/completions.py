@@ -75,15 +75,13 @@ _CONTEXT_KEYS: Final = ("max_model_len", "context_length")
 class Health:
     """How a server is. ``unknown``: it answers, but does not say (many have no ``/health``).
 
-    ``server`` is its own ``Server`` header; ``status_field`` says that it answered in the form that
-    model servers use (``{"status": …}``), which a web page does not; ``allowed_origin`` is which
-    web pages it lets read its answers, ``*`` for all of them.
+    ``server`` is its own ``Server`` header; ``allowed_origin`` is which web pages it lets read its
+    answers, ``*`` for all of them.
     """
 
     status: Literal["ok", "loading", "dead", "unreachable", "unknown"]
     detail: str = ""
     server: str = ""
-    status_field: bool = False
     allowed_origin: str = ""
 
     @property
@@ -231,7 +229,7 @@ class CompletionsBackend:
         elif status == 503:
             found = "loading"
         origin = answered.get("access-control-allow-origin", "")
-        return Health(found, detail, answered.get("server", ""), known, origin)
+        return Health(found, detail, answered.get("server", ""), origin)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models it lists, in its order; empty where it cannot (or will not) say.

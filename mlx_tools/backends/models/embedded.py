@@ -107,16 +107,14 @@ def model_folder(
 def is_complete(folder: Path, model: EmbeddedModel) -> bool:
     """Whether the folder holds the whole model: its manifest is there and every size is right.
 
-    The manifest is the last that is written, and the folder gets its name after that. Hashes are
-    for `verify`.
+    The manifest is the last that is written, and the folder gets its name after that.
     """
     manifest = read_manifest(folder)
     if manifest is None or manifest["source"] != model.gguf_sha256:
         return False
+    sizes = manifest["files"].items()
     try:
-        return all(
-            (folder / name).stat().st_size == size for name, (size, _) in manifest["files"].items()
-        )
+        return all((folder / name).stat().st_size == size for name, (size, _) in sizes)
     except OSError:
         return False
 
@@ -143,24 +141,6 @@ def folder_bytes(folder: Path) -> int:
             with suppress(OSError):
                 total += Path(parent, name).stat().st_size
     return total
-
-
-def verify(folder: Path) -> list[str]:
-    """What is wrong with a pulled model: one line a file whose size or hash is not the manifest's.
-
-    Reads every byte: about a second for half a gigabyte.
-    """
-    manifest = read_manifest(folder)
-    if manifest is None:
-        return [f"{folder}: no manifest"]
-    wrong = []
-    for name, (_, digest) in manifest["files"].items():
-        try:
-            if file_sha256(folder / name) != digest:
-                wrong.append(f"{folder / name}: the hash is another")
-        except OSError as error:
-            wrong.append(f"{folder / name}: {error.strerror}")
-    return wrong
 
 
 # --- making it --------------------------------------------------------------------------------
