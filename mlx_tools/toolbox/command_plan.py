@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import re
 import shlex
@@ -39,25 +40,17 @@ def program(name: str, folders: Sequence[str]) -> str | None:
     return None
 
 
-def state(path: str) -> str:
-    """Identifies a program's file as it is now."""
-    found = os.stat(path)  # noqa: PTH116 - the fields of one look
-    return f"{Path(path).resolve()} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
-
-
 def _trusted(path: Path) -> bool:
     """Whether nobody but the system can change what stands at the path, where it leads to, or a
     folder above either."""
     try:
         real = path.resolve(strict=True)
         checked = {real, *real.parents, *path.parents}
-        return all(_is_systems(place.stat()) for place in checked)
+        found = [place.stat() for place in checked]
     except (OSError, RuntimeError):
         return False
-
-
-def _is_systems(status: os.stat_result) -> bool:
-    return status.st_uid == SYSTEM and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return all(one.st_uid == SYSTEM and not one.st_mode & others for one in found)
 
 
 MAX_BYTES: Final = 100_000
@@ -65,10 +58,6 @@ MAX_BYTES: Final = 100_000
 
 _MISREAD: Final = tuple("-+@(!,")
 """What some programs take for more than a path where one starts so; ``./`` goes before it."""
-
-
-class Missing(Exception):
-    """What a call needs is not there; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +76,26 @@ class Plan:
         return shlex.join(self.argv)
 
     def state(self) -> str:
-        """Identifies the words and the program's file as they are now. Raises OSError."""
-        told = "\0".join([*self.argv, state(self.argv[0])])
+        """What identifies the words and the program's file as they are now. Raises OSError."""
+        path = Path(self.argv[0])
+        found = path.stat()
+        file = f"{path.resolve()} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        told = "\0".join([*self.argv, file])
         return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def plan(
     rules: Rules, folders: Sequence[str], roots: Sequence[Root], name: str, words: Sequence[str]
 ) -> Plan:
-    """What a call runs. Raises Refused for what may not run, Missing for what is not there."""
+    """What a call runs. Raises Refused for what may not run, Absent for what is not there."""
     rule = rules.programs.get(name)
     if rule is None:
-        raise Refused(f"the program {name[:60]!r} is not allowed; there are {_names(rules)}")
+        known = ", ".join(rules.programs)
+        raise Refused(f"the program {name[:60]!r} is not allowed; there are {known}")
     checked = check(rules, rule, words)
     found = program(name, folders)
     if found is None:
-        raise Missing(f"{name} is not installed in {' or '.join(folders)}")
+        raise Absent(f"{name} is not installed in {' or '.join(folders)}")
     environment = dict(rule.environment)
     if rule.repository:
         environment |= _repository(roots[0])
@@ -115,21 +108,17 @@ def plan(
     return Plan(rule, (found, *arguments), environment, private)
 
 
-def _names(rules: Rules) -> str:
-    return ", ".join(rules.programs)
-
-
 def _repository(root: Root) -> dict[str, str]:
     """The variables that fix which repository is meant: the folder ``.git`` in the root.
 
     Nothing is looked for, and nothing in the folder says that it is elsewhere: there, a
-    configuration would be read that is not hidden. Raises Missing where there is no such folder.
+    configuration would be read that is not hidden. Raises Absent where there is no such folder.
     """
     folder = root.path / ".git"
     if folder.is_symlink() or not folder.is_dir():
-        raise Missing("there is no repository here: the first root has no folder .git of its own")
+        raise Absent("there is no repository here: the first root has no folder .git of its own")
     if os.path.lexists(folder / "commondir"):
-        raise Missing("the repository here is a part of one that lies elsewhere (a worktree)")
+        raise Absent("the repository here is a part of one that lies elsewhere (a worktree)")
     path = str(folder)
     return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
 
@@ -155,7 +144,7 @@ def _located(roots: Sequence[Root], word: Word) -> list[str]:
         case "free" if is_pattern(word.text):
             try:
                 return _expanded(roots, word.text)
-            except (Refused, Missing):  # some text, such as a program's
+            except (Refused, Absent):  # some text, such as a program's
                 return [word.text]
     return [word.text]
 
@@ -196,7 +185,7 @@ def _expanded(roots: Sequence[Root], text: str) -> list[str]:
     for root, parts in places:
         if found := expand(root, parts):
             return [_written(roots, root, path) for path in found]
-    raise Missing(f"no file matches {text[:100]!r}")
+    raise Absent(f"no file matches {text[:100]!r}")
 
 
 def _revision(roots: Sequence[Root], text: str) -> str:
@@ -236,71 +225,57 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
     ``**`` as a whole name matches any number of folders that are not hidden. Private names are not
     matched. Raises Refused where there are too many.
     """
-    found: dict[tuple[str, ...], None] = {}
-    for path in _Search(root).below((), tuple(pattern)):
-        found[path] = None
-        if len(found) > MAX_MATCHES:
-            raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
-    return sorted(found)
+    looked_at = 0
 
+    def matching(at: tuple[str, ...], name: str) -> Iterator[tuple[str, bool]]:
+        """The entries of a folder that one name of a pattern matches, and which are folders."""
+        nonlocal looked_at
+        try:
+            fd = root.open_folder(at)
+        except (Absent, Unfit, Refused):  # gone meanwhile, or not to be seen: it has no matches
+            return
+        try:
+            with os.scandir(fd) as found:
+                entries = [
+                    (entry.name, entry.is_dir(follow_symlinks=False))
+                    for entry in itertools.islice(found, MAX_LOOKED_AT + 1)
+                ]
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+        looked_at += len(entries)
+        if looked_at > MAX_LOOKED_AT:
+            raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
+        for entry, is_folder in entries:
+            fits = entry == name or (is_pattern(name) and fnmatchcase(entry, name))
+            seen = name.startswith(".") or not entry.startswith(".")
+            if fits and seen and private_part((*at, entry), root.path.name) is None:
+                yield entry, is_folder
 
-class _Search:
-    def __init__(self, root: Root) -> None:
-        self._root = root
-        self._looked_at = 0
-
-    def below(self, at: tuple[str, ...], pattern: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def below(at: tuple[str, ...], pattern: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """What matches in the folder ``at``, which holds what came before in the pattern."""
         name, rest = pattern[0], pattern[1:]
         if name == _ANY_DEPTH:
-            yield from self._at_any_depth(at, rest)
+            while rest[:1] == (_ANY_DEPTH,):  # more of them mean the same, and cost more
+                rest = rest[1:]
+            yield from below(at, rest or ("*",))
+            for entry, is_folder in matching(at, "*"):
+                if is_folder and len(at) < MAX_DEPTH:
+                    yield from below((*at, entry), (name, *rest))
             return
-        for entry, is_folder in self._matching(at, name):
-            path = (*at, entry)
+        for entry, is_folder in matching(at, name):
             if not rest:
-                yield path
+                yield (*at, entry)
             elif is_folder:
-                yield from self.below(path, rest)
+                yield from below((*at, entry), rest)
 
-    def _at_any_depth(
-        self, at: tuple[str, ...], rest: tuple[str, ...]
-    ) -> Iterator[tuple[str, ...]]:
-        while rest and rest[0] == _ANY_DEPTH:  # more of them mean the same, and cost more
-            rest = rest[1:]
-        yield from self.below(at, rest or ("*",))
-        for entry, is_folder in self._matching(at, "*"):
-            if is_folder and len(at) < MAX_DEPTH:
-                yield from self._at_any_depth((*at, entry), rest)
-
-    def _matching(self, at: tuple[str, ...], name: str) -> Iterator[tuple[str, bool]]:
-        """The entries of a folder that one name of a pattern matches, and which are folders."""
-        hidden = name.startswith(".")
-        for entry, is_folder in self._entries(at):
-            if entry.startswith(".") and not hidden:
-                continue
-            if entry != name and not (is_pattern(name) and fnmatchcase(entry, name)):
-                continue
-            if private_part((*at, entry), self._root.path.name) is None:
-                yield entry, is_folder
-
-    def _entries(self, at: tuple[str, ...]) -> list[tuple[str, bool]]:
-        try:
-            fd = self._root.open_folder(at)
-        except (Absent, Unfit, Refused):  # gone meanwhile, or not to be seen: it has no matches
-            return []
-        entries: list[tuple[str, bool]] = []
-        try:
-            with os.scandir(fd) as found:
-                for entry in found:
-                    self._looked_at += 1
-                    if self._looked_at > MAX_LOOKED_AT:
-                        raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
-                    entries.append((entry.name, entry.is_dir(follow_symlinks=False)))
-        except OSError:
-            return []
-        finally:
-            os.close(fd)
-        return entries
+    found = set()
+    for path in below((), tuple(pattern)):
+        found.add(path)
+        if len(found) > MAX_MATCHES:
+            raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
+    return sorted(found)
 
 
 # --- what is private below the roots ------------------------------------------------------------
@@ -325,11 +300,6 @@ class Hidden:
     folders: list[str] = field(default_factory=list)
     repositories: list[str] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.files) + len(self.folders) + len(self.repositories)
-
 
 def hidden(roots: Sequence[Root]) -> Hidden:
     """What is private below the roots. Raises Refused where it cannot all be looked through."""
@@ -348,7 +318,8 @@ def hidden(roots: Sequence[Root]) -> Hidden:
                 if folded(entry.name) == ".git":
                     found.repositories.append(entry.path)
                 waiting.append((entry.path, _above((above, entry.name))))
-            if left < 0 or found.count > MAX_HIDDEN:
+            count = len(found.files) + len(found.folders) + len(found.repositories)
+            if left < 0 or count > MAX_HIDDEN:
                 raise Refused(
                     f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
                     "ones: too many to be hidden; a smaller root would do"

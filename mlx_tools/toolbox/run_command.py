@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects
-from mlx_tools.store.roots import Refused, Root
-from mlx_tools.toolbox.command_plan import Missing, Plan, plan, repository_state, trusted_folders
+from mlx_tools.store.roots import Refused, Root, identity_of
+from mlx_tools.toolbox.command_plan import Plan, plan, repository_state, trusted_folders
 from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.file_changes import told_of_change
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
@@ -22,7 +22,7 @@ from mlx_tools.toolbox.sandbox import (
     run,
     sandbox,
 )
-from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
+from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))
 """Of every call: no rule is believed so far that a program could be called harmless. The network
@@ -54,7 +54,7 @@ def run_command(
     """
     names = tuple(programs)
     for name in names:
-        if not is_name(name):
+        if not name.isprintable() or "/" in name or name[:1] in ("", "-", "."):
             raise UsageError(
                 f"tools.commands: {name!r} is no name of a program",
                 hint="write the name alone, without a folder",
@@ -70,11 +70,6 @@ def run_command(
         needs_approval=True,
     )
     return Tool(spec, commands.run, preview=commands.preview)
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be the name of a program in a folder."""
-    return text.isprintable() and "/" not in text and not text.startswith(("-", ".")) and bool(text)
 
 
 def unusable(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> str | None:
@@ -101,53 +96,38 @@ class _Commands:
 
     def preview(self, arguments: Mapping[str, Any]) -> Preview:
         """The words that would really run. Raises ToolError."""
-        made = self._plan(arguments)
-        return Preview(made.text, _state(made))
+        with told_of_change(f"{arguments['program']} cannot be run"):
+            made = self._plan(arguments)
+            return Preview(made.text, made.state())
 
     def run(self, arguments: Mapping[str, Any]) -> str:
-        """Runs a program; an exit code other than 0 is no error. Raises ToolError."""
+        """Run a program; an exit code other than 0 is no error. Raises ToolError."""
         context = current_context()
-        made = self._plan(arguments)
-        if context.expected is not None and context.expected != _state(made):
-            raise ToolError("what would run is no longer what was approved; nothing was run")
-        seconds = _SECONDS if context.timeout is None else context.timeout * _MARGIN
-        ran = self._ran(made, functools.partial(run, seconds=seconds, cancelled=_flag(context)))
+        with told_of_change(f"{arguments['program']} cannot be run"):
+            made = self._plan(arguments)
+            if context.expected is not None and context.expected != made.state():
+                raise ToolError("what would run is no longer what was approved; nothing was run")
+            try:
+                box = self._find()
+            except NoSandbox as error:
+                raise ToolError(str(error), code="disabled") from None
+            seconds = _SECONDS if context.timeout is None else context.timeout * _MARGIN
+            with box.confined(made.argv, self._view(made, box)) as confined:
+                environment = _environment(made.environment)
+                ran = run(confined, environment, seconds, lambda: bool(context.cancelled))
         if not ran.started:
             told = " ".join(ran.errors.decode(errors="replace").split())
             raise ToolError(f"the sandbox could not be set up: {told[:300]}")
-        if ran.ending == "timeout":
-            raise ToolError(_ENDED[ran.ending], code="timeout")
         if ran.ending in _ENDED:
-            raise ToolError(_ENDED[ran.ending])
+            code: ErrorCode = "timeout" if ran.ending == "timeout" else "tool_error"
+            raise ToolError(_ENDED[ran.ending], code=code)
         return self._told(ran)
 
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
-        try:
-            if not self._roots:
-                raise Refused("there is no folder that programs may see")
-            return plan(
-                self.rules,
-                _folders(),
-                self._roots,
-                arguments["program"],
-                arguments.get("arguments", ()),
-            )
-        except Refused as error:
-            raise ToolError(str(error), code="not_allowed") from None
-        except Missing as error:
-            raise ToolError(str(error)) from None
-
-    def _ran(self, made: Plan, start: Callable[..., Ran]) -> Ran:
-        try:
-            box = self._find()
-            with box.confined(made.argv, self._view(made, box)) as confined:
-                return start(confined, _environment(made.environment))
-        except NoSandbox as error:
-            raise ToolError(str(error), code="disabled") from None
-        except Refused as error:
-            raise ToolError(str(error), code="not_allowed") from None
-        except OSError as error:
-            raise ToolError(f"{made.rule.name} cannot be run: {error.strerror}") from None
+        if not self._roots:
+            raise Refused("there is no folder that programs may see")
+        program, words = arguments["program"], arguments.get("arguments", ())
+        return plan(self.rules, _folders(), self._roots, program, words)
 
     def _view(self, made: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path
@@ -181,13 +161,9 @@ class _Commands:
         elif ran.code < 0:
             first = notices["signal"].format(signal=-ran.code)
         output, errors = self._text(ran.output), self._text(ran.errors)
-        parts = [first]
-        if output:
-            parts.append(output)
-        if errors:
-            parts += [notices["errors"], errors]
-        if len(parts) == 1:
-            parts.append(notices["nothing"])
+        parts = [first, *([output] if output else [])]
+        parts += [notices["errors"], errors] if errors else []
+        parts += [] if parts[1:] else [notices["nothing"]]
         return "\n".join(part.rstrip("\n") for part in parts)
 
     def _text(self, printed: bytes) -> str:
@@ -202,24 +178,12 @@ def _folders() -> tuple[str, ...]:
     return trusted_folders()
 
 
-def _state(made: Plan) -> str:
-    try:
-        return made.state()
-    except OSError as error:
-        raise ToolError(f"{made.rule.name} cannot be run: {error.strerror}") from None
-
-
 def _in_place(root: Root) -> bool:
     """Whether the path still leads to the folder that was opened."""
     try:
-        there, opened = os.stat(root.path), os.fstat(root.fd)  # noqa: PTH116
+        return identity_of(root.path.stat()) == root.identity
     except OSError:
         return False
-    return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
-
-
-def _flag(context: ToolContext) -> Callable[[], bool]:
-    return lambda: bool(context.cancelled)
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

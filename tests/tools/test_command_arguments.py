@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ConfigError
-from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command_plan import MAX_MATCHES, Missing, expand, plan, trusted_folders
+from mlx_tools.store.roots import Absent, Refused, Root, RootName
+from mlx_tools.toolbox.command_plan import MAX_MATCHES, expand, plan, trusted_folders
 from mlx_tools.toolbox.command_rules import MAX_ARGUMENTS, MAX_BYTES, check, parse, rules
 from scripts.commands_table import STRETCH
 
@@ -216,7 +216,7 @@ def test_a_path_outside_or_private_is_refused(planned: Planned, path: str) -> No
 def test_a_pattern_is_expanded_only_where_a_path_may_stand(planned: Planned) -> None:
     assert planned("grep", "c*", "c.py") == ["--", "c*", "c.py"]
     assert planned("find", "s*", "-name", "*.py") == ["src", "-name", "*.py"]
-    with pytest.raises(Missing, match="no file matches"):
+    with pytest.raises(Absent, match="no file matches"):
         planned("cat", "*.txt")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command_plan import Missing, plan, trusted_folders
+from mlx_tools.store.roots import Absent, Refused, Root, RootName
+from mlx_tools.toolbox.command_plan import plan, trusted_folders
 from mlx_tools.toolbox.command_rules import rules
 from tests.tools.command_escapes import escapes
 from tests.tools.sandboxed import called, needs_sandbox, refusal, tool
@@ -117,7 +117,7 @@ def tried(place: Place) -> Tried:
         for words in cases(name, before, place):
             try:
                 plan(rules(), folders, [root], name, words)
-            except (Refused, Missing):
+            except (Refused, Absent):
                 refused += 1
             else:
                 remaining.append((name, words))
