@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import decimal
 import math
+import operator
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 Number = int | Fraction | float
 Exact = int | Fraction
@@ -69,24 +70,26 @@ def computed(do: Callable[[], float]) -> float:
 # --- operators ---
 
 
-def add(a: Number, b: Number) -> Number:
-    return bounded(a + b) if _exact(a, b) else computed(lambda: approximate(a) + approximate(b))
+def _operator(do: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
+    """An operator of Python's: exact on exact numbers, else in floating point."""
+
+    def of(a: Number, b: Number) -> Number:
+        if isinstance(a, float) or isinstance(b, float):
+            return computed(lambda: do(approximate(a), approximate(b)))
+        return bounded(do(a, b))
+
+    return of
 
 
-def subtract(a: Number, b: Number) -> Number:
-    return bounded(a - b) if _exact(a, b) else computed(lambda: approximate(a) - approximate(b))
-
-
-def multiply(a: Number, b: Number) -> Number:
-    return bounded(a * b) if _exact(a, b) else computed(lambda: approximate(a) * approximate(b))
+add, subtract, multiply = map(_operator, (operator.add, operator.sub, operator.mul))
+_remainder = _operator(operator.mod)
+_quotient = _operator(lambda a, b: (a if isinstance(a, float) else Fraction(a)) / b)
 
 
 def divide(a: Number, b: Number) -> Number:
     if b == 0:
         raise CalculationError("division by zero")
-    if isinstance(a, float) or isinstance(b, float):
-        return computed(lambda: approximate(a) / approximate(b))
-    return bounded(Fraction(a) / b)
+    return _quotient(a, b)
 
 
 def floor_divide(a: Number, b: Number) -> Number:
@@ -102,7 +105,7 @@ def modulo(a: Number, b: Number) -> Number:
     """What is left of a division; it has the sign of the divisor, as in Python."""
     if b == 0:
         raise CalculationError("division by zero")
-    return bounded(a % b) if _exact(a, b) else computed(lambda: approximate(a) % approximate(b))
+    return _remainder(a, b)
 
 
 def power(a: Number, b: Number) -> Number:
@@ -131,10 +134,6 @@ def _whole_power(a: Exact, b: int) -> Number:
     except decimal.DecimalException:
         raise CalculationError(TOO_LARGE) from None
     return _nonzero(computed(lambda: value))
-
-
-def _exact(a: Number, b: Number) -> bool:
-    return not isinstance(a, float) and not isinstance(b, float)
 
 
 def whole(a: Number) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import selectors
 import subprocess
@@ -344,6 +345,9 @@ def _quoted(text: str) -> str:
 MAX_OUTPUT_BYTES: Final = 200_000
 """Of standard output and standard error together."""
 
+MAX_TOLD_BYTES: Final = 65_536
+"""Of what the sandbox tells."""
+
 TICK: Final = 0.05
 """Seconds between two looks at whether to go on."""
 _COUNT: Final = 0.01
@@ -380,56 +384,58 @@ def run(
     """Runs the command, without input, until it ends or ``seconds`` are over, or ``cancelled``, or
     it has printed ``most`` bytes. Whatever it started is ended with it. Raises OSError where it
     cannot be started."""
-    child = subprocess.Popen(  # noqa: S603 - absolute paths, no shell
-        confined.argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(environment),
-        cwd="/",
-        close_fds=True,
-        pass_fds=confined.inherited,
-        start_new_session=True,
-    )
-    reader = _OutputReader(child, confined.told, most)
     ending: Ending = "cancelled"
-    try:
-        with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
-            os.setpriority(os.PRIO_PROCESS, child.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
-        ending = _watch(child, reader, seconds, cancelled)
-    finally:
-        # one that multiplies is given no time for it
-        end(child, 0.0 if ending == "processes" else _GRACE)
-    if ending == "finished":
-        reader.drain()
-        ending = "flood" if reader.flooded else ending
-    reader.close()
-    started = confined.told is None or any("exit-code" in s for s in states(reader.told))
-    return Ran(
-        ending,
-        child.returncode,
-        bytes(reader.output),
-        bytes(reader.errors),
-        None if confined.told is None else reader.told,
-        started or ending != "finished",
-    )
+    with (
+        selectors.DefaultSelector() as selector,
+        subprocess.Popen(  # noqa: S603 - absolute paths, no shell
+            confined.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            cwd="/",
+            pass_fds=confined.inherited,
+            start_new_session=True,
+        ) as child,
+    ):
+        reader = _OutputReader(selector, child, confined.told, most)
+        try:
+            with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
+            ending = _watch(child, reader, seconds, cancelled)
+        finally:
+            # one that multiplies is given no time for it
+            end(child, 0.0 if ending == "processes" else _GRACE)
+        if ending == "finished":
+            reader.drain()
+            ending = "flood" if reader.flooded else ending
+    told = None if confined.told is None else bytes(reader.told)
+    started = told is None or ending != "finished" or any("exit-code" in s for s in states(told))
+    output, errors = bytes(reader.output), bytes(reader.errors)
+    return Ran(ending, child.returncode, output, errors, told, started)
 
 
 class _OutputReader:
     """Reads what a child prints, and what the sandbox tells of it, as it comes."""
 
-    def __init__(self, child: subprocess.Popen[bytes], told: int | None, most: int) -> None:
-        assert child.stdout is not None and child.stderr is not None
-        self.output, self.errors, self.told = bytearray(), bytearray(), b""
-        self._pipes = (child.stdout, child.stderr)
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        child: subprocess.Popen[bytes],
+        told: int | None,
+        most: int,
+    ) -> None:
+        self.output, self.errors, self.told = bytearray(), bytearray(), bytearray()
         self._most = most
         self._told = told
-        self._selector = selectors.DefaultSelector()
-        for pipe, into in zip(self._pipes, (self.output, self.errors), strict=True):
-            os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe, selectors.EVENT_READ, into)
-        if told is not None:
-            os.set_blocking(told, False)
+        self._selector = selector
+        for file, into in (
+            *((child.stdout, self.output), (child.stderr, self.errors), (told, self.told)),
+        ):
+            if file is not None:
+                os.set_blocking(file if isinstance(file, int) else file.fileno(), False)
+                self._selector.register(file, selectors.EVENT_READ, into)
 
     @property
     def flooded(self) -> bool:
@@ -438,39 +444,29 @@ class _OutputReader:
 
     @property
     def open(self) -> bool:
-        """Whether more may come."""
-        return bool(self._selector.get_map())
+        """Whether more may be printed."""
+        return any(key.fileobj != self._told for key in self._selector.get_map().values())
 
     def read(self, seconds: float) -> None:
-        """Waits so long for something, and reads what is there."""
+        """Wait so long for something, and read what is there."""
         for key, _ in self._selector.select(seconds):
-            left = self._most + 1 - len(self.output) - len(self.errors)
-            if left <= 0:
-                return
-            try:
-                piece = os.read(key.fd, min(left, 65_536))
-            except BlockingIOError:
-                continue
-            key.data.extend(piece)
-            if not piece:
-                self._selector.unregister(key.fileobj)
-        if self._told is not None and len(self.told) < 65_536:
+            into = key.data
+            room = self._most + 1 - len(self.output) - len(self.errors)
+            if into is self.told:
+                room = MAX_TOLD_BYTES - len(into)
             with contextlib.suppress(BlockingIOError):
-                self.told += os.read(self._told, 4_096)
+                piece = os.read(key.fd, min(room, 65_536)) if room > 0 else b""
+                into += piece
+                if not piece:
+                    self._selector.unregister(key.fileobj)
 
     def drain(self) -> None:
-        """Reads what is left in the pipes of a child that has ended; not for long, since a program
+        """Read what is left in the pipes of a child that has ended; not for long, since a program
         that got away might hold them open."""
         until = time.monotonic() + _GRACE
         while self.open and not self.flooded and time.monotonic() < until:
             self.read(TICK)
         self.read(0)
-
-    def close(self) -> None:
-        """Closes the pipes."""
-        self._selector.close()
-        for pipe in self._pipes:
-            pipe.close()
 
 
 def _watch(
@@ -479,10 +475,10 @@ def _watch(
     seconds: float | None,
     cancelled: Callable[[], bool],
 ) -> Ending:
-    until = None if seconds is None else time.monotonic() + seconds
+    until = math.inf if seconds is None else time.monotonic() + seconds
     looked = time.monotonic()
     while True:
-        wait = _COUNT if until is None else min(_COUNT, max(until - time.monotonic(), 0))
+        wait = min(_COUNT, max(until - time.monotonic(), 0))
         if reader.open:
             reader.read(wait)
         else:
@@ -493,11 +489,11 @@ def _watch(
             return "finished"
         if cancelled():
             return "cancelled"
-        if until is not None and time.monotonic() >= until:
+        if time.monotonic() >= until:
             return "timeout"
         if time.monotonic() - looked >= _COUNT:
             looked = time.monotonic()
-            if _processes(reader.told) > PROCESSES:
+            if _processes(bytes(reader.told)) > PROCESSES:
                 return "processes"
 
 

@@ -108,16 +108,6 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_NAMES: Final = {
-    "iso-8859-8-i": "iso8859-8",
-    "windows-874": "cp874",
-    "x-cp1251": "cp1251",
-    "x-cp1252": "cp1252",
-    "x-gbk": "gb18030",
-    "x-mac-cyrillic": "mac-cyrillic",
-    "x-sjis": "cp932",
-}
-"""Labels of the Encoding Standard that Python does not know."""
 _WIDER: Final = {
     "ascii": "cp1252",
     "big5": "big5hkscs",
@@ -210,7 +200,7 @@ def _charset_of(media: Media, data: bytes) -> tuple[str | None, bytes]:
 def _known(label: str) -> str | None:
     """The charset of a label, None where there is no such charset for pages."""
     try:
-        name = codecs.lookup(_NAMES.get(label.lower(), label)).name if label else ""
+        name = codecs.lookup(label).name if label else ""
     except (LookupError, ValueError):
         return None
     name = _WIDER.get(name, name)
