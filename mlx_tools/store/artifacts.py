@@ -11,7 +11,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ _SWEPT: Final = ".swept"
 _DOUBTED: Final = ".clock"
 
 
+@dataclass(eq=False)
 class KeptFiles:
     """A folder of files, each of them whole: a file that a crash cut off is none.
 
@@ -43,12 +44,10 @@ class KeptFiles:
     room for a new one. Names are 32 hexadecimal digits.
     """
 
-    def __init__(
-        self, folder: Path, *, keep: float = KEEP_SECONDS, max_bytes: int = MAX_BYTES
-    ) -> None:
-        self.folder = folder
-        self.keep = keep
-        self.max_bytes = max_bytes
+    folder: Path
+    _: KW_ONLY
+    keep: float = KEEP_SECONDS
+    max_bytes: int = MAX_BYTES
 
     def expire(self, now: float) -> int:
         """Remove what has expired and return how many files there were.
@@ -70,22 +69,11 @@ class KeptFiles:
     def _write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
         """Make the file ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
         then there is none; nothing else is removed then."""
-        draft = self.folder / f".{key}"
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-                file.write(data)
-                if lasting:
-                    file.flush()
-                    os.fsync(file.fileno())
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with drafted(self.folder / f".{key}", data, lasting=lasting) as draft:
             draft.rename(self.folder / key)
             if lasting:
                 _sync(self.folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
         self._make_room(key)
 
     def _read(self, key: str) -> bytes | None:
@@ -123,6 +111,24 @@ class KeptFiles:
                         yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
+@contextlib.contextmanager
+def drafted(draft: Path, data: bytes, *, lasting: bool = False) -> Iterator[Path]:
+    """A new file with ``data`` in it, whole, that its owner alone can read, to be moved or linked
+    where it belongs; else it is gone when the block ends. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+            file.write(data)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        yield draft
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+@dataclass(eq=False)
 class ArtifactStore(KeptFiles):
     """A folder of artifacts. Ids are random: none can be guessed.
 
@@ -130,18 +136,9 @@ class ArtifactStore(KeptFiles):
     is called with each, to remove what expired elsewhere.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        keep: float = KEEP_SECONDS,
-        max_bytes: int = MAX_BYTES,
-        keep_all: bool = False,
-        sweep: Callable[[], object] = lambda: None,
-    ) -> None:
-        super().__init__(folder, keep=keep, max_bytes=max_bytes)
-        self.keep_all = keep_all
-        self.sweep = sweep
+    _: KW_ONLY
+    keep_all: bool = False
+    sweep: Callable[[], object] = lambda: None
 
     def put(self, text: str) -> str | None:
         """Keep ``text`` and return its id, None where it is larger than all that may be kept.
@@ -244,6 +241,7 @@ class UndoStore(KeptFiles):
             (self.folder / key).unlink()
 
 
+@dataclass(eq=False)
 class Sweeper:
     """Removal of expired artifacts from all sessions in a folder, also while a program runs on.
 
@@ -254,29 +252,21 @@ class Sweeper:
     the program what is old goes an hour late.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep: float = KEEP_SECONDS,
-        *,
-        clock: Callable[[], float] = time.time,
-        ticks: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.folder = folder
-        self.keep = keep
-        self._clock = clock
-        self._ticks = ticks
-        self._last: float | None = None
+    folder: Path
+    keep: float = KEEP_SECONDS
+    clock: Callable[[], float] = time.time
+    ticks: Callable[[], float] = time.monotonic
+    _last: float | None = None
 
     def sweep_if_due(self) -> None:
         """Sweep, unless that was done within `SWEEP_EVERY`."""
-        if self._last is None or self._ticks() - self._last >= SWEEP_EVERY:
+        if self._last is None or self.ticks() - self._last >= SWEEP_EVERY:
             self.sweep()
 
     def sweep(self) -> int:
         """Remove what has expired and return how many artifacts that were."""
-        self._last = self._ticks()
-        now = self._clock()
+        self._last = self.ticks()
+        now = self.clock()
         if not self.folder.is_dir() or not self._believed(now):
             return 0
         removed = 0

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from mlx_tools.store.artifacts import (
     ArtifactStore,
     Sweeper,
     UndoStore,
+    drafted,
 )
 from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, write_all
 from mlx_tools.transcript.records import Header
@@ -85,7 +86,7 @@ class AccessFile(MemoryAccess):
         self._own = None
         made = AccessList.of(session, policy_hash, specs, self.watched)
         try:
-            with _draft(self.path, made.write()) as draft:
+            with drafted(_beside(self.path), made.write()) as draft:
                 draft.replace(self.path)
         except OSError as error:
             raise StorageError(
@@ -147,6 +148,10 @@ def _read_owned(path: Path) -> bytes:
         return file.read(MAX_ACCESS_BYTES)
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+
+
 def _opened(path: str | os.PathLike[str], flags: int) -> int:
     """An open regular file; nothing is waited for. Raises OSError."""
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -154,19 +159,6 @@ def _opened(path: str | os.PathLike[str], flags: int) -> int:
         os.close(file)
         raise OSError(0, "it is no regular file")
     return file
-
-
-@contextlib.contextmanager
-def _draft(path: Path, data: bytes) -> Iterator[Path]:
-    """A new file beside ``path`` with ``data`` in it, whole, to be moved or linked there."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(draft, flags, 0o600), "wb") as out:
-            out.write(data)
-        yield draft
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @dataclass(eq=False)
@@ -372,7 +364,7 @@ class TranscriptStore:
             if not path.exists():
                 with (
                     contextlib.suppress(FileExistsError),
-                    _draft(path, secrets.token_bytes(32)) as draft,
+                    drafted(_beside(path), secrets.token_bytes(32)) as draft,
                 ):
                     path.hardlink_to(draft)
             return path.read_bytes()
