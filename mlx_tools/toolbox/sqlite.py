@@ -8,7 +8,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -137,10 +137,6 @@ class SqliteFile:
                 raise sqlite3.DatabaseError(DAMAGED) from error
             raise
 
-    def stop_where(self, over: Callable[[], bool] | None) -> None:
-        """Has what SQLite does from now on end as *interrupted* once ``over`` is true."""
-        self.sql.set_progress_handler(over, 20_000 if over else 0)
-
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """What SQLite and the system raise, as the error of this kind of file."""
@@ -153,7 +149,7 @@ class SqliteFile:
 
     def problem(self, error: Exception) -> MlxToolsError:
         """What SQLite or the system said, with what helps."""
-        said = str(error)
+        said = getattr(error, "strerror", None) or str(error)
         why, hint = clean(said, 200), "check its folder's permissions and free space"
         if isinstance(error, sqlite3.Error):
             hint = "try again; where that does not help, move it away, and begin anew"

@@ -14,7 +14,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.kb import MAX_LIMIT, Added, KnowledgeBase
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm
-from mlx_tools.toolbox.kb.search import MAX_NAME_CHARS, search, snippet
+from mlx_tools.toolbox.kb.search import search, snippet
 from tests.kb.shelf import paths, written
 
 
@@ -232,15 +232,3 @@ def test_a_file_in_two_corpora_comes_first_once(base: KnowledgeBase, tmp_path: P
     base.add([tmp_path / "a.md"], "two")
     found = [Path(hit.path).name for hit in base.search("wombats burrows")]
     assert found == ["a.md", "b.md", "a.md"]
-
-
-def test_a_passage_of_many_sections_is_named_after_those_that_are_shown(
-    base: KnowledgeBase, tmp_path: Path
-) -> None:
-    names = [f"number_{number}" for number in range(20)]
-    (tmp_path / "many.py").write_text("".join(f"def {name}(): ...\n" for name in names))
-    base.add([tmp_path])
-    (hit,) = base.search("number_13", limit=1, snippet_chars=60)
-    assert "def number_13" in hit.name and "def number_2;" not in hit.name
-    (hit,) = base.search("number_13", limit=1)
-    assert len(hit.name) <= MAX_NAME_CHARS < len(hit.heading)

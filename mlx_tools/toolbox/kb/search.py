@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
+from mlx_tools.toolbox.kb.passages import WITHIN
 from mlx_tools.toolbox.kb.query import FEW, TermMatcher, query_of
 from mlx_tools.toolbox.sqlite import DAMAGED
 
@@ -63,13 +63,9 @@ class Hit:
 
     @property
     def name(self) -> str:
-        """Title and heading on one line. A heading that repeats the title is left out; of several
-        that a passage stands under, those are named that the snippet shows, as many as fit."""
+        """Title and heading on one line. A heading that repeats the title is left out."""
         first, _, rest = self.heading.partition(WITHIN)
-        whole = rest if first and self.title.startswith(first) else self.heading
-        several = whole.split(BETWEEN_HEADINGS)
-        seen = [one for one in several if one.rpartition(WITHIN)[2] in self.snippet]
-        under = BETWEEN_HEADINGS.join(seen or several)
+        under = rest if first and self.title.startswith(first) else self.heading
         name = f"{self.title}{WITHIN}{under}" if under else self.title
         return name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 1]}…"
 
@@ -80,22 +76,18 @@ def search(
     corpus: int | None,
     limit: int,
     snippet_chars: int = SNIPPET_CHARS,
-    seconds: float = SECONDS,
 ) -> list[Hit]:
     """The best ``limit`` passages for a question in plain words, the best first, one of a file as
     long as there are files enough. No text can be a wrong question; one without words finds
     nothing."""
-    end = time.monotonic() + seconds
-    database.stop_where(lambda: time.monotonic() > end)
-    try:
-        with database.transaction():
-            ranking = PassageRanking(database, question, corpus)
-            if not ranking.query.wanted or limit < 1:
-                return []
-            matcher = TermMatcher(ranking.query.wanted)
-            return [_hit(database, row, matcher, snippet_chars) for row in ranking.best(limit)]
-    finally:
-        database.stop_where(None)
+    end = time.monotonic() + SECONDS
+    database.sql.set_progress_handler(lambda: time.monotonic() > end, 20_000)
+    with database.transaction():
+        ranking = PassageRanking(database, question, corpus)
+        if not ranking.query.wanted or limit < 1:
+            return []
+        matcher = TermMatcher(ranking.query.wanted)
+        return [_hit(database, row, matcher, snippet_chars) for row in ranking.best(limit)]
 
 
 def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int) -> Hit:

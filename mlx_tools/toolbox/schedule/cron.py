@@ -28,7 +28,6 @@ SHORTHANDS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-MAX_CHARS: Final = 500
 
 MONTHS: Final = (
     *("", "january", "february", "march", "april", "may", "june", "july", "august"),
@@ -120,7 +119,7 @@ def checked(text: str) -> str:
             raise UsageError(f"{text[:50]} is no time", hint=f"one of {', '.join(SHORTHANDS)}")
         return SHORTHANDS[text]
     fields = text.split(" ")
-    if len(fields) != len(_FIELDS) or len(text) > MAX_CHARS:
+    if len(fields) != len(_FIELDS):
         names = ", ".join(field.name for field in _FIELDS)
         raise UsageError(
             f"a cron expression has 5 fields, and {text[:100]!r} has {len(fields)}",
