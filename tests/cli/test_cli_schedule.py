@@ -459,23 +459,6 @@ def test_a_run_that_was_killed_is_in_doubt_where_it_changed_things(run: Any, cha
             assert result.lines[0]["answer"] == "Done." and result.lines[0]["attempt"] == 2
 
 
-@pytest.mark.slow
-def test_a_job_that_is_removed_while_it_runs_runs_to_its_end(run: Any) -> None:
-    slowly = Completion('{"type":"final_answer","content":"Done at last."}', size=4, delay=0.2)
-    with ScriptedServer(slowly) as server:
-        job = added(run, server)
-        make_due()
-        child = forks().start("schedule", "run", "--json")
-        try:
-            wait_for(lambda: len(server.bodies) == 1)
-            removed = run("schedule", "remove", job["id"])
-            out, _ = child.communicate(timeout=30)
-        finally:
-            child.kill()
-    assert "is not broken off" in removed.err and child.returncode == 0
-    assert json.loads(out)["answer"] == "Done at last." and run("schedule", "list").out == ""
-
-
 def test_two_at_once_run_a_job_once(run: Any) -> None:
     with ScriptedServer(*(answer(f"{n}") for n in range(4))) as server:
         for _ in range(2):
@@ -504,28 +487,3 @@ def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, start: Any
             child.communicate()
     assert listed(run)["state"] == "scheduled"
     assert list((state_dir() / "schedule.sqlite.runners").iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changed", [False, True])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_interrupted_is_made_again_only_where_it_changed_nothing(
-    run: Any, notes_unasked: None, how: signal.Signals, changed: bool
-) -> None:
-    script = [NOTE, SLOW] if changed else [SLOW]
-    with ScriptedServer(*script, answer("Done.")) as server:
-        added(run, server, "--preset", "notes")
-        make_due()
-        child = forks().start("schedule", "run")
-        try:
-            wait_for(lambda: len(server.bodies) == len(script))
-            child.send_signal(how)
-            _, said = child.communicate(timeout=20)
-        finally:
-            child.kill()
-            child.communicate()
-        assert child.returncode == 130 and said.startswith(b"mlx-tools: interrupted: ")
-        assert listed(run)["runs"][0]["status"] == ("stopped" if changed else "interrupted")
-        assert [one["answer"] for one in run("schedule", "run", "--json").lines] == (
-            [] if changed else ["Done."]
-        )

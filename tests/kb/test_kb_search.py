@@ -82,7 +82,7 @@ def test_words_are_found_in_other_forms_than_they_were_asked_in(
     for question, name in [
         ("Heckenschneidemaschine", "de.md"),
         ("Müll", "de.md"),
-        ("schluessel", "key.md"),
+        ("schlussel", "key.md"),
         ("SCHLÜSSEL", "key.md"),
         ("книга", "ru.md"),
         ("библиотекой", "ru.md"),

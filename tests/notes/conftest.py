@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from mlx_tools.toolbox.notes import Notes
-from tests.notes.at_noon import notes_in
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -21,5 +23,5 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def notes(folder: Path) -> Notes:
-    """The notes in ``folder``, which is made with the first of them."""
-    return notes_in(folder)
+    """The notes in ``folder``, which is made with the first of them; it is always noon."""
+    return Notes(folder, lambda: NOON)

@@ -23,7 +23,7 @@ from mlx_tools.store.roots import folded
 from mlx_tools.toolbox.note_tools import notes_create, ranked
 from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of, note_of, note_stem
 from mlx_tools.tools import Registry, ToolError, execute
-from tests.notes.at_noon import NOON, notes_in
+from tests.notes.conftest import NOON
 
 SUITES = os.environ.get("MLX_TOOLS_SUITES", "")
 NAUGHTY = Path(SUITES) / "naughty_strings" / "blns.json"
@@ -130,7 +130,7 @@ def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_
 ) -> None:
     above = tmp_path_factory.mktemp("above")
     (above / "beside.md").write_text("x")
-    notes = notes_in(above / "notes")
+    notes = Notes(above / "notes", lambda: NOON)
     before = tree(above)
     try:
         name, _ = notes.create(title, content)

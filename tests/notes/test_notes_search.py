@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.note_tools import SNIPPET_CHARS, notes_create, notes_search, ranked
-from mlx_tools.toolbox.notes import Note, Notes, note_of
-from mlx_tools.tools import execute
-from tests.notes.at_noon import NOON
+from mlx_tools.toolbox.notes import FoundNotes, Note, Notes, note_of
+from mlx_tools.tools import current_context, execute
+from mlx_tools.tools.context import CONTEXT, ToolContext
+from tests.notes.conftest import NOON
 
 
 def search(notes: Notes, query: str) -> str:
@@ -101,7 +102,6 @@ def test_of_a_long_query_the_first_words_count(notes: Notes) -> None:
     many = " ".join(f"word{number}" for number in range(900))
     assert search(notes, f"bread {many}").startswith("1. A.md")
     assert ranked(notes.read_all().notes, f"{many} bread") == []
-    assert ranked(notes.read_all().notes, "bread", lambda: True) == []
 
 
 def test_of_equal_notes_the_one_that_was_changed_last_comes_first(
@@ -248,3 +248,36 @@ def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
     for hit, shown in ranked([note], query):
         assert hit == note and len(shown) <= SNIPPET_CHARS
         assert shown.strip("…").strip() in unicodedata.normalize("NFC", text)
+
+
+# --- searches that nobody waits for -------------------------------------------------------------
+
+
+def test_a_search_that_nobody_waits_for_ends_before_the_next_note() -> None:
+    looked: list[int] = []
+
+    def given_up() -> bool:
+        looked.append(1)
+        return len(looked) > 5
+
+    many = [Note(f"{number}.md", f"Note {number}", "bread and flour") for number in range(50)]
+    assert ranked(many, "bread", given_up) == [] and len(looked) == 6
+
+
+class Cancelled(Notes):
+    """Notes whose reader is given up as soon as all are read."""
+
+    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
+        found = super().read_all(given_up)
+        assert found.notes and not given_up()
+        current_context().cancel()
+        return found
+
+
+def test_the_tool_looks_through_no_note_once_it_was_given_up(notes: Notes, folder: Path) -> None:
+    notes.create("Bread", "flour")
+    token = CONTEXT.set(ToolContext())
+    try:
+        assert "Bread.md" not in str(notes_search(Cancelled(folder)).blocking({"query": "flour"}))
+    finally:
+        CONTEXT.reset(token)

@@ -45,10 +45,6 @@ _WORD: Final = re.compile(rf"(?:[^\W_][{_MARKS}]*)+(?:[_.-](?:[^\W_][{_MARKS}]*)
 """A word, or several that a name joins: ``os.path``, ``snake_case``, ``utf-8``."""
 
 _JOINT: Final = re.compile(r"[_.-]")
-_SPELLED_OUT: Final = str.maketrans(
-    {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"}
-)
-_UMLAUT_SPELLED_OUT: Final = re.compile("(?<=[aou])e")
 _QUOTED: Final = re.compile('"([^"]{3,200})"|[“„]([^“”]{3,200})[”“]|«([^«»]{3,200})»')
 _ACCENT: Final = re.compile("[\u00ad\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670]")
 _UNSPACED: Final = re.compile(
@@ -188,21 +184,19 @@ def _ways(term: str, count: CountFiles) -> Iterator[WantedTerm]:
         yield without_ending
     elif count(f'"{term}"') < FEW:
         yield beginning if count(beginning.expression) or len(term) == _LEAST else without_ending
-        yield WantedTerm(_UMLAUT_SPELLED_OUT.sub("", term))
 
 
 def asked(question: str) -> list[str]:
-    """The terms to look for, those that carry meaning, each once, in their order: of a run of
-    characters without spaces the pairs alone, of a word with umlauts its other spelling too.
+    """The terms to look for, those that carry meaning, each once, in their order; of a run of
+    characters without spaces the pairs alone.
 
     Where all of them are common words, as in *to be or not to be*, all are taken.
     """
     found: dict[str, None] = {}
     common: dict[str, None] = {}
     for word in _WORD.findall(question[:MAX_QUERY_CHARS]):
-        composed = unicodedata.normalize("NFC", word)
         last = {run[-1] for run in _UNSPACED.findall(_plain(word)) if len(run) > 1}
-        for term in (*_terms_of(word), *_terms_of(composed.translate(_SPELLED_OUT))):
+        for term in _terms_of(word):
             if term not in last:
                 (common if is_common(term) else found)[term] = None
     return [*(found or common)][:MAX_QUERY_TERMS]

@@ -116,13 +116,11 @@ _SPELLINGS: Final = tuple(
         (r"\bhourly\b", "every hour"),
         (r"\b(?:daily|once a day|every single day)\b", "every day"),
         (r"\bhalf(?: an)? hour\b", "30 minutes"),
-        (r"\b(?:a )?quarter of an hour\b", "15 minutes"),
         (r"\bevery (?:third|3rd) (day|week)\b", r"every 3 \1s"),
         (r"\bevery (?:other|second|2nd) (hour|day|week)s?\b", r"every 2 \1s"),
         (rf"\bevery other ({_WEEKDAY})\b", r"every 2 weeks on \1"),
         (rf"\b(?:fortnightly|every fortnight),? on ({_WEEKDAY})\b", r"every 2 weeks on \1"),
         (r"\bevery 60 minutes\b", "every hour"),
-        (r"\bevery (?:working|business) day\b", "every weekday"),
         (r"\b(?:on )?week(day|end)s\b", r"every week\1"),
         (rf"\b(?:weekly|every week),? on ({_WEEKDAY})s?\b", r"every \1"),
         (r"\bthis (?=mon|tue|wed|thu|fri|sat|sun)", ""),
@@ -208,10 +206,6 @@ _REFUSED: Final = {
         "is a date that is read in two ways",
         "write dates as 2030-01-31",
     ),
-    r"(?!in ).+ (?:at )?\S+ and (?:at )?(?:\d\S*|noon|midnight)": (
-        "names several times",
-        "make a job for each of them",
-    ),
 }
 """What is near to a time that is read, why it is none, and what to write instead."""
 
@@ -284,9 +278,6 @@ def _near_miss(said: str, now: datetime) -> tuple[str, str]:
     for time in ("9:00", "15:00", "20:00"):
         if said and means(f"{said} at {time}"):
             return "says no time of day", f"write {said} at {time}"
-    for before in ("in", "every"):
-        if said and means(f"{before} {said}"):
-            return "may be once or again and again", f"write {before} {said}"
     near = (told for pattern, told in _REFUSED.items() if re.fullmatch(pattern, said, re.ASCII))
     return next(near, ("is not understood as a time", EXAMPLES))
 
