@@ -55,6 +55,7 @@ def utc(text: str) -> datetime:
         ("tomorrow at 12:15 am", "2026-11-22 23:15"),
         ("3:30", "2026-11-23 02:30"),
         ("monday at 18:00", "2026-11-23 17:00"),
+        ("at midnight", "2026-11-22 23:00"),
         ("on Sunday 3:00", "2026-11-29 02:00"),
         ("tues, at 18", "2026-11-24 17:00"),
         ("6pm on wed", "2026-11-25 17:00"),
@@ -109,6 +110,7 @@ def test_a_time_is_never_early() -> None:
         ("each friday at 9", "0 9 * * 5"),
         ("mondays and thursdays at 9:00", "0 9 * * 1,4"),
         ("every fri-mon, wed at 9:00", "0 9 * * 0,1,3,5,6"),
+        ("mondays at midnight", "0 0 * * 1"),
         ("at 9am every day", "0 9 * * *"),
     ],
 )

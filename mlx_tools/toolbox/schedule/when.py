@@ -386,7 +386,8 @@ def _timed(said: str) -> tuple[str, _Clock] | None:
             continue
         text, day = said.replace(found["day"], "").strip(", "), found["day"].removeprefix("on ")
         if found["name"]:
-            if found["name"] == "midnight" and not day.startswith("every"):
+            again = day.startswith("every") or _cron_days(day) is not None
+            if found["name"] == "midnight" and day and not again:
                 raise UsageError(
                     f"{said[:100]!r} may be where the day begins or where it ends",
                     hint="write 0:00, and the day that begins then",
