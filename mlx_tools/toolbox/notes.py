@@ -259,11 +259,6 @@ _DIVIDING: Final = frozenset('/\\:*?"<>|')
 _EDGES: Final = " .-~_"
 """Not at either end: hidden files, options, home folders, names that differ in nothing visible."""
 
-_DEVICES: Final = re.compile(
-    r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(?:\..*)?"
-)
-"""Names that Windows keeps for devices, with any ending."""
-
 
 def note_stem(title: str) -> str:
     """The file's name without its ending: what of the title a name may hold, shortened.
@@ -275,10 +270,7 @@ def note_stem(title: str) -> str:
     if text.casefold().endswith(ENDING):
         text = text[: -len(ENDING)]
     words = "".join(map(_allowed, text)).split()
-    stem = _shortened(" ".join(words).strip(_EDGES))
-    if not stem:
-        return _NAMELESS
-    return f"{_NAMELESS} {stem}" if _DEVICES.fullmatch(stem.casefold()) else stem
+    return _shortened(" ".join(words).strip(_EDGES)) or _NAMELESS
 
 
 def _allowed(character: str) -> str:

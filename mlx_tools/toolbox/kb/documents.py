@@ -46,7 +46,6 @@ _MOST_OUTPUT: Final = 2_000
 """Characters of what a notebook's cell printed that are kept."""
 
 _PRIVATE_KEY: Final = re.compile(rb"\A\s{0,64}-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
-_RST_MARK: Final = re.compile(r"^(?:\.\. [\w:-]+|:[\w ]+:|[=~^\"'*+#-]{3,}[ \t]*)$", re.MULTILINE)
 _FIRST_STRING: Final = re.compile(
     r"\A(?:\s|#[^\n]*\n|//[^\n]*\n)*(?:[rRuU]?(?:\"\"\"|''')|/\*+)\s*([^\n\"*]{3,})"
 )
@@ -130,8 +129,6 @@ def read_document(name: str, data: bytes) -> Document:
     if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
         return _document(_prose_title(cells), name, cells, "markdown", lines=(0,))
     form = _FORMS.get(suffix, "code")
-    if suffix in (".txt", "") and _RST_MARK.search(text[:4_000]):
-        form = "rst"
     title_of_form = {"code": _code_title, "text": _first_line}.get(form, _prose_title)
     return _document(title_of_form(text), name, text, form)
 
