@@ -15,9 +15,9 @@ import sqlite3
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.passages import WITHIN
@@ -267,9 +267,9 @@ class PassageRanking:
         scores = self._scores("passage_words", _OF_PASSAGES, _PASSAGES)
         query = (
             "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
-            f"ON file.id = file WHERE passage.id IN ({_list(scores)}) {self._within}"
+            f"ON file.id = file WHERE passage.id IN ({', '.join(map(str, scores))}) {self._within}"
         )
-        rows = self._ask(query, *self._corpus)
+        rows = self._database.rows(query, *self._corpus)
         placed = sorted(rows, key=lambda row: (-scores[row[0]], row[2], row[3]))
         return [
             ScoredPassage(number, scores[number], file, path) for number, file, path, _ in placed
@@ -280,8 +280,9 @@ class PassageRanking:
         and their scores; a file may come twice."""
         for table, formula in _OF_FILES:
             scores = self._scores(table, formula, _FILES)
-            query = f"SELECT path, id FROM file WHERE id IN ({_list(scores)}) {self._within}"
-            for path, number in self._ask(query, *self._corpus):
+            ids = ", ".join(map(str, scores))
+            query = f"SELECT path, id FROM file WHERE id IN ({ids}) {self._within}"
+            for path, number in self._database.rows(query, *self._corpus):
                 yield (path, number), scores[number]
 
     def _passage_of(self, path: str, file: int) -> ScoredPassage:
@@ -291,7 +292,7 @@ class PassageRanking:
             f"SELECT rowid FROM passage_words WHERE passage_words MATCH ? "
             f"AND rowid BETWEEN {first} AND {last} ORDER BY {_OF_PASSAGES}, rowid LIMIT 1"
         )
-        found = next(self._ask(query, self.query.expression), (first,))
+        found = next(self._database.rows(query, self.query.expression), (first,))
         return ScoredPassage(found[0], 0.0, file, path)
 
     # --- the indexes ---
@@ -309,7 +310,7 @@ class PassageRanking:
             f"SELECT {table}.rowid, -({formula}) AS score {self._matching(table)} "
             f"ORDER BY score DESC LIMIT {most}"
         )
-        return dict(self._ask(query, self.query.expression, *self._corpus))
+        return dict(self._database.rows(query, self.query.expression, *self._corpus))
 
     def _scores_of_few(self, table: str, formula: str, rows: int) -> dict[int, float]:
         """To FTS5 a word that half of the rows have counts nothing. Of a handful of documents most
@@ -317,7 +318,7 @@ class PassageRanking:
         scores: dict[int, float] = {}
         for clause in self.query.clauses:
             query = f"SELECT rowid, -({formula}) FROM {table} WHERE {table} MATCH ?"
-            found = dict(self._ask(query, clause))
+            found = dict(self._database.rows(query, clause))
             if len(found) > rows:
                 raise sqlite3.DatabaseError(DAMAGED)
             odds = (rows - len(found) + 0.5) / (len(found) + 0.5)
@@ -341,12 +342,5 @@ class PassageRanking:
         most = 0
         for table, _ in _OF_FILES:
             query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {FEW})"
-            most = max(most, next(self._ask(query, expression, *self._corpus))[0])
+            most = max(most, next(self._database.rows(query, expression, *self._corpus))[0])
         return most
-
-    def _ask(self, query: str, *values: object) -> Iterator[Any]:
-        return self._database.rows(query, *values)
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -51,47 +51,34 @@ class _Field:
     most: int
     names: tuple[str, ...] = ()
 
-    def in_numbers(self, text: str) -> str:
-        """The field with numbers for names. Raises ValueError for what is no such field."""
-        return ",".join(map(self._part_in_numbers, text.split(",")))
+    def read(self, text: str) -> tuple[str, tuple[int, ...]]:
+        """The field with numbers for names, and all numbers that it means. A number with steps goes
+        on to the field's end. Raises ValueError for what is no such field."""
+        plain: list[str] = []
+        numbers: set[int] = set()
+        for part in text.split(","):
+            read = _PART.fullmatch(part)
+            if read is None:
+                raise ValueError(part)
+            star, first, last, step = read.groups()
+            low = self.least if star else self._number(first)
+            high = self.most if star or (step and not last) else self._number(last or first)
+            if last and low and not high and self.names is _WEEK:  # fri-sun
+                high = 7
+            if not self.least <= low <= high <= self.most:
+                raise ValueError(part)
+            numbers |= set(range(low, high + 1, int(step or 1)))
+            span = star or (f"{low}-{high}" if last else f"{low}")
+            plain.append(f"{span}/{int(step)}" if step else span)
+        return ",".join(plain), tuple(sorted(numbers))
 
-    def means(self, text: str) -> tuple[int, ...]:
-        """The numbers that a field of numbers means, in order."""
-        return tuple(sorted({number for part in text.split(",") for number in self._range(part)}))
-
-    def _part_in_numbers(self, part: str) -> str:
-        read = _PART.fullmatch(part)
-        if read is None:
-            raise ValueError(part)
-        star, first, last, step = read.groups()
-        span = star or self._number(first)
-        if last is not None:
-            high = self._number(last)
-            around = self.names is _WEEK and span != "0" and high == "0"  # fri-sun
-            span = f"{span}-{'7' if around else high}"
-        plain = f"{span}/{int(step)}" if step else span
-        if not self._range(plain):
-            raise ValueError(part)
-        return plain
-
-    def _number(self, text: str) -> str:
+    def _number(self, text: str) -> int:
         if text.isdigit() and len(text) <= 2:
-            return str(int(text))
+            return int(text)
         for number, name in enumerate(self.names):
             if name and text in (name, name[:3]):
-                return str(number)
+                return number
         raise ValueError(text)
-
-    def _range(self, part: str) -> range:
-        """The numbers of a part; none where they are not all numbers of the field, or the range
-        goes down. A number with steps goes on to the field's end."""
-        span, _, step = part.partition("/")
-        low, dash, high = span.partition("-")
-        first = self.least if span == "*" else int(low)
-        last = int(high) if dash else self.most if span == "*" or step else first
-        if step == "0" or not self.least <= first <= last <= self.most:
-            return range(0)
-        return range(first, last + 1, int(step or 1))
 
 
 _FIELDS: Final = (
@@ -127,7 +114,7 @@ def checked(text: str) -> str:
         )
     for number, field in enumerate(_FIELDS):
         try:
-            fields[number] = field.in_numbers(fields[number])
+            fields[number], _ = field.read(fields[number])
         except ValueError:
             raise UsageError(
                 f"{fields[number][:50]!r} is no {field.name} of a cron expression",
@@ -171,7 +158,8 @@ class _Cron:
 @functools.lru_cache(maxsize=256)
 def _read(text: str) -> _Cron:
     fields = text.split(" ")
-    minutes, hours, days, months, weekdays = map(_Field.means, _FIELDS, fields)
+    read = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
+    minutes, hours, days, months, weekdays = read
     by_face, both = (any(fields[n][0] == "*" for n in pair) for pair in ((0, 1), (2, 4)))
     return _Cron(minutes, hours, days, months, weekdays, by_face, both)
 
