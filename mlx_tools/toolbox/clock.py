@@ -76,7 +76,9 @@ def zone_of(
     of_city = [zone for other, zone in known.items() if other.rpartition("/")[2] == key]
     if key in known or (cities and len(of_city) == 1):
         return zoneinfo.ZoneInfo(known.get(key) or of_city[0])
-    close = list(dict.fromkeys([*of_city, *_close(key, known)]))[:3]
+    near = {other.rpartition("/")[2]: zone for other, zone in known.items()} | known
+    alike = difflib.get_close_matches(key[:_MAX_NAME_CHARS], near, n=3, cutoff=0.7)
+    close = list(dict.fromkeys([*of_city, *(near[other] for other in alike)]))[:3]
     hint = f"did you mean {', '.join(close)}?" if close else "write one such as Europe/Berlin"
     raise UsageError(f"there is no time zone {name[:_MAX_NAME_CHARS]!r}", hint=hint)
 
@@ -105,12 +107,3 @@ def _known(names: Names) -> dict[str, str]:
 
 def _key(name: str) -> str:
     return name.strip().casefold().replace(" ", "_").replace("-", "_")
-
-
-def _close(key: str, known: Mapping[str, str]) -> list[str]:
-    """The zones that are spelled alike, and those whose city is."""
-    if len(key) > _MAX_NAME_CHARS:
-        return []
-    by_city = {other.rpartition("/")[2]: zone for other, zone in known.items()}
-    alike = [known[other] for other in difflib.get_close_matches(key, known, n=3, cutoff=0.6)]
-    return alike + [by_city[c] for c in difflib.get_close_matches(key, by_city, n=3, cutoff=0.75)]

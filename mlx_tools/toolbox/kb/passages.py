@@ -99,16 +99,14 @@ def _headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
         elif fence:
             continue
         elif not rst and (hashes := _HASHES.match(line)):
-            _enter(path, len(hashes[1]), hashes[2].rstrip("# \t"))
-            found.append((number, _path(path)))
+            found.append((number, _under(path, len(hashes[1]), hashes[2].rstrip("# \t"))))
         elif _underlined(lines, number, rst=rst):
             rule = lines[number + 1]
             over = rst and number > 0 and lines[number - 1].rstrip() == rule.rstrip()
             kind = rule[0] + "^" * over
             if kind not in kinds:
                 kinds.append(kind)
-            _enter(path, kinds.index(kind) + 1, line)
-            found.append((number - over, _path(path)))
+            found.append((number - over, _under(path, kinds.index(kind) + 1, line)))
     return found
 
 
@@ -125,15 +123,12 @@ def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
     return len(rule.rstrip()) >= min(len(line.strip()), MAX_HEADING_CHARS)
 
 
-def _enter(path: list[str], level: int, title: str) -> None:
-    """Makes ``path``, the headings above, go on to a title of this level."""
+def _under(path: list[str], level: int, title: str) -> str:
+    """A title of this level with those above it; ``path``, the headings above, goes on to it."""
     level = min(level, _LEVELS)
     del path[level - 1 :]
     path += [""] * (level - 1 - len(path))
     path.append(" ".join(title.split())[:MAX_HEADING_CHARS])
-
-
-def _path(path: Sequence[str]) -> str:
     return WITHIN.join(filter(None, path))
 
 
