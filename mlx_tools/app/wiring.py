@@ -37,7 +37,7 @@ from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.toolbox.web_tools import WebOptions
 from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import OFF, Shelf, exposed_by
+from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by
 
 Note = Callable[[str], None]
 
@@ -68,9 +68,9 @@ def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Regis
     return registry
 
 
-def shelf_of(configuration: Configuration) -> Shelf:
+def tool_collection(configuration: Configuration) -> ToolCollection:
     """The user's tools folder under these settings."""
-    return Shelf.of(configuration.settings.tools.folder)
+    return ToolCollection.of(configuration.settings.tools.folder)
 
 
 def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
@@ -82,8 +82,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for pattern in settings.tools.disabled:
         off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
     own = settings.tools
-    shelf = shelf_of(configuration)
-    for name, on in shelf.said().switched.items():
+    collection = tool_collection(configuration)
+    for name, on in collection.said().switched.items():
         if not on:
             off[name] = OFF.format(name=name)
     registry = Registry(switched_off=off).with_builtin(
@@ -93,7 +93,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         jobs=jobs or jobs_of(configuration),
         web=_web_options(settings.web),
     )
-    registry.with_folder(shelf, exposed_by(shelf, own.roots))
+    registry.with_folder(collection, exposed_by(collection, own.roots))
     if settings.tools.entry_points:
         registry.with_entry_points()
     keep()  # from here on there may be code of others in this process

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -23,7 +23,7 @@ from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool, check_declared, of_plugin
 
 if TYPE_CHECKING:
-    from mlx_tools.tools.folder.collection import Shelf
+    from mlx_tools.tools.folder.collection import ToolCollection
 
 GROUP: Final = "mlx_tools.tools"
 OWN: Final = "mlx-tools"
@@ -75,7 +75,7 @@ class Registry:
         self._pending = find or installed
         return self
 
-    def with_folder(self, shelf: Shelf, refused: str | None = None) -> Self:
+    def with_folder(self, collection: ToolCollection, refused: str | None = None) -> Self:
         """Adds the tools of the user's folder that are trusted as they are.
 
         A tool that is not, that cannot be used or whose name is taken is disabled with the reason,
@@ -84,7 +84,7 @@ class Registry:
         """
         from mlx_tools.tools.folder.folder_tool import folder_tool
 
-        for found in shelf.tools():
+        for found in collection.tools():
             key = f"{PLUGIN}{FOLDER}/{found.name}"
             if found.folder is None or refused is not None:
                 self._refused[key] = refused or found.reason or ""
@@ -200,18 +200,8 @@ class Registry:
         spec = self.all_specs().get(self.named(name))
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
-        return {
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": spec.parameters,
-            "effects": sorted(spec.possible_effects),
-            "plugin": spec.plugin,
-            "timeout": spec.timeout,
-            "retry": spec.retry,
-            "needs_approval": spec.needs_approval,
-            "private": spec.private,
-            "cache": spec.cache,
-        }
+        known = {one.name: getattr(spec, one.name) for one in fields(spec)}
+        return known | {"effects": sorted(spec.possible_effects)}
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
         """What ``mlx-tools tools list --json`` prints, an object a tool.

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol, cast, overload
+from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
@@ -224,37 +224,27 @@ def is_async(function: Callable[..., Any]) -> bool:
     return False
 
 
-@overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    effects: EffectsLike | None = None,
-    timeout: float | None = None,
-    retry: Literal["never", "read_only"] = "never",
-    needs_approval: bool = False,
-    private: bool = False,
-    cache: bool = True,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+class Declaration(TypedDict, total=False):
+    """What ``@tool`` may be told; see there."""
+
+    name: str | None
+    description: str | None
+    parameters: Mapping[str, Any] | None
+    effects: EffectsLike | None
+    timeout: float | None
+    retry: Literal["never", "read_only"]
+    needs_approval: bool
+    private: bool
+    cache: bool
 
 
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    effects: EffectsLike | None = None,
-    timeout: float | None = None,
-    retry: Literal["never", "read_only"] = "never",
-    needs_approval: bool = False,
-    private: bool = False,
-    cache: bool = True,
-) -> Any:
+@overload
+def tool(**declared: Unpack[Declaration]) -> Callable[[Callable[..., Any]], Tool]: ...
+@overload
+def tool(function: Callable[..., Any], /, **declared: Unpack[Declaration]) -> Tool: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Declaration]) -> Any:
     """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
 
     The name is the function's, the description its docstring up to the first section, the schema
@@ -277,24 +267,22 @@ def tool(
     caller = sys._getframe(1)
     names = {} if caller.f_locals is caller.f_globals else dict(caller.f_locals)
 
+    said: dict[str, Any] = {**declared}
+    if unknown := said.keys() - Declaration.__annotations__.keys():
+        raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
+    name, text, schema = (said.pop(key, None) for key in ("name", "description", "parameters"))
+    effects, seconds = said.pop("effects", None), said.get("timeout")
+
     def make(target: Callable[..., Any]) -> Tool:
         named = _checked_name(target, name)
-        if not isinstance(description, str | None):
-            raise ToolDefinitionError(f"{named}: description: {description!r:.80} is no text")
-        declared = ToolSpec(
-            named,
-            docstring_of(target).text if description is None else description,
-            effects=effects_of(effects, named),
-            timeout=timeout,
-            retry=retry,
-            needs_approval=bool(needs_approval),
-            private=bool(private),
-            cache=bool(cache),
-        )
-        check_declared(declared)
-        if timeout is not None:
-            declared = replace(declared, timeout=float(timeout))
-        return _made(target, declared, dict(names), parameters)
+        if not isinstance(text, str | None):
+            raise ToolDefinitionError(f"{named}: description: {text!r:.80} is no text")
+        description = docstring_of(target).text if text is None else text
+        spec = ToolSpec(named, description, effects=effects_of(effects, named), **said)
+        check_declared(spec)
+        if seconds is not None:
+            spec = replace(spec, timeout=float(seconds))
+        return _made(target, spec, dict(names), schema)
 
     return make if function is None else make(function)
 

@@ -24,7 +24,7 @@ from mlx_tools import (
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Offer, Registry, ToolContext
-from mlx_tools.tools.folder.collection import Shelf
+from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
 from mlx_tools.transcript.outcome import Outcome
@@ -79,12 +79,12 @@ def registry(root: Path) -> Registry:
     made.add(undeclared)
     made.add(declared)
     made.with_entry_points(lambda: [Offer("package", "packaged", lambda: packaged)])
-    shelf = Shelf(root.parent / "tools", root.parent / "tools.json")
-    if not shelf.folder.exists():
+    collection = ToolCollection(root.parent / "tools", root.parent / "tools.json")
+    if not collection.folder.exists():
         folder = make_folder(root.parent / "made", "folded", LEAVES, PATH)
         (folder / "config.json").write_text("{}")
-        shelf.add(read_folder(folder))
-    return made.with_folder(shelf)
+        collection.add(read_folder(folder))
+    return made.with_folder(collection)
 
 
 CHANGING = {

@@ -14,7 +14,7 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
 from mlx_tools.tools import Progress, ToolResult, execute, load_tool
-from mlx_tools.tools.folder.collection import Shelf
+from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
 
@@ -75,21 +75,21 @@ NAMES = sorted({*ALIASES, *(name for preset in PRESETS.values() for name in pres
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_folder_takes_a_name_that_a_preset_grants(tmp_path: Path, name: str) -> None:
-    shelf = Shelf(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
-    shelf.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
-    made = builtin_tools().with_folder(shelf)
+    collection = ToolCollection(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+    collection.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
+    made = builtin_tools().with_folder(collection)
     assert "there is a tool" in made.disabled[f"plugin:folder/{name}"]
     check_presets(made.all_specs())
-    spec = load_tool(shelf.folder / name).spec
+    spec = load_tool(collection.folder / name).spec
     for preset in PRESETS:
         assert decide(Policy(preset=preset), spec, name, {}, runs="freely").decision == "deny"
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "readonly", "builtin", "folder"])
 def test_no_name_grants_a_folder_anything(tmp_path: Path, name: str) -> None:
-    shelf = Shelf(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
-    shelf.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
-    made = builtin_tools().with_folder(shelf)
+    collection = ToolCollection(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+    collection.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
+    made = builtin_tools().with_folder(collection)
     check_presets(made.all_specs())
     for preset in PRESETS:
         why = made.lacks(name, Policy(preset=preset))

@@ -15,7 +15,7 @@ import pytest
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import Shelf, alone
+from mlx_tools.tools.folder.collection import ToolCollection, exclusive
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder
 from tests.tools.tool_folders import make_folder
 
@@ -28,8 +28,8 @@ def code(version: str) -> str:
     return f"def execute(arguments):\n    return {{'version': '{version}'}}\n"
 
 
-def shelf_in(place: Path) -> Shelf:
-    return Shelf(place / "tools", place / "tools.json", patience=0.05)
+def collection_in(place: Path) -> ToolCollection:
+    return ToolCollection(place / "tools", place / "tools.json", patience=0.05)
 
 
 def killed_at(number: int, events: tuple[str, ...], work: Callable[[], object]) -> bool:
@@ -56,28 +56,28 @@ def killed_at(number: int, events: tuple[str, ...], work: Callable[[], object]) 
 def each_kill(
     tmp_path: Path,
     events: tuple[str, ...],
-    begin: Callable[[Shelf], object],
-    work: Callable[[Shelf], object],
-) -> Iterator[Shelf]:
-    """The shelf after the work was killed, once for every event in it, and once after all of it."""
+    begin: Callable[[ToolCollection], object],
+    work: Callable[[ToolCollection], object],
+) -> Iterator[ToolCollection]:
+    """The collection after the work was killed, before every event in it, and after all of it."""
     number, killed = 0, True
     while killed:
         place = tmp_path / str(number)
         place.mkdir()
-        shelf = shelf_in(place)
-        begin(shelf)
-        killed = killed_at(number, events, partial(work, shelf))
-        yield shelf
+        collection = collection_in(place)
+        begin(collection)
+        killed = killed_at(number, events, partial(work, collection))
+        yield collection
         number += 1
     assert number > len(events)
 
 
-def adding(found: ToolFolder) -> Callable[[Shelf], object]:
-    return lambda shelf: shelf.add(found)
+def adding(found: ToolFolder) -> Callable[[ToolCollection], object]:
+    return lambda collection: collection.add(found)
 
 
-def registry(shelf: Shelf) -> Registry:
-    return Registry().with_folder(shelf)
+def registry(collection: ToolCollection) -> Registry:
+    return Registry().with_folder(collection)
 
 
 def source(tmp_path: Path, version: str) -> Path:
@@ -95,11 +95,11 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
 ) -> None:
     old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
     found = set()
-    for shelf in each_kill(tmp_path, events, adding(old), adding(new)):
-        made = registry(shelf)
-        assert made.lacks("echo", Policy(allow=["*"])) is None, hidden_in(shelf.folder)
-        found.add((shelf.folder / "echo" / "execute.py").read_text())
-        assert hidden_in(shelf.folder) == []
+    for collection in each_kill(tmp_path, events, adding(old), adding(new)):
+        made = registry(collection)
+        assert made.lacks("echo", Policy(allow=["*"])) is None, hidden_in(collection.folder)
+        found.add((collection.folder / "echo" / "execute.py").read_text())
+        assert hidden_in(collection.folder) == []
     assert found == {code("old"), code("new")}
     assert asyncio.run(made.get("echo").call({})) == {"version": "new"}
 
@@ -107,15 +107,15 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
 def test_a_tool_that_is_removed_is_whole_or_gone(tmp_path: Path) -> None:
     old = read_folder(source(tmp_path, "old"))
     found = set()
-    for shelf in each_kill(
+    for collection in each_kill(
         tmp_path,
         RENAMES,
         adding(old),
-        lambda shelf: shelf.remove("echo"),
+        lambda collection: collection.remove("echo"),
     ):
-        made = registry(shelf)
+        made = registry(collection)
         found.add("echo" in made.specs())
-        assert hidden_in(shelf.folder) == []
+        assert hidden_in(collection.folder) == []
         assert "echo" not in made.disabled
     assert found == {True, False}
 
@@ -123,67 +123,67 @@ def test_a_tool_that_is_removed_is_whole_or_gone(tmp_path: Path) -> None:
 def test_files_that_nobody_trusted_are_back_where_they_were(tmp_path: Path) -> None:
     new = read_folder(source(tmp_path, "new"))
 
-    def begin(shelf: Shelf) -> None:
-        make_folder(shelf.folder, code=code("by hand"))
+    def begin(collection: ToolCollection) -> None:
+        make_folder(collection.folder, code=code("by hand"))
 
     found = set()
-    for shelf in each_kill(tmp_path, RENAMES, begin, adding(new)):
-        shelf.tools()
-        kept = [path.read_text() for path in shelf.folder.glob("*echo*/execute.py")]
-        trusted = registry(shelf).lacks("echo", Policy(allow=["*"])) is None
+    for collection in each_kill(tmp_path, RENAMES, begin, adding(new)):
+        collection.tools()
+        kept = [path.read_text() for path in collection.folder.glob("*echo*/execute.py")]
+        trusted = registry(collection).lacks("echo", Policy(allow=["*"])) is None
         assert trusted or code("by hand") in kept
         found.add(trusted)
     assert found == {True, False}
 
 
 def test_what_a_person_wrote_after_a_kill_is_not_taken_back(tmp_path: Path) -> None:
-    shelf = shelf_in(tmp_path)
-    shelf.add(read_folder(source(tmp_path, "new")))
+    collection = collection_in(tmp_path)
+    collection.add(read_folder(source(tmp_path, "new")))
     make_folder(tmp_path / "aside", code=code("old"))
-    (tmp_path / "aside" / "echo").rename(shelf.folder / f".echo.old.{'0' * 16}")
-    written = shelf.folder / "echo" / "execute.py"
+    (tmp_path / "aside" / "echo").rename(collection.folder / f".echo.old.{'0' * 16}")
+    written = collection.folder / "echo" / "execute.py"
     written.write_text(code("mine"))
-    registry(shelf)
+    registry(collection)
     assert written.read_text() == code("mine")
 
 
 def test_what_somebody_is_still_at_is_left_alone(tmp_path: Path) -> None:
-    shelf = shelf_in(tmp_path)
-    shelf.add(read_folder(source(tmp_path, "new")))
-    draft = shelf.folder / f".other.draft.{'0' * 16}"
+    collection = collection_in(tmp_path)
+    collection.add(read_folder(source(tmp_path, "new")))
+    draft = collection.folder / f".other.draft.{'0' * 16}"
     draft.mkdir()
-    with alone(shelf.folder, 0.0):
-        assert "echo" in registry(shelf).specs()
+    with exclusive(collection.folder, 0.0):
+        assert "echo" in registry(collection).specs()
         assert draft.exists()
-    registry(shelf)
+    registry(collection)
     assert not draft.exists()
 
 
 def test_a_tool_that_is_being_replaced_is_waited_for_by_who_looks(tmp_path: Path) -> None:
     old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
-    shelf = Shelf(tmp_path / "tools", tmp_path / "tools.json")
-    shelf.add(old)
+    collection = ToolCollection(tmp_path / "tools", tmp_path / "tools.json")
+    collection.add(old)
     child = os.fork()
     if child == 0:
         try:
             while True:
-                shelf.add(new)
-                shelf.add(old)
+                collection.add(new)
+                collection.add(old)
         finally:
             os._exit(0)
     try:
-        assert {found.reason for _ in range(20) for found in shelf.tools()} == {None}
+        assert {found.reason for _ in range(20) for found in collection.tools()} == {None}
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
 
 def test_a_folder_that_is_being_changed_is_told_of(tmp_path: Path) -> None:
-    shelf = shelf_in(tmp_path)
+    collection = collection_in(tmp_path)
     found = read_folder(source(tmp_path, "new"))
-    shelf.add(found)
-    with alone(shelf.folder, 0.0), pytest.raises(UsageError, match="another program"):
-        shelf.add(found)
-    with alone(shelf.folder, 0.0), pytest.raises(UsageError, match="another program"):
-        shelf.remove("echo")
-    assert "echo" in registry(shelf).specs()
+    collection.add(found)
+    with exclusive(collection.folder, 0.0), pytest.raises(UsageError, match="another program"):
+        collection.add(found)
+    with exclusive(collection.folder, 0.0), pytest.raises(UsageError, match="another program"):
+        collection.remove("echo")
+    assert "echo" in registry(collection).specs()

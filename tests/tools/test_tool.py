@@ -599,6 +599,12 @@ def test_a_declaration_that_cannot_be_is_refused_at_once(declared: Any, what: st
         tool(**declared)(lambda: 1) if "name" in declared else tool(name="t", **declared)(lambda: 1)
 
 
+@pytest.mark.parametrize("name", ["plugin", "colour"])
+def test_nothing_else_can_be_declared(name: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        tool(**{name: "builtin"})  # type: ignore[call-overload]
+
+
 class Opaque:
     """No type that JSON knows."""
 

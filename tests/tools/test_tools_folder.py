@@ -20,7 +20,7 @@ from mlx_tools.policy import Policy
 from mlx_tools.tools import Offer, Registry, execute, find_tools, load_tool
 from mlx_tools.tools.folder.collection import (
     FolderRecord,
-    Shelf,
+    ToolCollection,
     change_record,
     exposed_by,
     read_record,
@@ -31,12 +31,12 @@ from tests.tools.tool_folders import ECHO, make_folder
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+def collection(tmp_path: Path) -> ToolCollection:
+    return ToolCollection(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
 
 
-def registry(shelf: Shelf) -> Registry:
-    return builtin_tools().with_folder(shelf)
+def registry(collection: ToolCollection) -> Registry:
+    return builtin_tools().with_folder(collection)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -44,36 +44,36 @@ def names_in(folder: Path) -> list[str]:
 
 
 @contextmanager
-def unrecordable(shelf: Shelf) -> Iterator[None]:
+def unrecordable(collection: ToolCollection) -> Iterator[None]:
     """While nothing can be written into the record."""
-    lock = shelf.record.with_name(f".{shelf.record.name}.lock")
+    lock = collection.record.with_name(f".{collection.record.name}.lock")
     lock.unlink(missing_ok=True)
     lock.mkdir()
     yield
     lock.rmdir()
 
 
-def why(shelf: Shelf, name: str = "echo") -> str | None:
-    return registry(shelf).lacks(name, Policy(allow=["*"]))
+def why(collection: ToolCollection, name: str = "echo") -> str | None:
+    return registry(collection).lacks(name, Policy(allow=["*"]))
 
 
-def test_a_folder_that_was_added_is_a_tool(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_folder_that_was_added_is_a_tool(tmp_path: Path, collection: ToolCollection) -> None:
     source = make_folder(tmp_path)
-    shelf.add(read_folder(source))
-    made = registry(shelf)
+    collection.add(read_folder(source))
+    made = registry(collection)
     assert made.specs()["echo"].plugin == "folder"
     result = asyncio.run(execute(made.get("echo"), {"a": 1}, timeout=60))
     assert result.content == '{"got":{"a":1}}'
-    assert (shelf.folder / "echo").stat().st_mode & 0o777 == 0o700
-    assert (shelf.folder / "echo" / "execute.py").stat().st_mode & 0o777 == 0o600
+    assert (collection.folder / "echo").stat().st_mode & 0o777 == 0o700
+    assert (collection.folder / "echo" / "execute.py").stat().st_mode & 0o777 == 0o600
     (source / "execute.py").write_text("changed at its source")
-    assert why(shelf) is None
-    assert names_in(shelf.folder) == ["echo"]
+    assert why(collection) is None
+    assert names_in(collection.folder) == ["echo"]
 
 
-def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, shelf: Shelf) -> None:
-    make_folder(shelf.folder)
-    made = registry(shelf)
+def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, collection: ToolCollection) -> None:
+    make_folder(collection.folder)
+    made = registry(collection)
     reason = "nobody has said that it is trusted (mlx-tools tools trust echo)"
     assert made.disabled["plugin:folder/echo"] == reason
     assert "echo" not in made.all_specs()
@@ -82,18 +82,18 @@ def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, shelf: Shelf) -> 
     assert made.lacks("echo", Policy()) == f"it is disabled: {reason}"
     row = next(row for row in made.listing(Policy(allow=["*"])) if row["name"] == "echo")
     assert (row["plugin"], row["enabled"], row["description"]) == ("folder", False, "")
-    shelf.trust(shelf.read("echo"))
-    assert why(shelf) is None
+    collection.trust(collection.read("echo"))
+    assert why(collection) is None
 
 
 @pytest.mark.parametrize("change", ["edit", "add", "remove", "mode", "config"])
 def test_a_change_of_any_file_switches_the_tool_off(
-    tmp_path: Path, shelf: Shelf, change: str
+    tmp_path: Path, collection: ToolCollection, change: str
 ) -> None:
     source = make_folder(tmp_path)
     (source / "data").write_text("x")
-    folder = shelf.add(read_folder(source)).path
-    running = registry(shelf).get("echo")
+    folder = collection.add(read_folder(source)).path
+    running = registry(collection).get("echo")
     match change:
         case "edit":
             (folder / "execute.py").write_text(ECHO.replace("got", "git"))
@@ -105,32 +105,32 @@ def test_a_change_of_any_file_switches_the_tool_off(
             (folder / "data").chmod(0o700)
         case "config":
             (folder / "config.json").write_text('{"effects": []}')
-    assert "its files are not those that were added" in (why(shelf) or "")
+    assert "its files are not those that were added" in (why(collection) or "")
     result = asyncio.run(execute(running, {}, timeout=60))
     assert result.error is not None
     assert result.error.code == "disabled"
-    shelf.trust(shelf.read("echo"))
-    assert why(shelf) is None
+    collection.trust(collection.read("echo"))
+    assert why(collection) is None
 
 
-def test_adding_again_replaces_what_was_there(tmp_path: Path, shelf: Shelf) -> None:
+def test_adding_again_replaces_what_was_there(tmp_path: Path, collection: ToolCollection) -> None:
     source = make_folder(tmp_path)
     (source / "old.txt").touch()
-    shelf.add(read_folder(source))
+    collection.add(read_folder(source))
     (source / "old.txt").unlink()
     (source / "new.txt").touch()
     (source / "__pycache__").mkdir()
-    shelf.add(read_folder(source))
-    assert why(shelf) is None
-    names = names_in(shelf.folder / "echo")
+    collection.add(read_folder(source))
+    assert why(collection) is None
+    names = names_in(collection.folder / "echo")
     assert names == ["config.json", "execute.py", "new.txt", "tool_definition.json"]
 
 
-def test_what_is_copied_is_what_was_read(tmp_path: Path, shelf: Shelf) -> None:
+def test_what_is_copied_is_what_was_read(tmp_path: Path, collection: ToolCollection) -> None:
     source = make_folder(tmp_path)
     read = read_folder(source)
     (source / "execute.py").write_text("import os; os.abort()\ndef execute(a): ...")
-    assert (shelf.add(read).execute).read_text() == ECHO
+    assert (collection.add(read).execute).read_text() == ECHO
 
 
 @pytest.mark.parametrize(
@@ -144,33 +144,35 @@ def test_what_is_copied_is_what_was_read(tmp_path: Path, shelf: Shelf) -> None:
     ],
 )
 def test_what_cannot_be_used_is_listed_with_the_reason(
-    tmp_path: Path, shelf: Shelf, damage: object, said: str
+    tmp_path: Path, collection: ToolCollection, damage: object, said: str
 ) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
+    collection.add(read_folder(make_folder(tmp_path)))
     assert callable(damage)
-    damage(shelf.folder / "echo")
-    made = registry(shelf)
+    damage(collection.folder / "echo")
+    made = registry(collection)
     assert "echo" not in made.all_specs()
     assert any(said in reason for reason in made.disabled.values())
 
 
-def test_a_link_to_a_trusted_folder_is_not_trusted(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
-    (shelf.folder / "echo").rename(tmp_path / "elsewhere")
-    (shelf.folder / "echo").symlink_to(tmp_path / "elsewhere")
-    assert "is a symbolic link" in (why(shelf) or "")
-    shelf.remove("echo")
+def test_a_link_to_a_trusted_folder_is_not_trusted(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    collection.add(read_folder(make_folder(tmp_path)))
+    (collection.folder / "echo").rename(tmp_path / "elsewhere")
+    (collection.folder / "echo").symlink_to(tmp_path / "elsewhere")
+    assert "is a symbolic link" in (why(collection) or "")
+    collection.remove("echo")
     assert (tmp_path / "elsewhere" / "execute.py").exists()
 
 
-def test_no_tool_takes_the_name_of_another(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.add(read_folder(make_folder(tmp_path, "calculator")))
-    made = registry(shelf)
+def test_no_tool_takes_the_name_of_another(tmp_path: Path, collection: ToolCollection) -> None:
+    collection.add(read_folder(make_folder(tmp_path, "calculator")))
+    made = registry(collection)
     assert made.specs()["calculator"].plugin == "builtin"
     assert made.disabled["plugin:folder/calculator"] == "there is a tool calculator already"
     offers = [Offer("w", "t", lambda: load_tool(make_folder(tmp_path / "more")))]
-    shelf.add(read_folder(make_folder(tmp_path)))
-    made = registry(shelf).with_entry_points(lambda: offers)
+    collection.add(read_folder(make_folder(tmp_path)))
+    made = registry(collection).with_entry_points(lambda: offers)
     assert made.specs()["echo"].plugin == "folder"
     assert made.disabled["plugin:w/echo"] == "there is a tool echo already"
 
@@ -181,33 +183,33 @@ def test_no_package_can_pass_for_the_folder(tmp_path: Path) -> None:
     assert "cannot name a plugin" in made.disabled["plugin:folder/t"]
 
 
-def test_a_tool_is_switched_off_and_on(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
-    shelf.switch("echo", False)
-    made = registry(shelf)
+def test_a_tool_is_switched_off_and_on(tmp_path: Path, collection: ToolCollection) -> None:
+    collection.add(read_folder(make_folder(tmp_path)))
+    collection.switch("echo", False)
+    made = registry(collection)
     assert made.disabled["echo"] == "switched off (mlx-tools tools enable echo)"
     assert "echo" in made.all_specs()
-    shelf.switch("echo", True)
-    assert why(shelf) is None
+    collection.switch("echo", True)
+    assert why(collection) is None
 
 
 def test_a_tool_that_its_configuration_switches_off_can_be_switched_on(
-    tmp_path: Path, shelf: Shelf
+    tmp_path: Path, collection: ToolCollection
 ) -> None:
-    shelf.add(read_folder(make_folder(tmp_path, enabled=False)))
-    assert "switched off" in (why(shelf) or "")
-    shelf.switch("echo", True)
-    assert why(shelf) is None
-    shelf.switch("echo", None)
-    assert "switched off" in (why(shelf) or "")
+    collection.add(read_folder(make_folder(tmp_path, enabled=False)))
+    assert "switched off" in (why(collection) or "")
+    collection.switch("echo", True)
+    assert why(collection) is None
+    collection.switch("echo", None)
+    assert "switched off" in (why(collection) or "")
 
 
 def test_a_tool_that_imports_what_is_not_installed_is_there_and_disabled(
-    tmp_path: Path, shelf: Shelf
+    tmp_path: Path, collection: ToolCollection
 ) -> None:
     code = "import nothing_of_that_name\n" + ECHO
-    shelf.add(read_folder(make_folder(tmp_path, code=code)))
-    made = registry(shelf)
+    collection.add(read_folder(make_folder(tmp_path, code=code)))
+    made = registry(collection)
     assert made.disabled["echo"] == "it imports what is not installed: nothing_of_that_name"
     assert "echo" in made.all_specs()
     assert "echo" not in made.specs()
@@ -216,22 +218,24 @@ def test_a_tool_that_imports_what_is_not_installed_is_there_and_disabled(
     assert found.disabled == (("echo", made.disabled["echo"]),)
 
 
-def test_removing_deletes_the_folder_and_forgets(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
-    shelf.switch("echo", False)
-    shelf.remove("echo")
-    assert not (shelf.folder / "echo").exists()
-    assert shelf.said() == FolderRecord()
-    make_folder(shelf.folder)
-    assert "nobody has said" in (why(shelf) or "")
+def test_removing_deletes_the_folder_and_forgets(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    collection.add(read_folder(make_folder(tmp_path)))
+    collection.switch("echo", False)
+    collection.remove("echo")
+    assert not (collection.folder / "echo").exists()
+    assert collection.said() == FolderRecord()
+    make_folder(collection.folder)
+    assert "nobody has said" in (why(collection) or "")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "link", "file"])
 def test_whatever_has_a_tools_name_can_be_removed(
-    tmp_path: Path, shelf: Shelf, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, collection: ToolCollection, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf.folder.mkdir(parents=True)
-    monkeypatch.chdir(shelf.folder)  # a socket's path is short
+    collection.folder.mkdir(parents=True)
+    monkeypatch.chdir(collection.folder)  # a socket's path is short
     if kind == "pipe":
         os.mkfifo("odd")
     elif kind == "socket":
@@ -241,75 +245,83 @@ def test_whatever_has_a_tools_name_can_be_removed(
         Path("odd").symlink_to(tmp_path)
     else:
         Path("odd").touch()
-    shelf.remove("odd")
-    assert names_in(shelf.folder) == []
+    collection.remove("odd")
+    assert names_in(collection.folder) == []
     assert tmp_path.exists()
 
 
-def test_what_cannot_be_removed_is_left_whole_and_trusted(tmp_path: Path, shelf: Shelf) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
-    with unrecordable(shelf), pytest.raises(ConfigError, match=r"tools\.json"):
-        shelf.remove("echo")
-    assert why(shelf) is None
-    assert names_in(shelf.folder) == ["echo"]
+def test_what_cannot_be_removed_is_left_whole_and_trusted(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    collection.add(read_folder(make_folder(tmp_path)))
+    with unrecordable(collection), pytest.raises(ConfigError, match=r"tools\.json"):
+        collection.remove("echo")
+    assert why(collection) is None
+    assert names_in(collection.folder) == ["echo"]
 
 
-def test_what_cannot_be_added_leaves_what_was_there(tmp_path: Path, shelf: Shelf) -> None:
+def test_what_cannot_be_added_leaves_what_was_there(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
     source = make_folder(tmp_path)
-    shelf.add(read_folder(source))
+    collection.add(read_folder(source))
     (source / "execute.py").write_text("def execute(a): return {}")
-    with unrecordable(shelf), pytest.raises(ConfigError, match=r"tools\.json"):
-        shelf.add(read_folder(source))
-    assert why(shelf) is None
-    assert (shelf.folder / "echo" / "execute.py").read_text() == ECHO
-    assert names_in(shelf.folder) == ["echo"]
+    with unrecordable(collection), pytest.raises(ConfigError, match=r"tools\.json"):
+        collection.add(read_folder(source))
+    assert why(collection) is None
+    assert (collection.folder / "echo" / "execute.py").read_text() == ECHO
+    assert names_in(collection.folder) == ["echo"]
     (source / "execute.py").write_text("def execute(a): return {}")
     other = make_folder(tmp_path, "other")
-    with unrecordable(shelf), pytest.raises(ConfigError):
-        shelf.add(read_folder(other))
-    assert names_in(shelf.folder) == ["echo"]
+    with unrecordable(collection), pytest.raises(ConfigError):
+        collection.add(read_folder(other))
+    assert names_in(collection.folder) == ["echo"]
 
 
-def test_a_tools_folder_that_cannot_be_read_is_told_of(shelf: Shelf) -> None:
-    shelf.folder.parent.mkdir()
-    assert registry(shelf).specs()  # nothing was added yet
-    shelf.folder.touch()
+def test_a_tools_folder_that_cannot_be_read_is_told_of(collection: ToolCollection) -> None:
+    collection.folder.parent.mkdir()
+    assert registry(collection).specs()  # nothing was added yet
+    collection.folder.touch()
     with pytest.raises(ConfigError, match=r"tools cannot be read: Not a directory"):
-        registry(shelf)
+        registry(collection)
 
 
 def test_a_tool_beyond_the_most_that_are_read_is_told_of(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "tools", tmp_path / "tools.json", most=2)
+    collection = ToolCollection(tmp_path / "tools", tmp_path / "tools.json", most=2)
     for name in ("a", "b", "c"):
-        shelf.add(read_folder(make_folder(tmp_path / "given", name)))
-    assert set(registry(shelf).specs()) >= {"a", "b"}
-    assert why(shelf, "c") == "it is disabled: it is not read: there are 2 others before it"
+        collection.add(read_folder(make_folder(tmp_path / "given", name)))
+    assert set(registry(collection).specs()) >= {"a", "b"}
+    assert why(collection, "c") == "it is disabled: it is not read: there are 2 others before it"
 
 
 @pytest.mark.parametrize("name", ["nl\nx", "\x1b[31mred", "\u202eback", os.fsdecode(b"\xff")])
-def test_the_name_of_a_folder_that_is_no_tools_stands_on_one_line(shelf: Shelf, name: str) -> None:
-    (shelf.folder / name).mkdir(parents=True)
-    (found,) = shelf.tools()
+def test_the_name_of_a_folder_that_is_no_tools_stands_on_one_line(
+    collection: ToolCollection, name: str
+) -> None:
+    (collection.folder / name).mkdir(parents=True)
+    (found,) = collection.tools()
     assert found.name.isprintable()
     assert "cannot name a tool" in (found.reason or "")
 
 
 @pytest.mark.parametrize("name", ["-x", "--help", ".x"])
 def test_no_folder_has_a_name_that_reads_as_an_option(
-    tmp_path: Path, shelf: Shelf, name: str
+    tmp_path: Path, collection: ToolCollection, name: str
 ) -> None:
     with pytest.raises(UsageError, match="cannot be the name of a tool's folder"):
-        shelf.add(read_folder(make_folder(tmp_path, name)))
-    assert not shelf.folder.exists()
+        collection.add(read_folder(make_folder(tmp_path, name)))
+    assert not collection.folder.exists()
 
 
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "", "a/b", "../data", ".hidden"])
-def test_no_name_leads_out_of_the_folder(tmp_path: Path, shelf: Shelf, name: str) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
-    for attempt in (shelf.remove, shelf.read):
+def test_no_name_leads_out_of_the_folder(
+    tmp_path: Path, collection: ToolCollection, name: str
+) -> None:
+    collection.add(read_folder(make_folder(tmp_path)))
+    for attempt in (collection.remove, collection.read):
         with pytest.raises(UsageError, match="there is no tool"):
             attempt(name)
-    assert (shelf.folder / "echo").exists()
+    assert (collection.folder / "echo").exists()
 
 
 # --- what was said ------------------------------------------------------------------------------
@@ -347,46 +359,50 @@ def test_two_who_change_the_record_at_once_lose_nothing(tmp_path: Path) -> None:
         "\\ud800",
     ],
 )
-def test_a_record_that_cannot_be_read_stops_everything(shelf: Shelf, text: str) -> None:
-    shelf.record.parent.mkdir()
-    shelf.record.write_text(text)
-    shelf.record.chmod(0o600)
+def test_a_record_that_cannot_be_read_stops_everything(
+    collection: ToolCollection, text: str
+) -> None:
+    collection.record.parent.mkdir()
+    collection.record.write_text(text)
+    collection.record.chmod(0o600)
     with pytest.raises(ConfigError, match=r"tools\.json is damaged"):
-        registry(shelf)
+        registry(collection)
     with pytest.raises(ConfigError, match="is damaged"):
-        shelf.switch("clock", False)
+        collection.switch("clock", False)
 
 
-def test_a_record_that_is_no_file_is_named(shelf: Shelf) -> None:
-    shelf.record.mkdir(parents=True)
+def test_a_record_that_is_no_file_is_named(collection: ToolCollection) -> None:
+    collection.record.mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"tools\.json is no regular file"):
-        shelf.said()
+        collection.said()
 
 
-def test_a_record_that_others_may_write_to_is_not_believed(shelf: Shelf) -> None:
-    shelf.switch("clock", False)
-    shelf.record.chmod(0o666)
+def test_a_record_that_others_may_write_to_is_not_believed(collection: ToolCollection) -> None:
+    collection.switch("clock", False)
+    collection.record.chmod(0o666)
     with pytest.raises(ConfigError, match="others may write to it"):
-        registry(shelf)
-    shelf.record.unlink()
-    shelf.record.symlink_to(shelf.record.with_name("other"))
+        registry(collection)
+    collection.record.unlink()
+    collection.record.symlink_to(collection.record.with_name("other"))
     with pytest.raises(ConfigError, match="cannot be read"):
-        registry(shelf)
+        registry(collection)
 
 
 def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
-    tmp_path: Path, shelf: Shelf
+    tmp_path: Path, collection: ToolCollection
 ) -> None:
-    shelf.add(read_folder(make_folder(tmp_path)))
-    other = Shelf(tmp_path / "other", shelf.record)
+    collection.add(read_folder(make_folder(tmp_path)))
+    other = ToolCollection(tmp_path / "other", collection.record)
     make_folder(other.folder)
     assert "nobody has said" in (why(other) or "")
 
 
-def test_a_root_that_can_be_written_must_not_hold_the_record(tmp_path: Path, shelf: Shelf) -> None:
-    assert exposed_by(shelf, [str(tmp_path), "/usr:rw"]) is None
-    assert "lies below the root" in (exposed_by(shelf, [f"{tmp_path}:rw"]) or "")
-    hidden = Shelf(tmp_path / "tools", tmp_path / ".local" / "share" / "tools.json")
+def test_a_root_that_can_be_written_must_not_hold_the_record(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    assert exposed_by(collection, [str(tmp_path), "/usr:rw"]) is None
+    assert "lies below the root" in (exposed_by(collection, [f"{tmp_path}:rw"]) or "")
+    hidden = ToolCollection(tmp_path / "tools", tmp_path / ".local" / "share" / "tools.json")
     assert exposed_by(hidden, [f"{tmp_path}:rw"]) is None
 
 

@@ -44,7 +44,7 @@ MISSING: Final = "it imports what is not installed: {packages}"
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class CollectedTool:
     """A tool in the folder: what it is, where it could be read, and why it cannot run, None where
     it can."""
 
@@ -53,7 +53,7 @@ class Shelved:
     reason: str | None = None
 
 
-class Shelf:
+class ToolCollection:
     """The folder ``folder``, and the file ``record`` that says what of it is trusted. ``patience``:
     for so many seconds whoever changes the folder waits for others, whoever looks, a tenth.
     ``most``: so many tools are read."""
@@ -67,7 +67,7 @@ class Shelf:
         self._most = most
 
     @classmethod
-    def of(cls, named: str | None = None) -> Shelf:
+    def of(cls, named: str | None = None) -> ToolCollection:
         """That of this user; ``named`` is another folder than the usual one."""
         data = data_dir()
         folder = data / "tools" if named is None else Path(named).expanduser()
@@ -77,20 +77,22 @@ class Shelf:
         """What the user said of tools. Raises ConfigError where that cannot be read."""
         return read_record(self.record)
 
-    def tools(self) -> list[Shelved]:
+    def tools(self) -> list[CollectedTool]:
         """What is in the folder, in order of names; what is wrong with one of them is a reason.
         Raises ConfigError where the folder, or what the user said, cannot be read."""
         self.said()  # also where there is no folder
         try:
-            self._put_right()
+            self._recover()
             with contextlib.ExitStack() as stack:
                 with contextlib.suppress(BlockingIOError):  # it is changed for long
-                    stack.enter_context(alone(self.folder, self._patience / 10, looks=True))
+                    stack.enter_context(exclusive(self.folder, self._patience / 10, looks=True))
                 with os.scandir(self.folder) as found:
                     names = sorted(entry.name for entry in found if _may_be_tool(entry))
                 said, late = self.said(), f"it is not read: there are {self._most} others before it"
-                read = [self._shelved(name, said) for name in names[: self._most]]
-                return read + [Shelved(clean(one, 64), None, late) for one in names[self._most :]]
+                read = [self._collected(name, said) for name in names[: self._most]]
+                return read + [
+                    CollectedTool(clean(one, 64), None, late) for one in names[self._most :]
+                ]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -99,32 +101,32 @@ class Shelf:
                 hint="free its name or its permissions, or name another as tools.folder",
             ) from None
 
-    def _shelved(self, name: str, said: FolderRecord) -> Shelved:
+    def _collected(self, name: str, said: FolderRecord) -> CollectedTool:
         if not TOOL_NAME.fullmatch(name):
-            return Shelved(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
+            return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
         try:
             found = self.read(name)
         except UsageError as error:
-            return Shelved(name, None, str(error))
+            return CollectedTool(name, None, str(error))
         trusted = said.trusted.get(str(found.path))
         if trusted is None:
-            return Shelved(name, None, UNKNOWN.format(name=name))
+            return CollectedTool(name, None, UNKNOWN.format(name=name))
         if trusted != found.digest:
-            return Shelved(name, None, CHANGED.format(name=name))
+            return CollectedTool(name, None, CHANGED.format(name=name))
         if not said.switched.get(name, found.enabled):
-            return Shelved(name, found, OFF.format(name=name))
+            return CollectedTool(name, found, OFF.format(name=name))
         if found.missing:
-            return Shelved(name, found, MISSING.format(packages=", ".join(found.missing)))
-        return Shelved(name, found)
+            return CollectedTool(name, found, MISSING.format(packages=", ".join(found.missing)))
+        return CollectedTool(name, found)
 
-    def _put_right(self) -> None:
+    def _recover(self) -> None:
         """Has tools be whole again that somebody who was killed was about to replace. Raises
         OSError for a folder that cannot be read."""
-        if not any_left(os.listdir(self.folder)):  # noqa: PTH208 - there may be very many
+        if not has_leftovers(os.listdir(self.folder)):  # noqa: PTH208 - there may be very many
             return
-        with contextlib.suppress(OSError), alone(self.folder, self._patience / 10) as sure:
+        with contextlib.suppress(OSError), exclusive(self.folder, self._patience / 10) as sure:
             if sure:
-                put_right(self.folder, self.said().trusted)
+                recover(self.folder, self.said().trusted)
 
     def path_of(self, name: str) -> Path:
         """Where the folder of a tool is, or would be."""
@@ -178,9 +180,9 @@ class Shelf:
     def _changing(self) -> Iterator[None]:
         """Inside, nobody else changes the folder, and nothing is left of those who did. Raises
         OSError."""
-        with alone(self.folder, self._patience) as sure:
+        with exclusive(self.folder, self._patience) as sure:
             if sure:
-                put_right(self.folder, self.said().trusted)
+                recover(self.folder, self.said().trusted)
             yield
 
     @contextlib.contextmanager
@@ -244,10 +246,10 @@ class Shelf:
         return path
 
 
-def exposed_by(shelf: Shelf, roots: Iterable[str]) -> str | None:
+def exposed_by(collection: ToolCollection, roots: Iterable[str]) -> str | None:
     """Why no tool of the folder may run beside these roots, None where they may: a tool that writes
     below a root could say itself which files are trusted."""
-    record = shelf.record.resolve()
+    record = collection.record.resolve()
     for root in map(RootName.parse, roots):
         top = Path(root.path).expanduser().resolve()
         if not root.writable or not record.is_relative_to(top):
@@ -281,7 +283,7 @@ def _may_be_tool(entry: os.DirEntry[str]) -> bool:
 Kind = Literal["draft", "old", "gone"]
 """What is not yet a tool, what is no longer one while another takes its place, what is removed."""
 
-_LEFT: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
+_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
 _LOOK: Final = 0.02
 
 
@@ -290,13 +292,13 @@ def hidden(folder: Path, name: str, kind: Kind) -> Path:
     return folder / f".{name}.{kind}.{secrets.token_hex(8)}"
 
 
-def any_left(names: Iterable[str]) -> bool:
+def has_leftovers(names: Iterable[str]) -> bool:
     """Whether one of these names in the folder was given by `hidden`."""
-    return any(_LEFT.fullmatch(name) for name in names)
+    return any(_LEFTOVER.fullmatch(name) for name in names)
 
 
 @contextlib.contextmanager
-def alone(folder: Path, seconds: float, *, looks: bool = False) -> Iterator[bool]:
+def exclusive(folder: Path, seconds: float, *, looks: bool = False) -> Iterator[bool]:
     """Inside, nobody else is in here for the same folder; False where the file system cannot tell.
 
     With ``looks`` others may be who only look too. Raises OSError for a folder that cannot be
@@ -325,12 +327,12 @@ def _locked(descriptor: int, kind: int, until: float) -> bool:
             return True
 
 
-def put_right(folder: Path, trusted: Mapping[str, str]) -> None:
+def recover(folder: Path, trusted: Mapping[str, str]) -> None:
     """Has each tool that a change left hidden be whole again, and drops what is left of others.
-    ``trusted`` has the digest of what is trusted, by path. To be called where one is `alone`. What
+    ``trusted`` has the digest of what is trusted, by path. To be called within `exclusive`. What
     the system refuses is left as it is."""
     for path in sorted(folder.iterdir()):
-        left = _LEFT.fullmatch(path.name)
+        left = _LEFTOVER.fullmatch(path.name)
         if left is None:
             continue
         with contextlib.suppress(OSError):
@@ -428,7 +430,7 @@ def change_record(path: Path, change: Callable[[FolderRecord], FolderRecord]) ->
     """
     private_dir(path.parent)
     try:
-        with _alone_with(path.with_name(f".{path.name}.lock")):
+        with _locked_file(path.with_name(f".{path.name}.lock")):
             said = change(read_record(path))
             value = {
                 "version": _VERSION,
@@ -450,7 +452,7 @@ def change_record(path: Path, change: Callable[[FolderRecord], FolderRecord]) ->
 
 
 @contextlib.contextmanager
-def _alone_with(path: Path) -> Iterator[None]:
+def _locked_file(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

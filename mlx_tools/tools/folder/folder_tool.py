@@ -229,8 +229,9 @@ def _call(
         try:
             return talk.until(until)
         finally:
-            ours.close()  # before it is waited for: it may be about to write
             talk.close()
+            ours.close()  # before it is waited for: it may be about to write
+            end(child, _GONE)  # its lifeline first, then all that is left
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
@@ -253,7 +254,7 @@ class _Talk:
         context: ToolContext,
     ) -> None:
         assert child.stdin is not None
-        self._child, self._stdin = child, child.stdin
+        self._stdin = child.stdin
         self._results, self._prints = results, prints
         self._left = memoryview(request)
         self._most = most
@@ -294,15 +295,8 @@ class _Talk:
         return came
 
     def close(self) -> None:
-        """Ends the process and all it started; waits until they are gone."""
+        """Listens no more."""
         self._selector.close()
-        with contextlib.suppress(OSError):
-            self._stdin.close()  # its lifeline
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_GONE)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)  # where its watcher was killed from outside
-        self._child.wait()
 
     def _step(self, wait: float) -> None:
         for key, _ in self._selector.select(wait):
