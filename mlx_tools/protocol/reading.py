@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -148,8 +148,11 @@ _MEMBER: Final = re.compile(
     rf"[{{,][ \t\r\n]*+[\"']?(?:name|tool|tool_name|function|action)[\"']?[ \t\r\n]*+:"
     rf"[ \t\r\n]*+[\"']({_NAME})[\"']"
 )
-_FENCE: Final = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)")
-_RUNS: Final = re.compile(r"`++|[^`]++")
+_FENCED: Final = re.compile(
+    r"^[ \t]*+(`{3,}+|~{3,}+)[^\n]*(?P<inside>(?:\n(?![ \t]*+\1)[^\n]*)*+)(?:\n[^\n]*)?",
+    re.MULTILINE,
+)
+_INLINE_CODE: Final = re.compile(r"(`++)(?:[^\n]*?(?<!`)\1(?!`)|[^\n]*)")
 
 
 def looks_like_call(prose: str, names: Collection[str]) -> bool:
@@ -161,9 +164,9 @@ def looks_like_call(prose: str, names: Collection[str]) -> bool:
     if not names:
         return False
     known = {loose_name(name) for name in names}
-    text = "".join(_outside(prose))
+    text = _INLINE_CODE.sub("", _FENCED.sub("", prose))
     if not text.strip():
-        text = "".join(_outside(prose, fences=False))
+        text = "".join(found["inside"] for found in _FENCED.finditer(prose))
     found = [*_ACTION.findall(text), *_MEMBER.findall(text)]
     return any(loose_name(name) in known for name in found) or _is_called(text, known)
 
@@ -177,33 +180,6 @@ def _is_called(text: str, known: Collection[str]) -> bool:
         elif opened and opened.pop() and end is not None:
             return True
     return False
-
-
-def _outside(prose: str, *, fences: bool = True) -> Iterator[str]:
-    """Yield what of ``prose`` is no inline code and, unless told not, stands in no fence."""
-    fence = ""
-    for line in prose.splitlines(keepends=True):
-        mark = _FENCE.match(line)
-        if mark and (not fence or mark[1].startswith(fence)):
-            fence = "" if fence else mark[1]
-        elif not fence:
-            yield from _without_code(line)
-        elif not fences:
-            yield line
-
-
-def _without_code(line: str) -> Iterator[str]:
-    ticks = 0
-    for run in _RUNS.findall(line):
-        if run[0] != "`":
-            if not ticks:
-                yield run
-        elif not ticks:
-            ticks = len(run)
-        elif ticks == len(run):
-            ticks = 0
-    if line.endswith("\n") and ticks:
-        yield "\n"
 
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
