@@ -279,7 +279,7 @@ class HeldTurn:
             # Nothing was drawn but what may stand between calls that were cut out:
             blank = not self._whole[self._drawn_from :].strip()
             if (blank or reason == "tool_calls") and not self._was_cut_out:
-                return deltas + self._begin_cut_out("call" if reason == "tool_calls" else "")
+                return deltas + self._begin_cut_out(is_call=reason == "tool_calls")
         held = self._object
         if reason != "stop" or held is None or (held.closable and self._read_well(self.text)):
             return deltas + self.close(reason)  # or only closers are missing, which reading adds
@@ -543,30 +543,26 @@ class HeldTurn:
         self._open = kind, boundary
         return self._asked < MAX_MENDS
 
-    def _begin_cut_out(self, what: str) -> list[Delta]:
+    def _begin_cut_out(self, *, is_call: bool) -> list[Delta]:
         """Write the opening of what the server kept to itself, after what it let through."""
         self._was_cut_out = True
-        opening = self._opening(what)
-        if self._object is not None and opening.startswith(self._rules.prefix):
+        begun = self._call_opening() if is_call else opening(self._rules.style)
+        if self._object is not None and begun.startswith(self._rules.prefix):
             self._open = ("envelope", self._prefix)
-            return self._put(opening[self._prefix :])
+            return self._put(begun[self._prefix :])
         line = "" if not self.text or self._whole.endswith("\n") else "\n"
         self._open = ("envelope", len(self._whole))
-        return self._put(line + opening)
+        return self._put(line + begun)
 
     def _begin_call_anew(self, at: int) -> list[Delta]:
         """Another call begins in another form than was asked for: let it begin in that one."""
         if not self._may_mend("envelope", at):
             return self._give_up()
         line = "" if self._whole[:at].endswith("\n") else "\n"
-        return self._put(line + self._opening("call"))
+        return self._put(line + self._call_opening())
 
-    def _opening(self, what: str) -> str:
-        """Return how a message of the style begins; a ``call`` up to its tool's name."""
-        style = self._rules.style
-        if what == "call":
-            return forcing_prefix(style, "required", self._rules.call)
-        return opening(style)
+    def _call_opening(self) -> str:
+        return forcing_prefix(self._rules.style, "required", self._rules.call)
 
     def _forced(self, after: str = "") -> str:
         """Return what must stand at the place that is mended, after ``after``."""
