@@ -508,12 +508,7 @@ class HeldTurn:
         cut = max((e for e in self._edges if e <= quote), default=self._drawn_from)
         put = "\\" + self._whole[quote:]
         self._note("quote", quote, cut, put, None)
-        self._unread(quote)
-        self._whole = self._whole[:quote] + put
-        self._drawn_from = len(self._whole)
-        self._edges = [self._drawn_from]
-        assert self._object is not None
-        self._object = self._object.anew()
+        self._go_on_from(quote, put)
 
     def _mend(self, kind: MendKind, boundary: int) -> list[Delta]:
         """Go on from ``boundary``: what stands after it does not fit."""
@@ -583,13 +578,8 @@ class HeldTurn:
         self._note(kind, boundary, max(edge, self._drawn_from), put, alternatives)
         self._asked += 1
         self._ended = None
-        self._whole = self._whole[:boundary] + put
-        self._drawn_from = len(self._whole)
-        self._edges = [self._drawn_from]
-        self._unread(boundary)
+        self._go_on_from(boundary, put)
         self._searched = min(self._searched, boundary)
-        if self._object is not None:
-            self._object = self._object.anew()
         self.closing = False
         sent = self._sent[self._whole]
         if sent and put and alternatives:  # it leads where it led before
@@ -608,12 +598,17 @@ class HeldTurn:
             deltas += self.close(None)  # no request asks for another call
         return deltas
 
-    def _unread(self, boundary: int) -> None:
-        """Let the reader have the text up to there, and no more."""
+    def _go_on_from(self, boundary: int, put: str) -> None:
+        """Let ``put`` stand after the boundary; the reader has had nothing of it."""
+        self._whole = self._whole[:boundary] + put
+        self._drawn_from = len(self._whole)
+        self._edges = [self._drawn_from]
         if self._fed > boundary:
             self._reader = Reader(self._rules)
             self._reader.feed(self._whole[self._prefix : boundary])
             self._fed = boundary
+        if self._object is not None:
+            self._object = self._object.anew()
 
     def _note(
         self, kind: MendKind, at: int, cut: int, put: str, alternatives: Alternatives | None
@@ -645,11 +640,7 @@ class HeldTurn:
         self.unfilled = self._free = True
         self.mends, self._left = [], 0  # they led nowhere
         self._object = self._open = None
-        self._whole = self._first or self._whole
-        self._drawn_from = len(self._whole)
-        self._edges = [self._drawn_from]
-        self._reader = Reader(self._rules)
-        self._fed = self._prefix
+        self._go_on_from(self._prefix, (self._first or self._whole)[self._prefix :])
         self._read_on(len(self._whole), [])
         if self._reader.open_message is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
