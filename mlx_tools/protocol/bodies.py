@@ -297,9 +297,11 @@ class Run(TextSource):
                 raise
             yield from self._skip_line(fault)
             return
+        cut, self.cut = self.cut, None  # it counts only if the object is a call
         keyed = not self._dialect.name_key
         if keyed and len(value) == 1 and isinstance(arguments := next(iter(value.values())), dict):
             self._add(next(iter(value)), arguments, *repairs)
+            self.cut = cut
             return
         call, dropped = object_call(value, repairs)
         if call is None:
@@ -307,8 +309,9 @@ class Run(TextSource):
         self._add(call.name, call.arguments, *call.repairs, call_id=call.id)
         self.typed = self.typed or value.get("type") == "tool_call"
         self.dropped += dropped
-        if self.cut is not None and "missing_arguments" in call.repairs:
-            raise self.cut
+        self.cut = cut
+        if cut is not None and "missing_arguments" in call.repairs:
+            raise cut
 
     def _skip_line(self, fault: Fault) -> Steps[None]:
         """Past something in the wrapper that is no call, where it does not look like one."""

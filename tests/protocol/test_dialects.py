@@ -387,3 +387,10 @@ def test_of_an_array_no_more_calls_count_than_may_be_made(mark: str) -> None:
         for char in text:
             reader.feed(char)
         assert reader.finish() == reading
+
+
+def test_an_object_that_is_no_call_cuts_off_none_that_stands_before_it() -> None:
+    one = '<function_call> {"name": "get_weather", "arguments": {"city": "Paris"}}'
+    reading = read(f'{one}\n<|tools_prefix|>[{{"also": {{"city": "Oslo"}}', "stop", WEATHER)
+    assert _read_calls(reading) == [("get_weather", ARGUMENTS)]
+    assert reading.error is not None and reading.error.code == "invalid_json"
