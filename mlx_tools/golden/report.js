@@ -3,7 +3,6 @@
   const form = document.getElementById("filter");
   const rows = [...document.querySelectorAll("tbody tr[data-state]")];
   const runs = [...document.querySelectorAll("article.run")];
-  const shared = [...document.querySelectorAll("[data-shared]")];
   const texts = new WeakMap();
   const textOf = (element) => {
     let text = texts.get(element);
@@ -41,9 +40,6 @@
     for (const row of rows) {
       row.hidden = !(fits(row) && (!text || told.has(row.id) || textOf(row).includes(text)));
       if (!row.hidden) shown += 1;
-    }
-    for (const one of shared) {
-      one.hidden = state === "passed" || !fits(one) || !(!text || textOf(one).includes(text));
     }
     const all = `${rows.length} transcript${rows.length === 1 ? "" : "s"}`;
     form.querySelector("output").value = shown === rows.length ? all : `${shown} of ${all}`;

@@ -12,30 +12,23 @@ import base64
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.difference import ROOMS, Difference, Room
-from mlx_tools.golden.results import Column, GoldenCheck, Sample, sum_of
-from mlx_tools.golden.steps import ReportStep, as_text, brief, by_number, pieces, spelled, steps_of
+from mlx_tools.golden.difference import ROOMS, Room
+from mlx_tools.golden.results import Column, GoldenCheck, sum_of
+from mlx_tools.golden.steps import as_text, brief, by_number, pieces, spelled, steps_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 TITLE: Final = "Golden transcripts"
 
-MANY: Final = 5
-"""A difference that more runs than this share is written once, for all of them."""
-
 FEW: Final = 12
 """Where no more runs than this are written out, their conversations are unfolded."""
-
-MAX_WRITTEN: Final = 8_000_000
-"""Characters of conversations on a page. What comes after them is left out, which is said."""
 
 MEANING: Final[dict[Room, str]] = {
     "prompt": "the words and turns that the model reads",
@@ -91,7 +84,6 @@ def _page(checks: Sequence[GoldenCheck], title: str, made: str) -> dict[str, Any
     differences = [d for check in checks for sample in check.samples for d in sample.differences]
     of_checks = Counter(room for check in checks for room in check.rooms)
     of_all = Counter(difference.room for difference in differences)
-    shared = _shared(runs)
     style, script = (
         Html((_FOLDER / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js")
     )
@@ -111,9 +103,9 @@ def _page(checks: Sequence[GoldenCheck], title: str, made: str) -> dict[str, Any
         "live": any(check.mode == "live" for check in checks),
         "drawn": any(len(check.samples) > 1 for check in checks),
         "rows": rows,
-        "runs": len(runs),
-        "written": written(runs, shared),
-        "shared": list(shared.values()),
+        "runs": runs,
+        "unfolded": len(runs) <= FEW,
+        "steps_of": steps_of,  # one run at a time: thousands are never held at once
     }
 
 
@@ -176,6 +168,7 @@ class ReportedRun(NamedTuple):
     number: int
     row: int
     check: GoldenCheck
+    state: State
 
 
 class Result(NamedTuple):
@@ -186,8 +179,7 @@ class Result(NamedTuple):
     run: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptRow:
+class TranscriptRow(NamedTuple):
     """A transcript, told by one of its checks. ``cells`` are the results in each cell: one, mostly;
     none where it was not checked with it."""
 
@@ -224,7 +216,7 @@ def rows_of(
         if not check.passed or any(sample.records for sample in check.samples)
     ]
     told.sort(key=lambda each: each[1].passed)
-    runs = [ReportedRun(number, row, check) for number, (row, check) in enumerate(told, start=1)]
+    runs = [ReportedRun(n, *one, state_of(one[1])) for n, one in enumerate(told, start=1)]
     numbers = {id(run.check): run.number for run in runs}
     rows = []
     for number, own in enumerate(ordered, start=1):
@@ -249,88 +241,3 @@ def _rank(checks: Sequence[GoldenCheck]) -> tuple[int, float, str, str]:
     worst = min(_ORDER.index(state_of(check)) for check in checks)
     first = checks[0]
     return max(worst, 1), share.hits / share.total if share.total else 1.0, first.name, first.path
-
-
-# --- runs: their differences as small diffs, and their steps --------------------------------------
-
-_Key = tuple[str, str, tuple[str, ...]]
-"""A difference wherever it arises: room, what, and the lines of its diff."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A difference that ``runs`` runs share."""
-
-    number: int
-    difference: Difference
-    runs: int
-    live: bool
-
-
-class Diff(NamedTuple):
-    """A difference of a run, and where it is written once for many."""
-
-    difference: Difference
-    shared: Shared | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenSample:
-    """One run. ``left_out``: its steps are, for the page would grow too long."""
-
-    number: int
-    sample: Sample
-    diffs: tuple[Diff, ...]
-    steps: Sequence[ReportStep]
-    left_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRun:
-    """A check that is written out."""
-
-    number: int
-    row: int
-    check: GoldenCheck
-    state: State
-    unfolded: bool
-    samples: tuple[WrittenSample, ...]
-
-
-def _shared(runs: Sequence[ReportedRun]) -> dict[_Key, Shared]:
-    """The differences that more than `MANY` runs share, the most often shared first."""
-    found: Counter[_Key] = Counter()
-    example: dict[_Key, tuple[Difference, bool]] = {}
-    for run in runs:
-        own = {_key(d): d for sample in run.check.samples for d in sample.differences}
-        found.update(own.keys())
-        for key, difference in own.items():
-            example.setdefault(key, (difference, run.check.mode == "live"))
-    many = [(key, count) for key, count in found.most_common() if count > MANY]
-    return {
-        key: Shared(number, example[key][0], count, example[key][1])
-        for number, (key, count) in enumerate(many, start=1)
-    }
-
-
-@functools.lru_cache(maxsize=4096)
-def _key(difference: Difference) -> _Key:
-    return difference.room, difference.what, tuple(difference.lines())
-
-
-def written(
-    runs: Sequence[ReportedRun], shared: dict[_Key, Shared], *, limit: int = MAX_WRITTEN
-) -> Iterator[WrittenRun]:
-    """The runs as they are written out, one at a time: thousands are never held at once. ``limit``
-    is how many characters of conversations are written."""
-    size = 0
-    for run in runs:
-        samples = []
-        for number, sample in enumerate(run.check.samples, start=1):
-            diffs = tuple(Diff(d, shared.get(_key(d))) for d in sample.differences)
-            steps = steps_of(sample.records, sample.differences) if size < limit else []
-            size += sum(step.size for step in steps)
-            left_out = bool(sample.records) and not steps
-            samples.append(WrittenSample(number, sample, diffs, steps, left_out))
-        state, unfolded = state_of(run.check), len(runs) <= FEW
-        yield WrittenRun(*run, state=state, unfolded=unfolded, samples=tuple(samples))

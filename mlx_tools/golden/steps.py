@@ -66,12 +66,6 @@ class ReportStep:
     call: str = ""
     differs: list[int] = field(default_factory=list)
 
-    @property
-    def size(self) -> int:
-        """About how many characters it takes, the tags around them included."""
-        texts = (len(b.text) + len(b.tail) + len(b.prefix) for b in self.blocks)
-        return 200 + len(self.words) + sum(texts)
-
 
 def steps_of(records: Sequence[Any], differences: Sequence[Difference] = ()) -> list[ReportStep]:
     """The steps of a run, and at which of them its differences arise."""

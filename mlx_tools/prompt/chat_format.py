@@ -107,12 +107,7 @@ class ToolFormat:
 
     def listed(self, function: Mapping[str, Any]) -> str:
         """A function's object as the template writes it."""
-        value = {"type": "function", "function": function} if self.wrapped else function
-        separators = (",", ":" if not self.indent else ": ") if self.compact else None
-        text = json.dumps(
-            value, ensure_ascii=False, indent=self.indent or None, separators=separators
-        )
-        return text.replace("\n", f"\n{self.margin}")
+        return listed(function, self.wrapped, self.indent, self.compact, self.margin)
 
     def begin(self, system: str, tools: Sequence[str], neutraliser: Neutraliser) -> str:
         """What stands before the first question; ``system`` is neutralised, ``tools`` are not."""
@@ -133,6 +128,16 @@ class ToolFormat:
         if self.encoded:
             return neutraliser.in_json(json.dumps(text, ensure_ascii=False))
         return neutraliser.plain(text)
+
+
+def listed(
+    function: Mapping[str, Any], wrapped: bool, indent: int, compact: bool, margin: str
+) -> str:
+    """A function's object as a template writes it; the arguments are a `ToolFormat`'s."""
+    value = {"type": "function", "function": function} if wrapped else function
+    separators = (",", ": " if indent else ":") if compact else None
+    text = json.dumps(value, ensure_ascii=False, indent=indent or None, separators=separators)
+    return text.replace("\n", f"\n{margin}")
 
 
 def slotted(slots: Slots) -> Iterator[tuple[str, bool]]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought
@@ -35,12 +35,11 @@ _MARKER: Final = re.compile(
 Message = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class _Turns:
-    """What a template writes between the texts of a conversation."""
+class _Turns(NamedTuple):
+    """The text that a template writes between the texts of a conversation: up to the first user's,
+    where no system text is given (a default one may stand here), and between turns."""
 
     opening: str
-    """Up to the first user's text, where no system text is given: a default one may stand here."""
     question_to_answer: str
     answer_to_question: str
 
@@ -71,29 +70,27 @@ def format_from_template(
     bos, system, in_user = probe.system(turns, user_prefix, bos_token, adds_bos)
     markers = _markers(literals_of(template), special_tokens)
     user_suffix, assistant = _headers(probe, turns, markers)
+    ask = assistant.pop("ask")
     ends = (_MARKER.findall(suffix) or _MARKER.findall(user_prefix))[:1]
+    opening = turns.opening
+    if bos_token and not user_prefix.startswith(bos_token):
+        opening = opening.removeprefix(bos_token)
+    tokens = (bos_token, eos_token, *special_tokens)
+    headers = (user_prefix, ask, system[0] if system else "")
+    dialects = (one.open for one in DIALECTS if not one.line and one.open in template)
     found = ChatFormat(
         name=name,
         bos=bos,
         system=system,
         system_in_user=in_user,
-        default_system=probe.default_system(turns, user_prefix, bos_token) if system else "",
+        default_system=opening.removesuffix(user_prefix) if system else "",
         user=(user_prefix, user_suffix),
-        assistant=(assistant.ask, suffix),
-        answer_header=assistant.answer,
-        history_header=assistant.history,
-        reasoning=assistant.reasoning,
-        opens_thought=assistant.opens_thought,
-        control_tokens=_control_tokens(
-            template,
-            (bos_token, eos_token, *special_tokens),
-            (user_prefix, assistant.ask, system[0] if system else ""),
-        ),
+        assistant=(ask, suffix),
+        control_tokens=_control_tokens(template, tokens, headers),
         end_tokens=tuple(dict.fromkeys(token for token in (eos_token, *ends) if token)),
         trims=probe.trims(has_system=system is not None),
-        dialects=tuple(
-            dict.fromkeys(one.open for one in DIALECTS if not one.line and one.open in template)
-        ),
+        dialects=tuple(dict.fromkeys(dialects)),
+        **assistant,
     )
     begins = bos_token if adds_bos else found.bos
     return _with_tools(found, render, begins, (template, *special_tokens))
@@ -109,11 +106,7 @@ def _with_tools(
         tools = tools_from_template(render, chat_format, bos=bos, marks=marks)
     except ToolsUnknown as unknown:
         return replace(chat_format, toolless=str(unknown))
-    lines = [
-        f"\n{head.strip()}"
-        for head in (tools.before[0], tools.after[-1])
-        if head.strip() and not _MARKER.search(head)
-    ]
+    lines = _lines(tools.before[0], tools.after[-1])
     tokens = (*chat_format.control_tokens, *tools.marks, *lines)
     return replace(chat_format, tools=tools, control_tokens=tuple(dict.fromkeys(tokens)))
 
@@ -137,25 +130,18 @@ class _Probe:
 
     def turns(self) -> _Turns:
         """Reads off what stands between three questions and two answers."""
-        conversation = (
-            ("user", _USERS[0]),
-            ("assistant", _ANSWERS[0]),
-            ("user", _USERS[1]),
-            ("assistant", _ANSWERS[1]),
-            ("user", _USERS[2]),
-        )
-        texts = [text for _, text in conversation]
+        texts = [text for pair in zip(_USERS, (*_ANSWERS, ""), strict=True) for text in pair][:-1]
+        conversation = [(("user", "assistant")[n % 2], text) for n, text in enumerate(texts)]
         fault: Exception | None = None
         for self._parts in (False, True):
-            for lead in ((), ("system",)):
-                self._lead = tuple({"role": role, "content": ""} for role in lead)
+            for lead in ((), ({"role": "system", "content": ""},)):
+                self._lead = lead
                 try:
                     written = self.text(*conversation, ask=True)
                 except (TemplateRefused, ChatFormatError) as error:
                     fault = fault or error
                     continue
-                gaps = _gaps(written, texts)
-                if gaps is not None:
+                if (gaps := _gaps(written, texts)) is not None:
                     return _Turns(gaps[0], gaps[3], gaps[4])
         if isinstance(fault, ChatFormatError):
             raise fault
@@ -194,35 +180,26 @@ class _Probe:
         shared = _shared(between[::-1], user_prefix[::-1])  # a first question opened otherwise
         return bos, (before, between[: len(between) - len(shared)]), ("", "\n\n")
 
-    def default_system(self, turns: _Turns, user_prefix: str, bos_token: str) -> str:
-        """What the template writes of its own accord before a first question."""
-        opening = turns.opening
-        if bos_token and not user_prefix.startswith(bos_token):
-            opening = opening.removeprefix(bos_token)
-        return opening.removesuffix(user_prefix)
-
-    def asked(self, **options: Any) -> str | None:
-        """What follows the last question where an answer is asked for; None where it cannot be."""
-        return _after(self._try(("user", _USERS[0]), ask=True, **options), _USERS[0])
-
-    def unasked(self, **options: Any) -> str | None:
-        """What follows the last question where no answer is asked for."""
-        return _after(self._try(("user", _USERS[0]), **options), _USERS[0])
+    def after_question(self, *, ask: bool = True, **options: Any) -> str | None:
+        """The text behind the last question, where an answer is asked for or not; None where it
+        cannot be told."""
+        written = self._try(("user", _USERS[0]), ask=ask, **options)
+        return _after(written, _USERS[0])
 
     def trims(self, *, has_system: bool) -> tuple[str, ...]:
         """The roles whose text loses its outer white space."""
         roles = []
-        for role, *messages in (
-            ("system", ("system", f" \n{_SYSTEM}\n "), ("user", _USERS[0])),
-            ("user", ("user", f" \n{_USERS[0]}\n ")),
-            ("assistant", ("user", _USERS[0]), ("assistant", f" \n{_SYSTEM}\n "), ("user", "x")),
+        padded = f" \n{_SYSTEM}\n "
+        for role, before, after in (
+            ("system", (), (("user", _USERS[0]),)),
+            ("user", (), ()),
+            ("assistant", (("user", _USERS[0]),), (("user", "x"),)),
         ):
             if role == "system" and not has_system:
                 continue
-            padded = next(text for r, text in messages if r == role)
-            written = self._try(*messages)
+            written = self._try(*before, (role, padded), *after)
             if written is not None and padded not in written:
-                roles.append(str(role))
+                roles.append(role)
         return tuple(roles)
 
     def _try(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str | None:
@@ -232,54 +209,38 @@ class _Probe:
             return None
 
 
-@dataclass(frozen=True)
-class _Assistant:
-    """How an assistant's turn is opened."""
-
-    ask: str
-    answer: str
-    history: str
-    reasoning: tuple[str, str] | None
-    opens_thought: bool
-
-
 def _headers(
     probe: _Probe, turns: _Turns, markers: Sequence[tuple[str, str]]
-) -> tuple[str, _Assistant]:
-    """What ends a question, and how the answer to it is opened: asked for, forced, remembered."""
-    asked = probe.asked()
+) -> tuple[str, dict[str, Any]]:
+    """The text that ends a question, and how the answer to it is opened: asked for (``ask``),
+    forced, remembered, as in `ChatFormat`."""
+    asked, unasked = probe.after_question(), probe.after_question(ask=False)
     if asked is None:
         raise ChatFormatError("the model's chat template asks for no answer", hint=HINT)
-    suffix = _question_suffix(probe.unasked(), asked, turns.question_to_answer)
+    suffix = _shared(asked, turns.question_to_answer)  # whether or not an answer follows
+    suffix = suffix if unasked is None else _shared(suffix, unasked)
     ask, history = asked[len(suffix) :], turns.question_to_answer[len(suffix) :]
-    silent = _silent(probe, suffix)
+    silent = _silent(probe, asked, suffix)
     reasoning = _reasoning(markers, ask, silent or "", history)
-    opens = reasoning is not None and _open(ask, reasoning)
+    opens = reasoning is not None and ask.rfind(reasoning[0]) > ask.rfind(reasoning[1])
     history = history if history.startswith(ask) else ask
     answer = history
     if silent is not None and silent.startswith(ask) and len(silent) > len(ask):
         answer = history if history.startswith(silent) else silent
     if opens and reasoning is not None:
         history = answer = answer if answer != ask else ask + empty_thought(reasoning, after=ask)
-    return suffix, _Assistant(ask, answer, history, reasoning, opens)
+    own = {"ask": ask, "answer_header": answer, "history_header": history}
+    return suffix, own | {"reasoning": reasoning, "opens_thought": opens}
 
 
-def _question_suffix(unasked: str | None, asked: str, to_answer: str) -> str:
-    """What ends a question whether or not an answer follows: never half a marker."""
-    suffix = _shared(asked, to_answer)
-    if unasked is not None:
-        suffix = _shared(suffix, unasked)
-    return suffix
-
-
-def _silent(probe: _Probe, suffix: str) -> str | None:
-    """How the template opens an answer when it is told that the model shall not think."""
-    usual = probe.asked()
+def _silent(probe: _Probe, usual: str, suffix: str) -> str | None:
+    """The opening of an answer where the template is told that the model shall not think."""
     for option in _THINKING_OPTIONS:
         options: dict[str, Any] = {option: False}
-        asked, unasked = probe.asked(**options), probe.unasked(**options)
+        asked = probe.after_question(**options)
         if asked is None or asked == usual:
             continue
+        unasked = probe.after_question(ask=False, **options)
         if unasked and asked.startswith(unasked):
             return asked[len(unasked) :]
         return asked[len(suffix) :] if asked.startswith(suffix) else None
@@ -306,10 +267,6 @@ def _reasoning(markers: Sequence[tuple[str, str]], *headers: str) -> tuple[str, 
     return markers[0] if markers else None
 
 
-def _open(header: str, reasoning: tuple[str, str]) -> bool:
-    return header.rfind(reasoning[0]) > header.rfind(reasoning[1])
-
-
 def _control_tokens(
     template: str, special: Sequence[str], headers: Sequence[str]
 ) -> tuple[str, ...]:
@@ -320,9 +277,13 @@ def _control_tokens(
     found = [marker for text in literals_of(template) for marker in _MARKER.findall(text)]
     known = [marker for pair in REASONING_MARKERS for marker in pair]
     builtin = () if len([token for token in special if token]) > 2 else BUILTIN_TOKENS
-    lines = [f"\n{head.strip()}" for head in headers if head.strip() and not _MARKER.search(head)]
-    tokens = (*special, *found, *lines, *known, *TOOL_MARKERS, *builtin)
+    tokens = (*special, *found, *_lines(*headers), *known, *TOOL_MARKERS, *builtin)
     return tuple(dict.fromkeys(token for token in tokens if token))
+
+
+def _lines(*headers: str) -> list[str]:
+    """The headers that are words alone, as delimiters of lines."""
+    return [f"\n{head.strip()}" for head in headers if head.strip() and not _MARKER.search(head)]
 
 
 def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[str, str]:

@@ -16,7 +16,14 @@ from itertools import product
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, filled, slots_of
+from mlx_tools.prompt.chat_format import (
+    ChatFormat,
+    Slots,
+    ToolFormat,
+    filled,
+    listed,
+    slots_of,
+)
 from mlx_tools.prompt.template_sandbox import Render, TemplateRefused
 from mlx_tools.protocol import DIALECTS, Dialect
 
@@ -77,19 +84,6 @@ class _Way:
     arguments: bool = True
     empty: str | None = ""
     parts: bool = False
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """How tools are written, and where they begin and end in a text."""
-
-    wrapped: bool
-    indent: int
-    compact: bool
-    margin: str
-    separator: str
-    begin: int
-    end: int
 
 
 class _Template:
@@ -159,29 +153,23 @@ def tools_from_template(
     `ToolsUnknown`, which says why it cannot be told.
     """
     template, opened = _that_lists(render)
-    listing = _listing(opened)
-    opening, asked = _opening(opened, listing, bos, chat_format)
+    form, begin, end = _listing(opened)
+    opening, asked = _opening(opened, begin, end, bos, chat_format)
     if asked != chat_format.user[1] + chat_format.assistant[0]:
         raise ToolsUnknown("its template asks for an answer otherwise where there are tools")
-    learnt = _Learner(chat_format, marks).turns(render, template.way)
-    family = _BY_NAME.get(learnt.dialect)
-    tools = ToolFormat(
-        opening=opening,
-        toolless=_toolless(chat_format),
-        wrapped=listing.wrapped,
-        indent=listing.indent,
-        compact=listing.compact,
-        margin=listing.margin,
-        separator=listing.separator,
-        dialect=learnt.dialect,
-        call=learnt.call,
-        close=learnt.close if learnt.close or family is None else family.close,
-        before=learnt.before,
-        between=learnt.between,
-        after=learnt.after,
-        encoded=learnt.encoded,
-    )
-    _Check(_Template(render, learnt.way), tools, chat_format, bos, learnt.rendered).run()
+    learnt, way, rendered = _Learner(chat_format, marks).turns(render, template.way)
+    family = _BY_NAME.get(learnt["dialect"])
+    learnt["close"] = learnt["close"] or ("" if family is None else family.close)
+    user, system = chat_format.user[0], chat_format.system
+    if system is None:
+        before, after = chat_format.system_in_user
+        toolless: Slots = (user + before, "system", after)
+    else:
+        toolless = (system[0], "system", system[1] + user)
+    tools = ToolFormat(opening=opening, toolless=toolless, **form, **learnt)
+    template = _Template(render, way)
+    for system_text, count in (("xqOtherSystemxq", 1), ("xqOther\nlines of itxq", 3)):
+        _check(template, tools, chat_format, bos, rendered, system_text, count)
     return tools
 
 
@@ -212,63 +200,36 @@ def _that_lists(render: Render) -> tuple[_Template, str]:
     raise ToolsUnknown("its template has no tools")
 
 
-def _listing(text: str) -> _Listing:
-    """How the two tools stand in ``text``."""
+def _listing(text: str) -> tuple[dict[str, Any], int, int]:
+    """The form of the two tools in ``text``, and where they begin and end."""
     first, second = (call.function for call in _CALLS[:2])
     for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
         for margin in {"", " " * indent}:
-            form = _form(wrapped, indent, compact, margin)
-            begin, middle = form.listed(first), form.listed(second)
+            begin, middle = (listed(f, wrapped, indent, compact, margin) for f in (first, second))
             if text.count(begin) == 1 and text.count(middle) == 1:
                 at, then = text.index(begin), text.index(middle)
-                end = at + len(begin)
-                if end <= then:
-                    separator = text[end:then]
-                    return _Listing(
-                        wrapped, indent, compact, margin, separator, at, then + len(middle)
-                    )
+                if at + len(begin) <= then:
+                    form = {"wrapped": wrapped, "indent": indent, "compact": compact}
+                    gap = {"margin": margin, "separator": text[at + len(begin) : then]}
+                    return form | gap, at, then + len(middle)
     raise ToolsUnknown("its template tells of tools in another form than JSON")
 
 
-def _form(wrapped: bool, indent: int, compact: bool, margin: str) -> ToolFormat:
-    """A format of which nothing is known but how it writes a tool."""
-    return ToolFormat(
-        **dict.fromkeys(("opening", "toolless", "before", "between", "after"), ("",)),
-        wrapped=wrapped,
-        indent=indent,
-        compact=compact,
-        margin=margin,
-        separator="",
-        dialect="",
-        call=("", ""),
-        close="",
-        encoded=False,
-    )
-
-
-def _opening(text: str, listing: _Listing, bos: str, chat_format: ChatFormat) -> tuple[Slots, str]:
-    """What stands before the question, and what behind it."""
+def _opening(
+    text: str, begin: int, end: int, bos: str, chat_format: ChatFormat
+) -> tuple[Slots, str]:
+    """The text before the question, with slots, and what stands behind it."""
     if text.count(_QUESTION) != 1 or text.count(_SYSTEM) > 1:
         raise ToolsUnknown("its template writes a message more than once where there are tools")
     at = text.index(_QUESTION)
-    if at < listing.end:
+    if at < end:
         raise ToolsUnknown("its template tells of tools behind the question")
-    before = text[: listing.begin], text[listing.end : at]
     system = {"system": _SYSTEM}
-    slots = (*slots_of(before[0], system), "tools", *slots_of(before[1], system))
+    slots = (*slots_of(text[:begin], system), "tools", *slots_of(text[end:at], system))
     if _SYSTEM not in text:
         between = chat_format.system_in_user
         slots = (*slots[:-1], slots[-1] + between[0], "system", between[1])
     return (slots[0].removeprefix(bos), *slots[1:]), text[at + len(_QUESTION) :]
-
-
-def _toolless(chat_format: ChatFormat) -> Slots:
-    """What stands before the first question where there are no tools."""
-    user = chat_format.user[0]
-    if chat_format.system is None:
-        before, after = chat_format.system_in_user
-        return (user + before, "system", after)
-    return (chat_format.system[0], "system", chat_format.system[1] + user)
 
 
 # --- calls and results ------------------------------------------------------------------------
@@ -278,51 +239,36 @@ _BEGINS: Final = re.compile(r'\s*\[?\s*\{\s*"(\w+)"\s*:\s*"')
 """How a call in JSON begins, up to its tool's name."""
 
 
-class _Learnt(NamedTuple):
-    """What turns look like in which calls are made and answered; as in `ToolFormat`.
-
-    ``rendered``: the template writes calls that it is given apart from what was said.
-    """
-
-    way: _Way
-    rendered: bool
-    dialect: str
-    call: tuple[str, str]
-    close: str
-    before: Slots
-    between: Slots
-    after: Slots
-    encoded: bool
-
-
 class _Learner:
     """Reads off what calls and their results look like in a chat format's turns."""
 
     def __init__(self, chat_format: ChatFormat, marks: Sequence[str]) -> None:
         self._format, self._marks = chat_format, marks
 
-    def turns(self, render: Render, way: _Way) -> _Learnt:
-        """What the first way says in which the template takes calls and results at all."""
+    def turns(self, render: Render, way: _Way) -> tuple[dict[str, Any], _Way, bool]:
+        """The first reading of turns in which the template takes calls and results at all, as in
+        `ToolFormat`; in which way it did, and whether it writes calls that it is given apart from
+        what was said."""
         fault: ToolsUnknown | None = None
         unwritten = False
-        for arguments, empty, calls, results in product((True, False), ("", None), (2, 1), (2, 1)):
-            if results == 1 and calls == 2:
-                continue
+        for arguments, empty, (calls, results) in product(
+            (True, False), ("", None), ((2, 2), (1, 2), (1, 1))
+        ):
             template = _Template(render, replace(way, arguments=arguments, empty=empty))
             try:
-                return self._rendered(template, calls, results)
+                return self._rendered(template, calls, results), template.way, True
             except ToolsUnknown as unknown:
                 fault = fault or unknown
                 unwritten = unwritten or isinstance(unknown, _CallsUnwritten)
         for results in (2, 1) if unwritten else ():
             try:
-                return self._unrendered(_Template(render, way), results)
+                return self._unrendered(_Template(render, way), results), way, False
             except ToolsUnknown as unknown:
                 fault = unknown
         assert fault is not None
         raise fault
 
-    def _rendered(self, template: _Template, calls: int, results: int) -> _Learnt:
+    def _rendered(self, template: _Template, calls: int, results: int) -> dict[str, Any]:
         """A template that writes calls which it is given apart from what was said."""
         text = template.text(
             _asking(), template.calling(calls), *(_result(number) for number in range(results))
@@ -344,11 +290,11 @@ class _Learner:
         if not rest or any(_CALLS[0].id in part for part in (begin, rest.partition(last)[0])):
             raise ToolsUnknown("its template writes a call with an id that is the host's")
         call = begin, self._before_arguments(rest, dialect)
-        gaps = _gaps(head, between, after)
         name = dialect.name if dialect is not None else ""
-        return _Learnt(template.way, True, name, call, close, *gaps, encoded)
+        own = {"dialect": name, "call": call, "close": close, "encoded": encoded}
+        return own | _gaps(head, between, after)
 
-    def _unrendered(self, template: _Template, results: int) -> _Learnt:
+    def _unrendered(self, template: _Template, results: int) -> dict[str, Any]:
         """A template that leaves it to the model's text how calls are written."""
         dialect = self._only_dialect()
         said = {"role": "assistant", "content": _SAID}
@@ -365,8 +311,8 @@ class _Learner:
             bracket, end = ("[", "]") if dialect.form == "array" else ("", "")
             begin = f'{dialect.open}{bracket}{{"{dialect.name_key}": "'
             call, close = (begin, f'", "{dialect.arguments_key}": '), end + close
-        gaps = _gaps(head, between, after)
-        return _Learnt(template.way, False, dialect.name, call, close, *gaps, encoded)
+        own = {"dialect": dialect.name, "call": call, "close": close, "encoded": encoded}
+        return own | _gaps(head, between, after)
 
     @property
     def _headers(self) -> tuple[str, ...]:
@@ -452,65 +398,51 @@ class _Learner:
         return found[0]
 
 
-def _gaps(head: str, between: str | None, after: str) -> tuple[Slots, Slots, Slots]:
-    """What stands around results, with slots for the ids and names of calls."""
+def _gaps(head: str, between: str | None, after: str) -> dict[str, Slots]:
+    """The texts around results, with slots for the ids and names of calls."""
     first, second = _CALLS[:2]
+    own = {"id": first.id, "name": first.name}
     before = slots_of(head, {"next_id": first.id, "next_name": first.name})
     if between is None:  # each result in a turn of its own
-        behind = slots_of(after, {"id": first.id, "name": first.name})
-        return before, (*behind[:-1], behind[-1] + before[0], *before[1:]), behind
-    values = {"id": first.id, "name": first.name, "next_id": second.id, "next_name": second.name}
-    return (
-        before,
-        slots_of(between, values),
-        slots_of(after, {"id": second.id, "name": second.name}),
-    )
+        end = slots_of(after, own)
+        middle: Slots = (*end[:-1], end[-1] + before[0], *before[1:])
+    else:
+        end = slots_of(after, {"id": second.id, "name": second.name})
+        middle = slots_of(between, own | {"next_id": second.id, "next_name": second.name})
+    return {"before": before, "between": middle, "after": end}
 
 
 # --- whether it holds ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Check:
-    """Other conversations, put together and compared with what the template makes of them."""
-
-    template: _Template
-    tools: ToolFormat
-    chat_format: ChatFormat
-    bos: str
-    rendered: bool
-
-    def run(self) -> None:
-        """Raises `ToolsUnknown` where one differs."""
-        self._one("xqOtherSystemxq", 1)
-        self._one("xqOther\nlines of itxq", 3)
-
-    def _one(self, system: str, count: int) -> None:
-        known, question = self.chat_format, "xqOtherQuestionxq"
-        listed = [self.tools.listed(call.function) for call in _CALLS[:count]]
-        begun = self._begun(system, self.tools.separator.join(listed))
-        asked = begun + question + known.user[1]
-        given: dict[str, Any] = {"system": system, "tools": count}
-        text = self.template.text(_asking(question), **given).removeprefix(self.bos)
-        if text != asked + known.assistant[0]:
-            raise ToolsUnknown("its template tells of tools in no fixed form")
-        call = {"role": "assistant", "content": _SAID}
-        said = self.template.calling(1) if self.rendered else call
-        text = self.template.text(_asking(question), said, _result(0), **given)
-        content = _RESULT.format(_ORDINALS[0])
-        content = json.dumps(content) if json.dumps(content) in text else content
-        values = {"id": _CALLS[0].id, "name": _CALLS[0].name}
-        values |= {f"next_{key}": value for key, value in values.items()}
-        before, after = (filled(slots, values) for slots in (self.tools.before, self.tools.after))
-        end = known.assistant[1] + before + content + after + known.assistant[0]
-        if question + known.user[1] not in text or not text.endswith(end):
-            raise ToolsUnknown("its template writes results in no fixed form")
-
-    def _begun(self, system: str, listed: str) -> str:
-        """What the template writes before the question, where it takes no system text without."""
-        opening = self.tools.opening
-        if self.template.way.system:
-            return filled(opening, {"system": system, "tools": listed})
-        before, after = self.chat_format.system_in_user
-        text = filled(opening, {"system": "", "tools": listed})
-        return text[: len(text) - len(before + after)]
+def _check(
+    template: _Template,
+    tools: ToolFormat,
+    chat_format: ChatFormat,
+    bos: str,
+    rendered: bool,
+    system: str,
+    count: int,
+) -> None:
+    """Puts another conversation together, and compares it with what the template makes of it.
+    Raises `ToolsUnknown` where they differ."""
+    question, user, (ask, end) = "xqOtherQuestionxq", chat_format.user, chat_format.assistant
+    functions = tools.separator.join(tools.listed(call.function) for call in _CALLS[:count])
+    begun = filled(
+        tools.opening, {"system": system if template.way.system else "", "tools": functions}
+    )
+    if not template.way.system:  # it takes no system text, and has no place for one
+        begun = begun[: len(begun) - len("".join(chat_format.system_in_user))]
+    given: dict[str, Any] = {"system": system, "tools": count}
+    text = template.text(_asking(question), **given).removeprefix(bos)
+    if text != begun + question + user[1] + ask:
+        raise ToolsUnknown("its template tells of tools in no fixed form")
+    call = template.calling(1) if rendered else {"role": "assistant", "content": _SAID}
+    text = template.text(_asking(question), call, _result(0), **given)
+    content = _RESULT.format(_ORDINALS[0])
+    content = json.dumps(content) if json.dumps(content) in text else content
+    values = {"id": _CALLS[0].id, "name": _CALLS[0].name}
+    values |= {f"next_{key}": value for key, value in values.items()}
+    before, after = (filled(slots, values) for slots in (tools.before, tools.after))
+    if question + user[1] not in text or not text.endswith(end + before + content + after + ask):
+        raise ToolsUnknown("its template writes results in no fixed form")

@@ -327,8 +327,8 @@ def _formats() -> Iterator[Mutation]:
         "prompt",
         "formats/template-thought",
         "mlx_tools/prompt/chat_template.py",
-        "return header.rfind(reasoning[0]) > header.rfind(reasoning[1])",
-        "return False",
+        "opens = reasoning is not None and ask.rfind(reasoning[0]) > ask.rfind(reasoning[1])",
+        "opens = False",
         has("format-thinks"),
         "those whose template opens a thought",
     )

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.golden import ROOMS, Column, Difference, GoldenCheck, Sample, write_report
-from mlx_tools.golden.report import MANY, rows_of, written
 from mlx_tools.golden.steps import MAX_CHARS, brief, by_number, folded, pieces, spelled, steps_of
 from mlx_tools.transcript.records import Record
 from tests.golden.report_input import live, replayed
@@ -35,7 +34,7 @@ ATTRIBUTES = {
     *("lang", "charset", "http-equiv", "content", "name", "href", "id", "class"),
     *("aria-labelledby", "aria-label", "aria-hidden", "role", "tabindex", "scope", "hidden"),
     *("type", "autocomplete", "spellcheck", "value", "data-state", "data-rooms", "data-row"),
-    *("data-shared", "open", "title", "viewbox", "preserveaspectratio", "focusable", "x", "y"),
+    *("open", "title", "viewbox", "preserveaspectratio", "focusable", "x", "y"),
     *("width", "height"),
 }
 
@@ -281,36 +280,6 @@ def test_nothing_at_all_is_a_page_too(tmp_path: Path) -> None:
     assert "Nothing was checked" in page_of([], tmp_path).words
     never = GoldenCheck(name="never", path="never.jsonl")
     assert "never – not run" in page_of([never], tmp_path).words
-
-
-def test_a_difference_that_many_share_is_written_once(tmp_path: Path) -> None:
-    shared = Difference("prompt", "the system prompt", "", "be brief", "be short")
-    own = Difference("outcome", "the answer", "question 1", "yes", "no")
-    checks = [
-        GoldenCheck(
-            name=f"t{n}", path=f"{n}.jsonl", samples=(Sample(differences=(shared, own)[: n + 1]),)
-        )
-        for n in range(MANY + 1)
-    ]
-    page = page_of(checks, tmp_path)
-    assert page.words.count("be brief") == 1
-    assert page.words.count("be short") == 1
-    assert f"The same in {MANY + 1} runs" in page.words
-    assert "the system prompt in 6 runs" in page.words
-
-
-def test_conversations_past_the_limit_are_left_out_and_that_is_said(tmp_path: Path) -> None:
-    records = ({"type": "user", "content": "x" * 900},)
-    wrong = Difference("outcome", "the answer", "", "a", "b")
-    checks = [
-        GoldenCheck(
-            name=f"t{n}", path=f"{n}", samples=(Sample(differences=(wrong,), records=records),)
-        )
-        for n in range(3)
-    ]
-    _, runs = rows_of(checks, [Column()])
-    left = [run.samples[0].left_out for run in written(runs, {}, limit=1500)]
-    assert left == [False, False, True]
 
 
 def test_an_endless_text_is_cut_in_its_middle() -> None:
