@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec, TranscriptStore
+import anyio
+
+from mlx_tools import Controller, Limits, Policy, Registry, RunSettings, Tool, ToolSpec
 from mlx_tools.backends import FoundVerdict
-from mlx_tools.golden import Golden, make_golden, read_session, write_golden
+from mlx_tools.golden import Golden, make_golden, write_golden
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.store.session_store import MemoryStore
+from mlx_tools.testing import Script, ScriptedBackend
 
 CALL = '{"type":"tool_call","name":"add","arguments":{"a":2,"b":3}}'
-ANSWER = '{"type":"final_answer","content":"It is 5."}'
+SETTINGS = RunSettings(
+    strategy="free", chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), model="m"
+)
+
+
+def answer(text: str = "done") -> str:
+    return json.dumps({"type": "final_answer", "content": text})
+
+
+def session_of(
+    registry: Registry,
+    *scripts: Script | str,
+    policy: Policy | None = None,
+    questions: Sequence[str] = ("Hm?",),
+    history: Sequence[Any] = (),
+    limits: Limits | None = None,
+    approver: Any = None,
+    store: Any = None,
+    **settings: Any,
+) -> Golden:
+    """The session of a scripted model's run, which may call everything."""
+    store = MemoryStore() if store is None else store
+    controller = Controller(
+        ScriptedBackend(*scripts),
+        registry,
+        policy or Policy(allow=["*"]),
+        limits=limits or Limits(),
+        settings=replace(SETTINGS, **settings),
+        store=store,
+        approver=approver,
+    )
+
+    async def ask() -> str:
+        async with await controller.conversation(history=history) as conversation:
+            for question in questions:
+                if (await conversation.run(question)).status == "paused":
+                    break
+            return conversation.session
+
+    return Golden.of(tuple(store.open(anyio.run(ask)).transcript))
+
+
+def golden_of(registry: Registry, *scripts: Script | str, **run: Any) -> Golden:
+    """The golden transcript of such a run; ``about`` and ``expect`` are its own."""
+    own = {key: run.pop(key) for key in ("about", "expect", "name", "features") if key in run}
+    session = session_of(registry, *scripts, **run)
+    return make_golden(session, registry=registry, source="scripted", **{"name": "it"} | own)
 
 
 def registry(*, wrong: bool = False) -> Registry:
@@ -28,34 +78,18 @@ def registry(*, wrong: bool = False) -> Registry:
     return Registry([Tool(ToolSpec("add", "Adds.", parameters, frozenset({"read"})), add)])
 
 
-def golden(folder: Path, *completions: str, name: str = "sums", **given: Any) -> Golden:
-    """The golden transcript of a run that gave these completions."""
-    store = TranscriptStore(folder / ".sessions")
-    controller = Controller(
-        ScriptedBackend(*(completions or (CALL, ANSWER))),
-        registry(),
-        Policy(allow=["add"]),
-        settings=RunSettings(
-            strategy="free", chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict()
-        ),
-        store=store,
-    )
-    outcome = controller.run_sync("What is 2 + 3?")
-    session = read_session(store.path_of(outcome.session))
-    return make_golden(session, name=name, registry=registry(), source="scripted", **given)
-
-
 def golden_file(folder: Path, name: str = "sums", **given: Any) -> Path:
-    """A file of it, which replays."""
+    """A file of a run that adds, which replays."""
     path = folder / f"{name}.jsonl"
-    write_golden(golden(folder, name=name, **given), path)
+    scripts = CALL, answer("It is 5.")
+    asked = {"questions": ["What is 2 + 3?"], "name": name}
+    write_golden(golden_of(registry(), *scripts, **asked, **given), path)
     return path
 
 
 def changed_file(folder: Path, name: str = "changed") -> Path:
     """A file of one that does not replay: it was recorded with another system prompt."""
-    made = golden(folder, name=name)
-    path = folder / f"{name}.jsonl"
-    system = made.header.system.replace("add", "addd")
-    write_golden(replace(made, header=replace(made.header, system=system)), path)
+    path = golden_file(folder, name)
+    header, *rest = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join([header.replace("add(", "addd("), *rest]), "utf-8")
     return path

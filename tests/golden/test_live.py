@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,23 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Controller, Policy, Registry, RunSettings, Tool, ToolSpec, builtin_tools
-from mlx_tools.backends import FoundVerdict
+from mlx_tools import Policy, Registry, Tool, ToolSpec, builtin_tools
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
-from mlx_tools.golden import Golden, GoldenCheck, check_live, make_golden
-from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.session_store import MemoryStore
+from mlx_tools.golden import Golden, GoldenCheck, check_live
 from mlx_tools.testing import ScriptedBackend
 from tests.core.sessions import call
-
-SETTINGS = RunSettings(
-    chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), strategy="free", model="m"
-)
-
-
-def answer(text: str = "done") -> str:
-    return json.dumps({"type": "final_answer", "content": text})
+from tests.golden.made import SETTINGS, answer, golden_of
 
 
 class _Said:
@@ -57,20 +46,9 @@ def weather(made: list[Any]) -> list[Tool]:
     ]
 
 
-def golden_of(*scripts: str, edited: Mapping[str, Any] | None = None, **more: Any) -> Golden:
+def weathered(*scripts: str, edited: Mapping[str, Any] | None = None, **more: Any) -> Golden:
     """A golden transcript of a run with these tools."""
-    store, registry = MemoryStore(), Registry(weather([]))
-    controller = Controller(
-        ScriptedBackend(*scripts),
-        registry,
-        Policy(allow=["*"]),
-        settings=SETTINGS,
-        store=store,
-        approver=_Said(edited),
-    )
-    outcome = controller.run_sync("How is the weather?")
-    session = Golden.of(tuple(store.open(outcome.session).transcript))
-    return make_golden(session, name="weather", registry=registry, **more)
+    return golden_of(Registry(weather([])), *scripts, approver=_Said(edited), **more)
 
 
 def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:
@@ -83,7 +61,7 @@ def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:
     return anyio.run(check)
 
 
-RAIN = golden_of(call("weather", city="Bonn"), answer("It rains."))
+RAIN = weathered(call("weather", city="Bonn"), answer("It rains."))
 
 
 def test_a_model_that_does_the_same_passes() -> None:
@@ -104,7 +82,7 @@ def test_a_model_that_calls_something_else_does_not() -> None:
 
 def test_a_call_that_is_as_good_gets_what_was_recorded() -> None:
     wanted = {"calls": [{"name": "weather", "arguments": {"subset": {"city": {"contains": "n"}}}}]}
-    golden = golden_of(call("weather", city="Bonn"), answer(), expect=[wanted])
+    golden = weathered(call("weather", city="Bonn"), answer(), expect=[wanted])
     check = checked(golden, call("weather", city="bonn"), answer())
     assert check.passed
     (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
@@ -121,7 +99,7 @@ def test_tools_are_run_where_that_is_wanted_and_not_where_it_is_not() -> None:
 
 
 def test_an_error_that_was_recorded_comes_again() -> None:
-    golden = golden_of(call("weather", city="nowhere"), answer("No."))
+    golden = weathered(call("weather", city="nowhere"), answer("No."))
     check = checked(golden, call("weather", city="nowhere"), answer("No."))
     (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
     assert "no such city" in observed["error"]["message"]
@@ -129,7 +107,7 @@ def test_an_error_that_was_recorded_comes_again() -> None:
 
 
 def test_what_a_person_said_is_said_again_of_the_same_call() -> None:
-    golden = golden_of(call("note", city="Bonn"), answer(), edited={"city": "Köln"})
+    golden = weathered(call("note", city="Bonn"), answer(), edited={"city": "Köln"})
     check = checked(golden, call("note", city="Bonn"), answer())
     assert check.passed
     edits = [r["arguments"] for r in check.samples[0].records if r["type"] == "edited"]
@@ -183,15 +161,13 @@ def test_a_folder_of_today_stands_in_the_place_of_the_recorded_one(tmp_path: Pat
 
     then, now = tmp_path / "then", tmp_path / "now"
     scripts = asked(then), answer("Tea.")
-    store, registry = MemoryStore(), builtin_tools([then])
-    policy = Policy(preset="readonly_files")
-    settings = replace(SETTINGS, roots=(str(then),))
-    controller = Controller(
-        ScriptedBackend(*scripts), registry, policy, settings=settings, store=store
+    golden = golden_of(
+        builtin_tools([then]),
+        *scripts,
+        policy=Policy(preset="readonly_files"),
+        roots=(str(then),),
+        questions=[f"What is in {then}/a.txt?"],
     )
-    outcome = controller.run_sync(f"What is in {then}/a.txt?")
-    session = Golden.of(tuple(store.open(outcome.session).transcript))
-    golden = make_golden(session, name="read", registry=registry)
     assert "{root}/a.txt" in golden.records[0].content  # type: ignore[union-attr]
     check = checked(
         golden,

@@ -12,30 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import (
-    Controller,
-    Limits,
-    Policy,
-    Registry,
-    RunSettings,
-    Tool,
-    ToolSpec,
-    TranscriptStore,
-)
-from mlx_tools.backends import FoundVerdict
+from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec, TranscriptStore
 from mlx_tools.controller import ApprovalAnswer
-from mlx_tools.golden import Golden, make_golden, read_session, replay, settled, write_golden
+from mlx_tools.golden import Golden, make_golden, replay, settled, write_golden
 from mlx_tools.messages import FinishReason
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
-from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.testing import Script
 from mlx_tools.transcript.records import CompactedRecord, CompletionRecord, MendRecord
 from tests.examples import FEW
+from tests.golden.made import session_of
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLE"
 MOST = 200
@@ -69,13 +59,6 @@ def _tools() -> list[Tool]:
         Tool(ToolSpec("send", "Sends.", parameters, frozenset({"network"})), lambda a: "sent"),
         Tool(ToolSpec("hidden", "H.", parameters, frozenset({"read"})), lambda a: "hidden"),
     ]
-
-
-class Straying(ScriptedBackend):
-    """A model that gives its completions over and over, as often as it is asked."""
-
-    def __init__(self, scripts: Sequence[Script]) -> None:
-        super().__init__(*itertools.islice(itertools.cycle(scripts), MOST))
 
 
 class _Approver:
@@ -127,100 +110,52 @@ ANSWERS = st.lists(
 )
 
 
-@st.composite
-def runs(draw: Any) -> dict[str, Any]:
-    """What a run is made of."""
-    return {
-        "scripts": draw(st.lists(COMPLETION, min_size=1, max_size=7)),
-        "answers": draw(ANSWERS),
-        "questions": draw(
-            st.lists(
-                st.sampled_from(["Hm?", "Look <|im_end|> there", "/home/x?"]),
-                min_size=1,
-                max_size=2,
-            )
+RUNS = st.fixed_dictionaries(
+    {
+        "scripts": st.lists(COMPLETION, min_size=1, max_size=7),
+        "answers": ANSWERS,
+        "questions": st.lists(
+            st.sampled_from(["Hm?", "Look <|im_end|> there", "/home/x?"]), min_size=1, max_size=2
         ),
-        "style": draw(st.sampled_from(STYLES)),
-        "chat_format": draw(st.sampled_from(sorted(NAMED_FORMATS))),
-        "strategy": draw(st.sampled_from(["free", "auto", "guided"])),
-        "choice": draw(st.sampled_from(["auto", "none", "required", "look"])),
-        "budget": draw(st.sampled_from([1500, 60])),
-        "context": draw(st.sampled_from([None, 900, 1200])),
-        "rates": draw(st.sampled_from([{}, {"look": "1/minute"}])),
-        "history": draw(
-            st.sampled_from(
-                [
-                    (),
-                    (
-                        {"role": "user", "content": "Before"},
-                        {"role": "assistant", "content": "yes"},
-                    ),
-                ]
-            )
+        "style": st.sampled_from(STYLES),
+        "chat_format": st.sampled_from(sorted(NAMED_FORMATS)).map(NAMED_FORMATS.__getitem__),
+        "strategy": st.sampled_from(["free", "auto", "guided"]),
+        "tool_choice": st.sampled_from(["auto", "none", "required", "look"]),
+        "catalog_budget": st.sampled_from([1500, 60]),
+        "context": st.sampled_from([None, 900, 1200]),
+        "rates": st.sampled_from([{}, {"look": "1/minute"}]),
+        "history": st.sampled_from(
+            [
+                (),
+                ({"role": "user", "content": "Before"}, {"role": "assistant", "content": "yes"}),
+            ]
         ),
     }
+)
 
 
-def recorded(folder: Path, run: dict[str, Any]) -> tuple[Golden, Registry, TranscriptStore]:
-    """The session of a run with a scripted model."""
-    registry = Registry(_tools())
-    store = TranscriptStore(folder)
-    policy = Policy(
-        allow=["look", "long", "fails", "change", "both", "ask_first", "send"],
-        ask=["send"],
-        rate_limits=run["rates"],
-    )
-    controller = Controller(
-        Straying(run["scripts"]),
+def recorded(folder: Path, **run: Any) -> tuple[Golden, Registry, TranscriptStore]:
+    """The session of a run with a scripted model, which gives its completions over and over."""
+    store, registry = TranscriptStore(folder), Registry(_tools())
+    allowed = ["look", "long", "fails", "change", "both", "ask_first", "send"]
+    session = session_of(
         registry,
-        policy,
+        *itertools.islice(itertools.cycle(run.pop("scripts")), MOST),
+        policy=Policy(allow=allowed, ask=["send"], rate_limits=run.pop("rates", {})),
         limits=Limits(max_observation_chars=600),
-        settings=RunSettings(
-            style=run["style"],
-            strategy=run["strategy"],
-            chat_format=NAMED_FORMATS[run["chat_format"]],
-            verdict=FoundVerdict(),
-            tool_choice=run["choice"],
-            catalog_budget=run["budget"],
-            context=run["context"],
-            project_context="Mind the gap.",
-        ),
+        approver=_Approver(list(run.pop("answers", ()))),
         store=store,
-        approver=_Approver(list(run["answers"])),
+        project_context="Mind the gap.",
+        **run,
     )
-
-    async def ask() -> str:
-        async with await controller.conversation(history=run["history"]) as conversation:
-            for question in run["questions"]:
-                outcome = await conversation.run(question)
-                if outcome.status == "paused":
-                    break
-            return conversation.session
-
-    session = anyio.run(ask)
-    return read_session(store.path_of(session)), registry, store
-
-
-PLAIN: dict[str, Any] = {
-    "scripts": [],
-    "answers": [],
-    "questions": ["Hm?"],
-    "style": "jsonl",
-    "chat_format": "chatml",
-    "strategy": "free",
-    "choice": "auto",
-    "budget": 1500,
-    "context": None,
-    "rates": {},
-    "history": (),
-}
+    return session, registry, store
 
 
 @FEW
-@given(run=runs())
+@given(run=RUNS)
 def test_whatever_was_recorded_replays(run: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        session, registry, store = recorded(Path(folder), run)
+        session, registry, store = recorded(Path(folder), **run)
         artifacts = store.artifacts(Path(folder) / session.header.session)
         golden = make_golden(session, name="it", registry=registry, artifact=artifacts.get)
         again = replay(golden)
@@ -246,8 +181,8 @@ def test_a_line_that_is_cut_at_any_character_replays(line: str, step: int, tmp_p
         reason: FinishReason = "length" if size % 4 == 3 else "stop"
         scripts = [Script(line[:size], reason, size % 3), Script(f'{line[size:]}"}}}}', "stop", 1)]
         strategy = "guided" if size % 2 else "auto"
-        run = {**PLAIN, "scripts": scripts, "strategy": strategy, "style": STYLES[size % 3]}
-        session, registry, _ = recorded(tmp_path / str(size), run)
+        run = {"scripts": scripts, "strategy": strategy, "style": STYLES[size % 3]}
+        session, registry, _ = recorded(tmp_path / str(size), **run)
         make_golden(session, name="it", registry=registry)  # which it is not unless it replays
         asked += sum(r.requests for r in session.records if isinstance(r, CompletionRecord))
     assert asked > 4 * len(line) // step
@@ -263,7 +198,7 @@ def mended(tmp_path: Path) -> Golden:
         Script('"b"}}', pieces=1),
         Script("Done."),
     ]
-    session, registry, _ = recorded(tmp_path, {**PLAIN, "scripts": scripts, "strategy": "auto"})
+    session, registry, _ = recorded(tmp_path, scripts=scripts, strategy="auto")
     return make_golden(session, name="it", registry=registry)
 
 
@@ -299,7 +234,7 @@ def test_what_is_mended_otherwise_can_be_accepted_where_the_text_stays(mended: G
 
 def test_without_mends_no_matcher_is_loaded(tmp_path: Path) -> None:
     scripts = [Script('{"type":"tool_call","name":"look","arguments":{"x":"a"}}'), Script("Done.")]
-    session, registry, _ = recorded(tmp_path, {**PLAIN, "scripts": scripts, "strategy": "auto"})
+    session, registry, _ = recorded(tmp_path, scripts=scripts, strategy="auto")
     write_golden(make_golden(session, name="it", registry=registry), tmp_path / "it.jsonl")
     program = (
         "import sys; from pathlib import Path; from mlx_tools.golden import read_golden, replay\n"
@@ -312,12 +247,8 @@ def test_without_mends_no_matcher_is_loaded(tmp_path: Path) -> None:
 
 def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:
     look = '{"type":"tool_call","name":"look","arguments":{"x":"%s"}}'
-    run = {
-        **PLAIN,
-        "scripts": [*(Script(look % (f"{n}" * 400)) for n in range(3)), Script("Enough.")],
-        "context": 2600,
-    }
-    session, registry, _ = recorded(tmp_path, run)
+    scripts = [*(Script(look % (f"{n}" * 400)) for n in range(3)), Script("Enough.")]
+    session, registry, _ = recorded(tmp_path, scripts=scripts, context=2600)
     golden = make_golden(session, name="it", registry=registry)
     assert any(isinstance(record, CompactedRecord) for record in golden.records)
     assert replay(golden).differences == ()
@@ -328,7 +259,3 @@ def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:
         for d in replay(golden, words=replace(words, texts={**words.texts, **gone})).differences
     }
     assert told == "prompt"
-
-
-if __name__ == "__main__":
-    pytest.main([__file__])

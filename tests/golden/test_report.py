@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.golden import ROOMS, Column, Difference, GoldenCheck, Sample, write_report
+from mlx_tools.golden import (
+    ROOMS,
+    Column,
+    Difference,
+    Golden,
+    GoldenCheck,
+    Sample,
+    read_golden,
+    replay,
+    write_report,
+)
 from mlx_tools.golden.steps import MAX_CHARS, brief, by_number, folded, pieces, spelled, steps_of
-from mlx_tools.transcript.records import Record
-from tests.golden.report_input import live, replayed
+from mlx_tools.store.transcript import to_json
+from mlx_tools.transcript.records import CompletionRecord, DecisionRecord, Record
 
 VOID = {"meta", "input"}
 INLINE = {"b", "span", "a", "strong", "small"}
@@ -108,9 +119,49 @@ def one(*differences: Difference, **more: Any) -> GoldenCheck:
     )
 
 
+FOLDER = Path(__file__).parents[2] / "golden_transcripts"
+
+
+def changed(golden: Golden) -> Golden:
+    """The transcript as another version might have recorded it: different in every room."""
+    records = []
+    for record in golden.records:
+        match record:
+            case CompletionRecord(turn=1):
+                record = replace(record, commentary="Let me see.")
+            case DecisionRecord(decision="ask"):
+                record = replace(record, reason="every change needs a yes", rule="effects")
+        records.append(record)
+    header = golden.header
+    own = replace(golden.golden, outcomes=({**golden.golden.outcomes[0], "turns": 9},))
+    tools = tuple({**tool, "description": "Does it."} for tool in header.tools)
+    header = replace(header, system=f"{header.system} Now.", tools=tools)
+    return replace(golden, header=header, golden=own, records=tuple(records))
+
+
+def check_of(golden: Golden, *more: Difference, records: bool = True) -> GoldenCheck:
+    """The check of a replay."""
+    kept = tuple(map(to_json, golden.all)) if records else ()
+    sample = Sample(differences=(*replay(golden).differences, *more), records=kept)
+    return GoldenCheck.of(golden, samples=(sample,))
+
+
 @pytest.fixture(scope="module")
 def replays() -> list[GoldenCheck]:
-    return replayed()
+    """Checks of recorded runs; two differ, one in all rooms, and one could not be read."""
+    told = ("approvals/edited", "approvals/refused", "approvals/paused", "reading/repairs-commas")
+    rows = ("limits/format-errors", "prompt/history")
+    first, second = (read_golden(FOLDER / f"approvals/{n}.jsonl") for n in ("approved", "batch"))
+    damaged = Sample(error="line 7 of the transcript is damaged: a line is not JSON")
+    return [
+        *(check_of(read_golden(FOLDER / f"{name}.jsonl")) for name in told),
+        *(check_of(read_golden(FOLDER / f"{name}.jsonl"), records=False) for name in rows),
+        check_of(changed(first), Difference("tools", "the output of save", "call c1", "a", "b")),
+        check_of(replace(second, header=replace(second.header, system="x"))),
+        GoldenCheck(
+            name="a/damaged", path="golden_transcripts/a/damaged.jsonl", samples=(damaged,)
+        ),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -182,22 +233,18 @@ def test_a_run_is_told_step_by_step(page: Page) -> None:
     for words in (
         "Setup scripted",
         "System prompt:",
-        "Question What is the weather in Bergen?",
+        "Question Please help me.",
         "Model wrote turn 1",
-        'Call c1 weather {"town": "Bergen"}',
-        "Call c1 weather repaired: ",
-        "Policy c1 allow",
-        "Policy c1 ask rule ask write_note",
+        'Call c1 save {"path": "a.txt", "text": "tea"}',
+        "repaired: trailing_comma",
+        "Policy c1 ask rule effects requires_confirmation differs: the decision every change",
         "Waits for a person c1",
         "Person c1 approved",
-        "Person c1 refused not in that file",
-        'Person c1 edited the call {"path": "b.md", "text": "Umbrella."}',
-        "Runs c2 the tool starts can change things",
-        "Result c1 weather",
-        "Result c1 log",
-        "kept whole",
-        "Answer differs: the turns It is 7 °C in Bergen",
-        "differs: the decision",
+        "Person c1 refused",
+        "Person c1 edited the call {",
+        "Runs c1 the tool starts can change things",
+        "Result c1 save differs: the output of save saved a.txt",
+        "Answer differs: the turns Done.",
         "line 7 of the transcript is damaged",
     ):
         assert words in page.words, words
@@ -254,17 +301,26 @@ def test_every_kind_of_record_has_its_own_words() -> None:
 
 
 def test_a_matrix_has_a_column_for_each_cell(tmp_path: Path) -> None:
-    checks = live()
+    wrong = Difference("outcome", "the calls", "question 1", "a", "b")
+    samples = tuple(
+        Sample(differences=(wrong,) * (n < 2), records=({"type": "user"},), seconds=n / 3)
+        for n in range(5)
+    )
+    cells = [Column(model, style, "free") for model in ("small", "large") for style in ("a", "b")]
+    checks = [
+        GoldenCheck(name=name, path=name, mode="live", cell=cell, samples=samples[2 * right :])
+        for number, name in enumerate(("x", "y", "z"))
+        for column, cell in enumerate(cells)
+        for right in (number * column % 2 == 0,)
+    ]
     page = page_of(checks, tmp_path)
-    cells = {check.cell for check in checks}
     assert len(page.all("th", scope="col")) == 1 + len(cells) + 3
-    assert "35 checks failed" in page.words
-    assert "3/5 failed 23–88 %" in page.words
     failed = [check for check in checks if not check.passed]
-    assert len(page.all("article")) == len(failed)
+    assert f"{len(failed)} of {len(checks)} checks failed" in page.words
+    assert "3/5 failed 23–88 %" in page.words
     linked = [own for own in page.all("a") if "state" in (own.get("class") or "")]
-    assert len(linked) == len(failed)
-    assert page.classes("sample") == 5 * len(failed)
+    assert len(page.all("article")) == len(linked) == len(checks)
+    assert page.classes("sample") == sum(len(check.samples) for check in checks)
     rows = [own["data-state"] for own in page.all("tr") if "data-state" in own]
     assert rows == sorted(rows, key=lambda state: state == "passed")
 

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mlx_tools import Controller, Limits, Policy, RunSettings, builtin_tools
-from mlx_tools.backends import FoundVerdict
-from mlx_tools.controller import AlwaysApprove
+from mlx_tools import Limits, Policy, builtin_tools
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden import (
     CannotSettle,
     Golden,
-    make_golden,
     read_golden,
     replay,
     replay_file,
     replay_files,
     settled,
+    to_text,
     write_golden,
 )
-from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
-from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.store.transcript import encode
-from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
@@ -41,36 +40,18 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.sessions import call
+from tests.golden.made import answer, golden_of
 
 
-def answer(text: str = "done") -> str:
-    return json.dumps({"type": "final_answer", "content": text})
-
-
-def golden_of(*scripts: str, policy: Policy | None = None, **settings: Any) -> Golden:
+def calculated(*scripts: str) -> Golden:
     """A golden transcript of a scripted run with the built-in tools."""
-    store, registry = MemoryStore(), builtin_tools()
-    controller = Controller(
-        ScriptedBackend(*scripts),
-        registry,
-        policy or Policy(preset="readonly_basic"),
-        limits=Limits(max_observation_chars=300),
-        settings=RunSettings(
-            chat_format=NAMED_FORMATS["chatml"],
-            verdict=FoundVerdict(),
-            **{"strategy": "free"} | settings,
-        ),
-        store=store,
-        approver=AlwaysApprove(),
-    )
-    outcome = controller.run_sync("What is 6 times 7?")
-    session = Golden.of(tuple(store.open(outcome.session).transcript))
-    return make_golden(session, name="it", registry=registry, source="scripted")
+    policy, limits = Policy(preset="readonly_basic"), Limits(max_observation_chars=300)
+    return golden_of(builtin_tools(), *scripts, policy=policy, limits=limits)
 
 
 @pytest.fixture(scope="module")
 def golden() -> Golden:
-    return golden_of(call("calculator", expression="6*7"), call("clok"), answer("42"))
+    return calculated(call("calculator", expression="6*7"), call("clok"), answer("42"))
 
 
 def changed(golden: Golden, kind: type[Record], change: Callable[[Any], Any]) -> Golden:
@@ -87,11 +68,6 @@ def found(golden: Golden, **today: Any) -> list[tuple[str, str]]:
 
 def test_what_was_recorded_passes(golden: Golden) -> None:
     assert found(golden) == []
-
-
-def test_words_of_the_prompt_are_the_prompts(golden: Golden) -> None:
-    words = replace(load_words(), persona="You are terse.")
-    assert found(golden, words=words) == [("prompt", "the system prompt")]
 
 
 def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
@@ -116,24 +92,24 @@ def test_a_chat_format_is_the_prompts(golden: Golden) -> None:
     assert ("prompt", "the chat format chatml") in whats
 
 
-def test_another_call_than_was_read_is_readings(golden: Golden) -> None:
-    def other(record: CallRecord) -> CallRecord:
-        return replace(record, arguments={"expression": "6*8"})
-
-    assert found(changed(golden, CallRecord, other))[0] == ("reading", "the call")
+@pytest.mark.parametrize(
+    ("kind", "change", "first"),
+    [
+        (CallRecord, {"arguments": {"expression": "6*8"}}, ("reading", "the call")),
+        (DecisionRecord, {"rule": "allow", "reason": "because"}, ("policy", "the decision")),
+        (CompletionRecord, {"commentary": "x"}, ("reading", "what is read (commentary)")),
+    ],
+)
+def test_another_record_is_told_in_its_room(
+    golden: Golden, kind: Any, change: dict[str, Any], first: tuple[str, str]
+) -> None:
+    assert found(changed(golden, kind, lambda record: replace(record, **change)))[0] == first
 
 
 def test_a_call_that_was_not_read_then_is_readings(golden: Golden) -> None:
     fewer = [r for r in golden.records if getattr(r, "call", None) != "c2"]
     rooms = {room for room, what in found(replace(golden, records=tuple(fewer)))}
     assert "reading" in rooms and "policy" not in rooms and "tools" not in rooms
-
-
-def test_another_decision_is_policys(golden: Golden) -> None:
-    def other(record: DecisionRecord) -> DecisionRecord:
-        return replace(record, rule="allow", reason="because")
-
-    assert found(changed(golden, DecisionRecord, other)) == [("policy", "the decision")]
 
 
 def test_another_policy_is_policys_and_nothing_elses(golden: Golden) -> None:
@@ -166,7 +142,7 @@ def test_another_outcome_is_the_outcomes(golden: Golden) -> None:
 
 
 def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
-    stuck = golden_of(*(call("calculator", expression=f"{n}+1") for n in range(5)))
+    stuck = calculated(*(call("calculator", expression=f"{n}+1") for n in range(5)))
     limits = {**stuck.header.limits, "max_iterations": 9}
     rooms = {room for room, _ in found(replace(stuck, header=replace(stuck.header, limits=limits)))}
     assert rooms == {"outcome"}
@@ -196,7 +172,7 @@ def test_a_change_that_needs_the_model_is_not_accepted(golden: Golden) -> None:
 
 def test_a_long_output_is_cut_again(tmp_path: Path) -> None:
     numbers = " + ".join(map(str, range(80)))
-    golden = golden_of(call("calculator", expression=numbers), answer())
+    golden = calculated(call("calculator", expression=numbers), answer())
     observed = next(r for r in golden.records if isinstance(r, ObservationRecord))
     long = replace(observed, content="x", whole="0123456789" * 100)
     records = tuple(long if r is observed else r for r in golden.records)
@@ -272,3 +248,53 @@ def test_records_out_of_order_are_no_transcript(golden: Golden) -> None:
         Golden.of([golden.header])
     with pytest.raises(TranscriptError):
         Golden.of([UserRecord(content="?")])
+
+
+# --- a file is anybody's: whatever stands in it, a replay says so in words ---
+
+OTHER = (None, 5, -3.5, True, "", "zzz", "c1", "\ud800", [], {}, [1], {"a": "b"}, 10**30)
+
+
+def _mutated(value: Any, pick: random.Random) -> Any:
+    """The value with one thing in it removed, or another in its place."""
+    if isinstance(value, dict) and value:
+        key = pick.choice(sorted(value))
+        fate = pick.random()
+        if fate < 0.2:
+            return {k: v for k, v in value.items() if k != key}
+        return value | {key: pick.choice(OTHER) if fate < 0.5 else _mutated(value[key], pick)}
+    if isinstance(value, list) and value:
+        place = pick.randrange(len(value))
+        return [*value[:place], _mutated(value[place], pick), *value[place + 1 :]]
+    return pick.choice(OTHER)
+
+
+def _damaged(lines: list[str], pick: random.Random) -> list[str]:
+    one, other = pick.randrange(len(lines)), pick.randrange(len(lines))
+    out = [*lines]
+    match pick.choice(["value", "value", "value", "drop", "swap", "again"]):
+        case "value":
+            out[one] = json.dumps(_mutated(json.loads(lines[one]), pick))
+        case "drop":
+            del out[one]
+        case "swap":
+            out[one], out[other] = out[other], out[one]
+        case "again":
+            out.insert(one, lines[other])
+    return out
+
+
+@given(pick=st.randoms(use_true_random=False))
+def test_a_damaged_file_is_a_check_that_failed_or_passed(
+    golden: Golden, pick: random.Random
+) -> None:
+    lines = to_text(golden).splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "it.jsonl"
+        path.write_text("\n".join(_damaged(lines, pick)) + "\n", encoding="utf-8")
+        check = replay_file(path)
+        (sample,) = check.samples
+        assert sample.passed or sample.error or sample.differences
+        for difference in sample.differences:
+            assert difference.lines()
+            json.dumps(difference.to_json())

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.golden import Golden, find_golden, read_golden, replay
+from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.protocol import Style
+from mlx_tools.protocol import ReadingRules, Style, judge, read
 from mlx_tools.protocol.scan import REPAIRS
 from mlx_tools.schema.validator import COERCIONS
-from mlx_tools.transcript.records import MendKind
+from mlx_tools.store.transcript import load
+from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "golden_transcripts"
@@ -48,11 +51,6 @@ def goldens() -> list[Golden]:
     return [read_golden(path) for path in PATHS]
 
 
-@pytest.fixture(scope="module")
-def features(goldens: list[Golden]) -> frozenset[str]:
-    return frozenset(feature for golden in goldens for feature in golden.golden.features)
-
-
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_a_golden_transcript_replays_without_a_difference(path: Path) -> None:
     golden = read_golden(path)
@@ -61,21 +59,13 @@ def test_a_golden_transcript_replays_without_a_difference(path: Path) -> None:
     assert done.now.all == golden.all
 
 
-def test_every_feature_occurs(features: frozenset[str]) -> None:
-    assert sorted(set(FEATURES) - features) == []
-
-
-def test_every_style_and_chat_format_occurs(features: frozenset[str]) -> None:
-    wanted = {*get_args(Style), *(f"format-{name}" for name in NAMED_FORMATS)}
+def test_every_feature_style_format_repair_coercion_and_error_code_occurs(
+    goldens: list[Golden],
+) -> None:
+    features = {feature for golden in goldens for feature in golden.golden.features}
+    formats = {f"format-{name}" for name in NAMED_FORMATS}
+    wanted = {*FEATURES, *get_args(Style), *formats, *REPAIRS, *COERCIONS, *get_args(ErrorCode)}
     assert sorted(wanted - features) == []
-
-
-def test_every_repair_and_every_coercion_occurs(features: frozenset[str]) -> None:
-    assert sorted({*REPAIRS, *COERCIONS} - features) == []
-
-
-def test_every_error_code_occurs(features: frozenset[str]) -> None:
-    assert sorted(set(get_args(ErrorCode)) - features) == []
 
 
 def test_each_says_what_it_is_kept_for_and_is_named_as_its_file(goldens: list[Golden]) -> None:
@@ -106,3 +96,109 @@ def _scripted(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in find_golden([folder]):
         if read_golden(path).golden.source == "scripted":
             yield str(path.relative_to(folder)), path.read_bytes()
+
+
+# --- every recorded call, cut off at every character ---
+
+
+def _mutating(header: Header) -> Mapping[str, ToolSpec]:
+    """The recorded tools, each taken to be able to change things: the strictest case."""
+    return {
+        tool["name"]: ToolSpec(tool["name"], tool["description"], tool["parameters"])
+        for tool in header.tools
+    }
+
+
+def _judged(
+    text: str, finish_reason: FinishReason, rules: ReadingRules, specs: Mapping[str, ToolSpec]
+) -> list[tuple[ToolCall, str]]:
+    reading = read(text, finish_reason, rules)
+    return [(j.call, j.runs) for j in judge(reading, specs) if j.error is None]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(path: Path) -> None:
+    records = load(path)
+    header = records[0]
+    assert isinstance(header, Header)
+    specs = _mutating(header)
+    for record in records:
+        if not isinstance(record, CompletionRecord):
+            continue
+        rules = ReadingRules(style=header.style, prefix=record.prefix)
+        whole = _judged(record.text, "stop", rules, specs)
+        calls = [(call.name, call.arguments) for call, _ in whole]
+        readable = read(record.text, "stop", rules).error is None
+        spans = list(_objects(record.prefix + record.text))
+        for cut in range(len(record.text) + 1):
+            at = len(record.prefix) + cut
+            for reason in ("stop", "length"):
+                judged = _judged(record.text[:cut], reason, rules, specs)
+                found = [(c.name, c.arguments) for c, _ in judged]
+                assert found == calls[: len(judged)] or not readable, cut
+                if any(start < at < end for start, end in spans):
+                    assert not any(runs == "freely" for _, runs in judged), (cut, reason)
+
+
+def _objects(text: str) -> Iterator[tuple[int, int]]:
+    """Where the JSON objects of a recorded completion begin and end."""
+    decoder, start = json.JSONDecoder(), text.find("{")
+    while start >= 0:
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except ValueError:
+            end = start + 1
+        else:
+            yield start, end
+        start = text.find("{", end)
+
+
+# --- what they notice ---
+
+SCRIPT = ROOT / "scripts" / "mutate_golden.py"
+
+
+def _tried(*names: str) -> list[dict[str, Any]]:
+    command = [sys.executable, str(SCRIPT), "--json", *names]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_a_word_a_rule_and_a_decision_are_each_noticed_by_the_right_transcripts() -> None:
+    found = _tried("words/protocol-xml", "repairs/trailing_comma", "policy/dry-run")
+    assert [(one["name"], one["rooms"]) for one in found] == [
+        ("words/protocol-xml", ["prompt"]),
+        ("repairs/trailing_comma", ["reading"]),
+        ("policy/dry-run", ["policy"]),
+    ]
+
+
+def test_a_name_that_no_mutation_has_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "no/such-mutation"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "no mutation is named so\n"
+
+
+@pytest.mark.slow
+def test_every_mutation_is_noticed_by_the_right_transcripts_in_the_right_room() -> None:
+    found = _tried()
+    assert len(found) >= 45
+    assert all(one["sound"] for one in found)
+
+
+def test_the_page_tells_of_every_mutation() -> None:
+    sys.path.insert(0, str(ROOT))
+    try:
+        from scripts.golden_set.mutations import mutations
+    finally:
+        sys.path.remove(str(ROOT))
+    names = [mutation.name for mutation in mutations()]
+    assert len(set(names)) == len(names)
+    page = (ROOT / "scripts" / "golden_set" / "mutations.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [f"| {name}" for name in names]
