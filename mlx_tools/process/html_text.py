@@ -126,7 +126,7 @@ def _attribute(node: Node, name: str) -> str | None:
 
 
 def _is_hidden(node: Node) -> bool:
-    """Whether a reader of the page would not see an element, as far as it says so itself."""
+    """True if a reader of the page would not see an element, as far as it says so itself."""
     if node.name in _SKIPPED:
         return not (node.name == "dialog" and _attribute(node, "open") is not None)
     if not node.attrs:
@@ -413,7 +413,7 @@ _FARTHEST: Final = {"px": 900.0, "pt": 700.0, "em": 50.0, "rem": 50.0, "%": 100.
 
 
 def _hides(style: str) -> bool:
-    """Whether the value of a ``style`` attribute hides what it is for: any of its declarations,
+    """True if the value of a ``style`` attribute hides what it is for: any of its declarations,
     also one that a later one takes back."""
     if "\\" in style:  # an escape, which nobody needs here but to hide what is written
         return True
@@ -437,7 +437,7 @@ def _hides(style: str) -> bool:
 
 
 def _measures(name: str, value: str) -> bool:
-    """Whether a measure makes what it is for too faint, too small, or puts it out of the page. Far
+    """True if a measure makes what it is for too faint, too small, or puts it out of the page. Far
     below its beginning is where long pages go on."""
     if name == "filter" and (faded := _FADED.search(value)):
         name, value = "opacity", faded[1] + (faded[2] or ("%" if "alpha(" in value else ""))

@@ -228,7 +228,7 @@ class UndoStore(KeptFiles):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is kept."""
+        """True if nothing is kept."""
         return next(self._files(), None) is None
 
     def old(self, key: str) -> bytes:

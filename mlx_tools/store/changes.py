@@ -66,7 +66,7 @@ class Place:
         return self.names[-1]
 
     def exists(self) -> bool:
-        """Whether anything has the name, be it a link."""
+        """True if anything has the name, be it a link."""
         return status_of(self.folder, self.name) is not None
 
 
@@ -228,7 +228,7 @@ def put(
         raise Taken(f"there is a file {place.name} already")
     if content is None and before is None:
         raise Absent(f"there is no {place.name}")
-    with _kept(place, before, state_of(content), undo) as held, _telling(place):
+    with _kept(place, before, state_of(content), undo) as held, _system_errors(place):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
             now = _look(place, expected or held)
@@ -255,8 +255,8 @@ def put(
 
 
 @contextlib.contextmanager
-def _telling(place: Place) -> Iterator[None]:
-    """Makes of an error of the system what it means to somebody who wanted to change a file."""
+def _system_errors(place: Place) -> Iterator[None]:
+    """Raises of an error of the system what it means to somebody who wanted to change a file."""
     try:
         yield
     except FileExistsError:
@@ -326,7 +326,7 @@ def _look(place: Place, expected: str | None) -> os.stat_result | None:
 def _opened(place: Place) -> Iterator[int | None]:
     fd = open_present(place)
     try:
-        with _telling(place):
+        with _system_errors(place):
             yield fd
     finally:
         if fd is not None:

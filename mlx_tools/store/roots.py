@@ -48,7 +48,7 @@ class Absent(Exception):
 
 
 def supported() -> bool:
-    """Whether this system can walk a path without following links, and change what it leads to."""
+    """True if this system can walk a path without following links, and change what it leads to."""
     needed = {os.access, os.open, os.stat, os.mkdir, os.rmdir, os.link, os.rename, os.unlink}
     return needed <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 

@@ -74,7 +74,7 @@ class Standing:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody waits for it and nothing of it is open."""
+        """True if nobody waits for it and nothing of it is open."""
         return self.state in _ENDED and not self.in_doubt
 
 

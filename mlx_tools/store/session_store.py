@@ -56,7 +56,7 @@ class MemoryAccess:
         self._own = AccessList.of(session, policy_hash, specs, self.watched)
 
     def check(self, session: str, spec: ToolSpec) -> Decision | None:
-        """Why a call of this tool may not run now, None where it may. Raises nothing."""
+        """The reason why a call of this tool may not run now, None where it may. Raises nothing."""
         own = self._own
         if own is None:
             return refusal("there is no access list: no run has begun, or it has ended")

@@ -315,7 +315,7 @@ class TranscriptFile(Transcript):
         super().append(record)
 
     def _must_last(self, record: Record) -> bool:
-        """Whether the record must survive a power cut before the next step is taken."""
+        """True if the record must survive a power cut before the next step is taken."""
         if isinstance(record, ObservationRecord):
             return record.call in self._mutating
         return _starts_mutating(record) or isinstance(

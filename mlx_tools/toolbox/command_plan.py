@@ -41,7 +41,7 @@ def program(name: str, folders: Sequence[str]) -> str | None:
 
 
 def _trusted(path: Path) -> bool:
-    """Whether nobody but the system can change what stands at the path, where it leads to, or a
+    """True if nobody but the system can change what stands at the path, where it leads to, or a
     folder above either."""
     try:
         real = path.resolve(strict=True)
@@ -80,8 +80,8 @@ class Plan:
         path = Path(self.argv[0])
         found = path.stat()
         file = f"{path.resolve()} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
-        told = "\0".join([*self.argv, file])
-        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+        identity = "\0".join([*self.argv, file])
+        return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def plan(
@@ -155,8 +155,8 @@ def _path(roots: Sequence[Root], text: str) -> str:
     places = _places(roots, text)
     for root, parts in places:
         if os.path.lexists(root.path.joinpath(*parts)):
-            return _written(roots, root, parts)
-    return _written(roots, *places[0])
+            return _argument(roots, root, parts)
+    return _argument(roots, *places[0])
 
 
 def _places(roots: Sequence[Root], text: str) -> list[tuple[Root, tuple[str, ...]]]:
@@ -168,7 +168,7 @@ def _places(roots: Sequence[Root], text: str) -> list[tuple[Root, tuple[str, ...
     return found
 
 
-def _written(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
+def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
     """Relative below the first root, where the program runs; absolute elsewhere."""
     if root is not roots[0]:
         return str(root.path.joinpath(*parts))
@@ -181,10 +181,10 @@ def _expanded(roots: Sequence[Root], text: str) -> list[str]:
     places = _places(roots, text)
     for root, parts in places:
         if os.path.lexists(root.path.joinpath(*parts)):  # a name that has such a character in it
-            return [_written(roots, root, parts)]
+            return [_argument(roots, root, parts)]
     for root, parts in places:
         if found := expand(root, parts):
-            return [_written(roots, root, path) for path in found]
+            return [_argument(roots, root, path) for path in found]
     raise Absent(f"no file matches {text[:100]!r}")
 
 
@@ -214,7 +214,7 @@ _ANY_DEPTH: Final = "**"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text has a character that makes it a pattern."""
+    """True if a text has a character that makes it a pattern."""
     return _MAGIC.search(text) is not None
 
 

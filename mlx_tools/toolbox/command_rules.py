@@ -59,7 +59,7 @@ class Rule:
 
     @property
     def writes(self) -> bool:
-        """Whether it may write below a root that was named ``:rw``. What has rules only reads."""
+        """True if it may write below a root that was named ``:rw``. What has rules only reads."""
         return self.form == "any"
 
 
@@ -161,7 +161,7 @@ def _subcommand(rules: Rules, rule: Rule, arguments: Sequence[str]) -> list[Word
         raise Refused(f"{rule.name}: the first argument is one of {known}")
     chosen = rule.subcommands.get(arguments[0])
     if chosen is None:
-        raise Refused(f"{rule.name} {_shown(arguments[0])} is not allowed here; there are {known}")
+        raise Refused(f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}")
     words = _RuleReader(rules, chosen).options(arguments[1:])
     return [Word(arguments[0]), *map(Word, chosen.insert), *words]
 
@@ -255,7 +255,7 @@ class _RuleReader:
     def _hold(self, option: str, kind: str, value: str) -> None:
         self._seen.add(option)
         if kind != PATH and not self._kinds[kind].fullmatch(value):
-            raise Refused(f"{self._rule.name} {option}: {_shown(value)} is not allowed here")
+            raise Refused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
 
     def _next(self, option: str, rest: Iterator[str]) -> str:
         try:
@@ -294,8 +294,8 @@ class _RuleReader:
             raise Refused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
 
     def _refused(self, argument: str) -> Refused:
-        return Refused(f"{self._rule.name}: the option {_shown(argument)} is not allowed here")
+        return Refused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")

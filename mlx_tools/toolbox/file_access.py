@@ -99,7 +99,7 @@ class _Files:
         try:
             with os.scandir(fd) as found:
                 entries = itertools.islice(found, MAX_SCANNED + 1)
-                first = heapq.nsmallest(MAX_ENTRIES + 1, map(_shown, entries))
+                first = heapq.nsmallest(MAX_ENTRIES + 1, map(_entry_line, entries))
         except OSError as error:
             raise ToolError(f"{path}: {error.strerror}") from None
         finally:
@@ -127,7 +127,7 @@ class _Files:
         raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
 
 
-def _shown(entry: os.DirEntry[str]) -> str:
+def _entry_line(entry: os.DirEntry[str]) -> str:
     """The name of an entry and what it is; a character that would break the line is escaped."""
     name = one_line(entry.name)
     try:

@@ -49,27 +49,27 @@ class Changes:
     def write(self, path: str, content: object) -> str:
         """Makes a file, or replaces its content, below a root that is writable."""
         raw = encoded(content)
-        with told_of_change(), self._changeable(path, making=True) as place:
+        with tool_errors(), self._changeable(path, making=True) as place:
             return self._made(place, path, raw)
 
     def create(self, path: str, content: object) -> str:
         """Makes a file that is not there yet, and its folders, below any root."""
         raw = encoded(content)
-        with told_of_change():
+        with tool_errors():
             root, parts = self._free(path)
             with place_of(root, parts, self._writable, make=True) as place:
                 return self._made(place, path, raw, new=True)
 
     def delete(self, path: str) -> str:
         """Deletes a regular file below a root that is writable."""
-        with told_of_change(), self._changeable(path, making=False) as place:
+        with tool_errors(), self._changeable(path, making=False) as place:
             self._put(place, None)
             return self._notice("deleted", place, path)
 
     def preview_write(self, path: str, content: object) -> Preview:
         """What `write` would do: a diff."""
         after = encoded(content).decode()
-        with told_of_change(), self._changeable(path, making=True) as place:
+        with tool_errors(), self._changeable(path, making=True) as place:
             shown = self._shown(place.root, path)
             present = _present(place)
             if present is None:
@@ -79,13 +79,13 @@ class Changes:
     def preview_create(self, path: str, content: object) -> Preview:
         """What `create` would do: the content, as a diff from nothing."""
         after = encoded(content).decode()
-        with told_of_change():
+        with tool_errors():
             root, _ = self._free(path)
         return Preview(_diff(None, after, self._shown(root, path)), ABSENT)
 
     def preview_delete(self, path: str) -> Preview:
         """What `delete` would do: which file, its size and its first lines."""
-        with told_of_change(), self._changeable(path, making=False) as place:
+        with tool_errors(), self._changeable(path, making=False) as place:
             present = _present(place)
             if present is None:
                 raise Absent(f"there is no {place.name}")
@@ -190,7 +190,7 @@ class Changes:
 
 
 @contextmanager
-def told_of_change(failed: str = "the file cannot be changed") -> Iterator[None]:
+def tool_errors(failed: str = "the file cannot be changed") -> Iterator[None]:
     """Makes of what a walk and a change raise what a model reads; ``failed`` is said of what the
     system raises."""
     try:

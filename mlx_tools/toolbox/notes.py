@@ -24,7 +24,7 @@ from mlx_tools.paths import private_dir
 from mlx_tools.store.artifacts import UndoStore
 from mlx_tools.store.changes import Taken, place_of, put, status_of
 from mlx_tools.store.roots import Refused, Root, RootName, folded
-from mlx_tools.toolbox.file_changes import told_of_change
+from mlx_tools.toolbox.file_changes import tool_errors
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line
 from mlx_tools.tools import ToolError
 
@@ -144,7 +144,7 @@ class Notes:
         raw = encoded(head + body_of(title, content))
         if self.folder is None:
             raise ToolError(NO_FOLDER)
-        with self._opened(self.folder, make=True) as root, told_of_change("it cannot be written"):
+        with self._opened(self.folder, make=True) as root, tool_errors("it cannot be written"):
             taken = _names(root)
             while True:
                 name = _free_name(heading, taken)

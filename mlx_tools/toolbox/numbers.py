@@ -23,7 +23,7 @@ _POWERS: Final = decimal.Context(prec=50, Emax=10_000, Emin=-10_000)
 
 
 class CalculationError(Exception):
-    """Why an expression has no value, in words."""
+    """The reason why an expression has no value, in words."""
 
 
 TOO_LARGE: Final = "the result is too large"

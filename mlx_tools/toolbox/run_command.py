@@ -12,7 +12,7 @@ from mlx_tools.messages import Effects
 from mlx_tools.store.roots import Refused, Root, identity_of
 from mlx_tools.toolbox.command_plan import Plan, plan, repository_state, trusted_folders
 from mlx_tools.toolbox.command_rules import rules
-from mlx_tools.toolbox.file_changes import told_of_change
+from mlx_tools.toolbox.file_changes import tool_errors
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
@@ -73,7 +73,7 @@ def run_command(
 
 
 def unusable(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> str | None:
-    """Why the tool cannot work here, None where it can. Tries the sandbox out, once."""
+    """The reason why the tool cannot work here, None where it can. Tries the sandbox out, once."""
     if not roots:
         return "no folder was named that programs may see (--root DIR)"
     if any(len(root.path.parts) == 1 for root in roots):
@@ -96,14 +96,14 @@ class _Commands:
 
     def preview(self, arguments: Mapping[str, Any]) -> Preview:
         """The words that would really run. Raises ToolError."""
-        with told_of_change(f"{arguments['program']} cannot be run"):
+        with tool_errors(f"{arguments['program']} cannot be run"):
             made = self._plan(arguments)
             return Preview(made.text, made.state())
 
     def run(self, arguments: Mapping[str, Any]) -> str:
         """Run a program; an exit code other than 0 is no error. Raises ToolError."""
         context = current_context()
-        with told_of_change(f"{arguments['program']} cannot be run"):
+        with tool_errors(f"{arguments['program']} cannot be run"):
             made = self._plan(arguments)
             if context.expected is not None and context.expected != made.state():
                 raise ToolError("what would run is no longer what was approved; nothing was run")
@@ -116,12 +116,12 @@ class _Commands:
                 environment = _environment(made.environment)
                 ran = run(confined, environment, seconds, lambda: bool(context.cancelled))
         if not ran.started:
-            told = " ".join(ran.errors.decode(errors="replace").split())
-            raise ToolError(f"the sandbox could not be set up: {told[:300]}")
+            detail = " ".join(ran.errors.decode(errors="replace").split())
+            raise ToolError(f"the sandbox could not be set up: {detail[:300]}")
         if ran.ending in _ENDED:
             code: ErrorCode = "timeout" if ran.ending == "timeout" else "tool_error"
             raise ToolError(_ENDED[ran.ending], code=code)
-        return self._told(ran)
+        return self._report(ran)
 
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
         if not self._roots:
@@ -151,7 +151,7 @@ class _Commands:
             starts=made.rule.form == "any",
         )
 
-    def _told(self, ran: Ran) -> str:
+    def _report(self, ran: Ran) -> str:
         """How it ended, on the first line, where nothing that it prints can stand; then what it
         printed."""
         notices = self._notices
@@ -179,7 +179,7 @@ def _folders() -> tuple[str, ...]:
 
 
 def _in_place(root: Root) -> bool:
-    """Whether the path still leads to the folder that was opened."""
+    """True if the path still leads to the folder that was opened."""
     try:
         return identity_of(root.path.stat()) == root.identity
     except OSError:

@@ -66,7 +66,7 @@ class Confined:
 
     argv: tuple[str, ...]
     inherited: tuple[int, ...] = ()
-    told: int | None = None
+    status: int | None = None
 
 
 class Sandbox(Protocol):
@@ -98,11 +98,11 @@ class Bubblewrap:
     def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
         """See `Sandbox`."""
         with contextlib.ExitStack() as stack:
-            told, telling = os.pipe()
-            stack.callback(os.close, told)
-            stack.callback(os.close, telling)
+            status, status_end = os.pipe()
+            stack.callback(os.close, status)
+            stack.callback(os.close, status_end)
             datas = {path: stack.enter_context(_open_data(d)) for path, d in view.replaced.items()}
-            options = bwrap_options(self.switches, view, telling, datas)
+            options = bwrap_options(self.switches, view, status_end, datas)
             given = b"".join(os.fsencode(option) + b"\0" for option in options)
             fd = stack.enter_context(_open_data(given))
             limits = [
@@ -113,8 +113,8 @@ class Bubblewrap:
                 limits.append(f"--nproc={PROCESSES}")
             yield Confined(
                 (self.path, "--args", str(fd), "--", *limits, "--", *argv),
-                (telling, fd, *datas.values()),
-                told,
+                (status_end, fd, *datas.values()),
+                status,
             )
 
 
@@ -188,13 +188,13 @@ def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
                 return f"does not run: {error}"
         read = tried[0]
         if b"token inside" not in read.output:
-            told = " ".join(read.errors.decode(errors="replace").split())
-            return f"does not work here: {told[:200] or 'it printed nothing'}"
+            detail = " ".join(read.errors.decode(errors="replace").split())
+            return f"does not work here: {detail[:200] or 'it printed nothing'}"
         if b"token out" in read.output:
             return "does not confine: a file outside was read"
-        if read.told is not None:
+        if read.status is not None:
             ours = Path("/proc/self/ns/net").stat().st_ino
-            if namespace(read.told, "net") in (None, ours):
+            if status_of(read.status).get("net-namespace") in (None, ours):
                 return "does not confine: it shares the network"
         if (inside / "made").exists() or (outside / "made").exists():
             return "does not confine: a file was made"
@@ -202,7 +202,7 @@ def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
 
 
 def _counts_by_namespace(release: str) -> bool:
-    """Whether this Linux counts a user's processes by namespace (since 5.14). An older one counts
+    """True if this Linux counts a user's processes by namespace (since 5.14). An older one counts
     all that the user has, and the limit would hold for those."""
     major, _, rest = release.partition(".")
     minor = rest.partition(".")[0].partition("-")[0]
@@ -235,12 +235,12 @@ _CONFIGURATION: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtim
 
 
 def bwrap_options(
-    switches: frozenset[str], view: SandboxView, telling: int, replaced: Mapping[str, int]
+    switches: frozenset[str], view: SandboxView, status_end: int, replaced: Mapping[str, int]
 ) -> list[str]:
-    """The options that make the view. ``telling`` is the descriptor that the state goes to;
+    """The options that make the view. ``status_end`` is the descriptor that the state goes to;
     ``replaced`` has, for a hidden file's path, the descriptor of its other contents."""
     made = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    made += ["--hostname", "sandbox", "--json-status-fd", str(telling)]
+    made += ["--hostname", "sandbox", "--json-status-fd", str(status_end)]
     if "modern" in switches:
         made += ["--unshare-user", "--disable-userns"]
     for path in _SYSTEM:
@@ -275,25 +275,14 @@ def _hidden(view: SandboxView, replaced: Mapping[str, int]) -> list[str]:
     return made
 
 
-def states(told: bytes) -> list[dict[str, Any]]:
-    """What was told so far: objects with ``child-pid`` and namespaces, then with ``exit-code``."""
-    found = []
-    for line in told.split(b"\n"):
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return [state for state in found if isinstance(state, dict)]
-
-
-def namespace(told: bytes, kind: str) -> int | None:
-    """The number of the program's namespace of a kind (``net``, ``pid``), None where it was not
-    told."""
-    for state in states(told):
-        number = state.get(f"{kind}-namespace")
-        if isinstance(number, int):
-            return number
-    return None
+def status_of(said: bytes) -> dict[str, Any]:
+    """The state of a program as the sandbox has said so far: ``child-pid`` and the numbers of its
+    namespaces (``net-namespace``, …), then ``exit-code``."""
+    found: dict[str, Any] = {}
+    for line in said.split(b"\n"):
+        with contextlib.suppress(ValueError, TypeError):
+            found |= json.loads(line)
+    return found
 
 
 # --- sandbox-exec -------------------------------------------------------------------------------
@@ -345,7 +334,7 @@ def _quoted(text: str) -> str:
 MAX_OUTPUT_BYTES: Final = 200_000
 """Of standard output and standard error together."""
 
-MAX_TOLD_BYTES: Final = 65_536
+MAX_STATUS_BYTES: Final = 65_536
 """Of what the sandbox tells."""
 
 TICK: Final = 0.05
@@ -362,15 +351,15 @@ Ending = Literal["finished", "flood", "timeout", "cancelled", "processes"]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended, and what it printed. ``code`` is its exit code, negative where a signal
-    ended it; ``told`` is what the sandbox told, None where it tells nothing, ``started`` whether it
-    got as far as starting the program."""
+    """The end of a program, and what it printed. ``code`` is its exit code, negative where a signal
+    ended it; ``status`` is what the sandbox said of it, None where it says nothing, ``started``
+    whether it got as far as starting the program."""
 
     ending: Ending
     code: int
     output: bytes
     errors: bytes
-    told: bytes | None
+    status: bytes | None
     started: bool
 
 
@@ -398,7 +387,7 @@ def run(
             start_new_session=True,
         ) as child,
     ):
-        reader = _OutputReader(selector, child, confined.told, most)
+        reader = _OutputReader(selector, child, confined.status, most)
         try:
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -410,10 +399,10 @@ def run(
         if ending == "finished":
             reader.drain()
             ending = "flood" if reader.flooded else ending
-    told = None if confined.told is None else bytes(reader.told)
-    started = told is None or ending != "finished" or any("exit-code" in s for s in states(told))
+    status = None if confined.status is None else bytes(reader.status)
+    started = ending != "finished" or status is None or "exit-code" in status_of(status)
     output, errors = bytes(reader.output), bytes(reader.errors)
-    return Ran(ending, child.returncode, output, errors, told, started)
+    return Ran(ending, child.returncode, output, errors, status, started)
 
 
 class _OutputReader:
@@ -423,15 +412,15 @@ class _OutputReader:
         self,
         selector: selectors.BaseSelector,
         child: subprocess.Popen[bytes],
-        told: int | None,
+        status: int | None,
         most: int,
     ) -> None:
-        self.output, self.errors, self.told = bytearray(), bytearray(), bytearray()
+        self.output, self.errors, self.status = bytearray(), bytearray(), bytearray()
         self._most = most
-        self._told = told
+        self._status = status
         self._selector = selector
         for file, into in (
-            *((child.stdout, self.output), (child.stderr, self.errors), (told, self.told)),
+            *((child.stdout, self.output), (child.stderr, self.errors), (status, self.status)),
         ):
             if file is not None:
                 os.set_blocking(file if isinstance(file, int) else file.fileno(), False)
@@ -439,21 +428,21 @@ class _OutputReader:
 
     @property
     def flooded(self) -> bool:
-        """Whether there was more than is kept."""
+        """True if there was more than is kept."""
         return len(self.output) + len(self.errors) > self._most
 
     @property
     def open(self) -> bool:
-        """Whether more may be printed."""
-        return any(key.fileobj != self._told for key in self._selector.get_map().values())
+        """True if more may be printed."""
+        return any(key.fileobj != self._status for key in self._selector.get_map().values())
 
     def read(self, seconds: float) -> None:
         """Wait so long for something, and read what is there."""
         for key, _ in self._selector.select(seconds):
             into = key.data
             room = self._most + 1 - len(self.output) - len(self.errors)
-            if into is self.told:
-                room = MAX_TOLD_BYTES - len(into)
+            if into is self.status:
+                room = MAX_STATUS_BYTES - len(into)
             with contextlib.suppress(BlockingIOError):
                 piece = os.read(key.fd, min(room, 65_536)) if room > 0 else b""
                 into += piece
@@ -493,16 +482,16 @@ def _watch(
             return "timeout"
         if time.monotonic() - looked >= _COUNT:
             looked = time.monotonic()
-            if _processes(bytes(reader.told)) > PROCESSES:
+            if _processes(bytes(reader.status)) > PROCESSES:
                 return "processes"
 
 
-def _processes(told: bytes) -> int:
+def _processes(status: bytes) -> int:
     """How many processes the program has come to, itself included; 0 where it cannot be seen.
 
     The system's own limit does not hold for its superuser, and does not count by program.
     """
-    mine = namespace(told, "pid")
+    mine = status_of(status).get("pid-namespace")
     if mine is None:
         return 0
     count = 0

@@ -110,7 +110,7 @@ def joined(base: Target, location: str) -> Target:
 
 
 def is_within(host: str, domains: tuple[str, ...]) -> bool:
-    """Whether a host is one of these domains, or a name below one."""
+    """True if a host is one of these domains, or a name below one."""
     return any(host == domain or host.endswith("." + domain) for domain in domains)
 
 

@@ -162,7 +162,7 @@ def media_of(declared: str) -> Media:
 
 
 def is_html(media: Media, data: bytes) -> bool:
-    """Whether a body is HTML: by its type, and where none was declared by how it begins."""
+    """True if a body is HTML: by its type, and where none was declared by how it begins."""
     if media.kind != "unknown":
         return media.kind == "html"
     begin = data[:_META_BYTES].lstrip()

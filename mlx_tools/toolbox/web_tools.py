@@ -78,13 +78,13 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
         try:
             target = read_url(arguments["url"])
             async with asyncio.timeout(limit):
-                told = await page_text(await fetching.fetch(target), limit)
+                page = await page_text(await fetching.fetch(target), limit)
         except UrlRefused as error:
             raise ToolError(str(error), code="not_allowed") from None
         except TimeoutError:
             raise ToolError(f"the page took more than {limit:g} s", code="timeout") from None
-        note = words.notices["cut"] if told.cut else "" if told.text else words.notices["empty"]
-        return Sources((Source(told.title, told.url, told.text),), note)
+        note = words.notices["cut"] if page.cut else "" if page.text else words.notices["empty"]
+        return Sources((Source(page.title, page.url, page.text),), note)
 
     return Tool(words.spec(EFFECTS), run)
 
@@ -148,7 +148,7 @@ and ``text``. Raises ToolError."""
 
 
 def missing() -> str | None:
-    """Why there can be no search here, None where there can be."""
+    """The reason why there can be no search here, None where there can be."""
     try:
         found = importlib.util.find_spec("ddgs") is not None
     except (ImportError, ValueError):
@@ -171,23 +171,23 @@ class EngineSearch:
 
     async def __call__(self, query: str, most: int, seconds: float) -> list[Mapping[str, Any]]:
         share = min(seconds / max(1, len(self.engines)), _ENGINE_SECONDS)
-        told: dict[str, list[str]] = {}  # engines by what was wrong with them
+        faults: dict[str, list[str]] = {}  # engines by what was wrong with them
         for engine in self.engines:
             question = {"query": query, "engine": engine, "most": most, "seconds": share}
             bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, most=1_000_000)
             try:
                 found = await self.ask("search_script", "ddgs", question, bounds)
             except WorkerFailed as error:
-                told.setdefault(_SLOW if error.beyond else "failed", []).append(engine)
+                faults.setdefault(_SLOW if error.beyond else "failed", []).append(engine)
                 continue
             hits = found.get("hits")
             if isinstance(hits, list) and hits:
                 return [hit for hit in hits if isinstance(hit, dict)]
             if "error" in found:
-                told.setdefault(_fault(str(found["error"])), []).append(engine)
-        if sum(map(len, told.values())) == len(self.engines):
-            faults = "; ".join(f"{', '.join(engines)}: {why}" for why, engines in told.items())
-            raise ToolError(f"no search engine answered: {faults}")
+                faults.setdefault(_fault(str(found["error"])), []).append(engine)
+        if sum(map(len, faults.values())) == len(self.engines):
+            listed = (f"{', '.join(engines)}: {why}" for why, engines in faults.items())
+            raise ToolError(f"no search engine answered: {'; '.join(listed)}")
         return []
 
 

@@ -22,11 +22,10 @@ from mlx_tools.toolbox.sandbox import (
     Seatbelt,
     bwrap_options,
     find,
-    namespace,
     probe,
     sandbox,
     seatbelt_profile,
-    states,
+    status_of,
 )
 from tests.tools.sandboxed import needs_sandbox
 
@@ -114,12 +113,8 @@ def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -
 
 def test_what_bwrap_tells_is_read_however_it_comes() -> None:
     told = b'{ "child-pid": 7, "net-namespace": 5 }\n{ "exit-code": 3 }\n{ "child'
-    assert [sorted(state) for state in states(told)] == [
-        ["child-pid", "net-namespace"],
-        ["exit-code"],
-    ]
-    assert namespace(told, "net") == 5
-    assert namespace(b"[]\n7\n", "net") is None
+    assert status_of(told) == {"child-pid": 7, "net-namespace": 5, "exit-code": 3}
+    assert status_of(b"[]\n7\n") == {}
 
 
 # --- sandbox-exec ---
