@@ -263,13 +263,7 @@ _NAMES: Final = frozenset(
     {
         # keys, passwords and tokens
         *(
-            ".ssh",
-            ".gnupg",
-            ".aws",
-            ".azure",
-            ".kube",
-            ".docker",
-            ".password-store",
+            *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store"),
             ".vault-token",
         ),
         *(".netrc", "_netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".git-credentials"),

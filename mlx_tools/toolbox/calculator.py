@@ -147,16 +147,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Number], int, int]]] = {
     **{
         name: (_floating(getattr(math, name)), 1, 1)
         for name in [
-            "acos",
-            "asin",
-            "atan",
-            "cbrt",
-            "cosh",
-            "degrees",
-            "exp",
-            "radians",
-            "sinh",
-            "tanh",
+            *("acos", "asin", "atan", "cbrt", "cosh", "degrees", "exp", "radians", "sinh", "tanh"),
         ]
     },
     **{name: (_circular(getattr(math, name)), 1, 1) for name in ("cos", "sin", "tan")},

@@ -30,12 +30,8 @@ OPTIONS_ALONE = (
 )
 CONFIGURATION = (
     *("alias.x=!touch OUT", "core.pager=touch OUT", "core.fsmonitor=touch OUT", "core.editor=x"),
-    *(
-        "diff.external=touch OUT",
-        "core.sshCommand=touch OUT",
-        "include.path=SECRET",
-        "core.hooksPath=x",
-    ),
+    *("diff.external=touch OUT", "core.sshCommand=touch OUT", "include.path=SECRET"),
+    "core.hooksPath=x",
 )
 SPELLINGS = (
     ["–exec", "touch", "OUT", ";"],  # an en dash

@@ -67,8 +67,7 @@ def test_nothing_that_is_found_is_told() -> None:
 @pytest.mark.parametrize(
     "hit",
     [
-        {},
-        {"url": None, "title": None, "text": None},
+        *({}, {"url": None, "title": None, "text": None}),
         {"url": "javascript:alert(1)", "title": "a", "text": "b"},
         {"url": "https://user@a.org/", "title": "a", "text": "b"},
         {"url": "http://127.1/", "title": "a", "text": "b"},

@@ -180,13 +180,8 @@ SEEN = (
     *("font:0.8em arial", "font:10px/1 a", "font:bold 100 12px x", "font-size:small"),
     *("color:rgb(255,255,0)", "color:rgba(0,0,0,.5)", "color:#000", "color:#100", "color:#ffff00"),
     *("color:#fff;background:#000", "color:inherit;background:inherit", "color:;background:"),
-    *(
-        "position:absolute;top:9000px;left:60px",
-        "background:#fff",
-        "transform:scale(0.5)",
-        "scale:1.5",
-    ),
-    *("transform:translate(-50%,-100%)", "transform:scale(10)", "filter:opacity(50%)"),
+    *("position:absolute;top:9000px;left:60px", "background:#fff", "transform:scale(0.5)"),
+    *("scale:1.5", "transform:translate(-50%,-100%)", "transform:scale(10)", "filter:opacity(50%)"),
     *("clip-path:circle(50%)", "clip-path:inset(5%)", "overflow:hidden;height:100px", "zoom:90%"),
     *("clip:rect(0,100px,100px,0)", "overflow:hidden", "width:100%;overflow:hidden", "width:10px"),
 )
