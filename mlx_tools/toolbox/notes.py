@@ -270,7 +270,8 @@ def note_stem(title: str) -> str:
     if text.casefold().endswith(ENDING):
         text = text[: -len(ENDING)]
     words = "".join(map(_allowed, text)).split()
-    return _shortened(" ".join(words).strip(_EDGES)) or _NAMELESS
+    raw = " ".join(words).strip(_EDGES)[:_MAX_CHARS].encode()[:_MAX_BYTES]
+    return raw.decode(errors="ignore").rstrip(_EDGES) or _NAMELESS
 
 
 def _allowed(character: str) -> str:
@@ -278,15 +279,3 @@ def _allowed(character: str) -> str:
     if category in ("Cf", "Cs", "Co", "Cn"):
         return ""
     return " " if category[0] in "CZ" or character in _DIVIDING else character
-
-
-def _shortened(stem: str) -> str:
-    """The first whole words that are short enough; of one long word, its beginning."""
-    raw = stem[:_MAX_CHARS].encode()[:_MAX_BYTES]
-    kept = raw.decode(errors="ignore")
-    if len(kept) == len(stem):
-        return stem
-    whole, space, _ = kept.rpartition(" ")
-    if space and stem[len(kept)] != " " and len(whole) * 2 > len(kept):
-        kept = whole
-    return kept.rstrip(_EDGES)
