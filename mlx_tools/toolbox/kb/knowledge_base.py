@@ -13,8 +13,9 @@ import os
 import re
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -208,50 +209,47 @@ def _removed(database: Database, corpus: int, on_progress: OnProgress) -> int:
     return sum(not row.problem for row in files)
 
 
+@dataclass(slots=True)
 class _Adding:
-    """One ``kb add``: lists the files below ``starts``, then goes through them."""
+    """One ``kb add``: lists the files below ``starts``, then goes through them. ``unseen`` are
+    folders that could not be looked at, ``touched`` files with another stamp that hold the same."""
 
-    def __init__(
-        self,
-        database: Database,
-        corpus: str,
-        starts: Sequence[WalkStart],
-        on_progress: OnProgress,
-    ) -> None:
-        self._database = database
-        self._corpus = corpus
-        self._starts = starts
-        self._on_progress = on_progress
-        self._counts = dict.fromkeys(("added", "changed", "unchanged", "removed"), 0)
-        self._skipped: list[Skipped] = []
-        self._unseen: list[str] = []  # folders that could not be looked at
-        self._read: list[tuple[FoundFile, FileRow, Document | None]] = []
-        self._touched: list[FileRow] = []  # those with another stamp that hold the same
+    database: Database
+    corpus: str
+    starts: Sequence[WalkStart]
+    on_progress: OnProgress
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: list[Skipped] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    taken: list[tuple[FoundFile, FileRow, Document | None]] = field(default_factory=list)
+    touched: list[FileRow] = field(default_factory=list)
 
     def run(self) -> Added:
         """Adds. Raises `UsageError` for more files than there may be."""
         files = self._list()
-        with self._database.transaction(write=True):
+        with self.database.transaction(write=True):
             number = self._number()
-        known = {row.path: row for row in self._database.files(number)}
+        known = {row.path: row for row in self.database.files(number)}
         for done, found in enumerate(files.values(), start=1):
             self._take(found, known.get(found.path))
-            self._on_progress(done, len(files), found.path)
+            self.on_progress(done, len(files), found.path)
         self._flush()
         self._drop([row for path, row in known.items() if path not in files])
-        return Added(self._corpus, skipped=tuple(self._skipped), **self._counts)
+        names = ("added", "changed", "unchanged", "removed")
+        counts = {name: self.counts[name] for name in names}
+        return Added(self.corpus, skipped=tuple(self.skipped), **counts)
 
     def _number(self) -> int:
         """The number of the corpus, which is made where somebody has removed it meanwhile."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return self._database.make_corpus(self._corpus, now)
+        return self.database.make_corpus(self.corpus, now)
 
     def _list(self) -> dict[str, FoundFile]:
         files: dict[str, FoundFile] = {}
-        for start in self._starts:
+        for start in self.starts:
             for found in files_of(start, self._cannot_look):
                 if any("\ud800" <= char <= "\udfff" for char in found.path):
-                    self._skipped.append(Skipped(ascii(found.path), "its name is not UTF-8"))
+                    self.skipped.append(Skipped(ascii(found.path), "its name is not UTF-8"))
                     continue
                 files.setdefault(found.path, found)
                 if len(files) > MAX_FILES:
@@ -262,8 +260,8 @@ class _Adding:
         return files
 
     def _cannot_look(self, path: str, reason: str) -> None:
-        self._unseen.append(path)
-        self._skipped.append(Skipped(path, reason))
+        self.unseen.append(path)
+        self.skipped.append(Skipped(path, reason))
 
     def _take(self, found: FoundFile, row: FileRow | None) -> None:
         """Reads a file, unless ``row`` has it as it is."""
@@ -274,18 +272,18 @@ class _Adding:
                 no_text = is_binary(found.read(SNIFFED)[0])
                 data, status = found.read(SNIFFED if no_text else limit_of(name) + 1)
             except OSError as error:  # gone meanwhile, or not to be opened
-                self._skipped.append(Skipped(found.path, f"it cannot be read: {error.strerror}"))
+                self.skipped.append(Skipped(found.path, f"it cannot be read: {error.strerror}"))
                 return
             stamp, digest = stamp_of(status), hashlib.sha256(data).digest()
             if kept is None or (kept.hash, kept.size) != (digest, status.st_size):
                 new = FileRow(found.path, status.st_size, stamp, digest, reader_of(name))
                 self._take_new(found, new, data, changed=row is not None and not row.problem)
                 return
-            self._touched.append(kept._replace(stamp=stamp))
+            self.touched.append(kept._replace(stamp=stamp))
         if kept.problem:
-            self._skipped.append(Skipped(kept.path, kept.problem))
+            self.skipped.append(Skipped(kept.path, kept.problem))
         else:
-            self._counts["unchanged"] += 1
+            self.counts["unchanged"] += 1
 
     def _take_new(self, found: FoundFile, row: FileRow, data: bytes, *, changed: bool) -> None:
         """Reads what is new, and counts it; ``changed`` is whether something was known of it."""
@@ -295,40 +293,40 @@ class _Adding:
             if len(data) > limit:
                 raise UnreadableFile(f"it has more than {limit // 1_000_000} MB")
             document = read_document(found.parts[-1], data)
-            self._counts["changed" if changed else "added"] += 1
+            self.counts["changed" if changed else "added"] += 1
         except UnreadableFile as error:
             row = row._replace(problem=str(error))
-            self._skipped.append(Skipped(row.path, row.problem))
-            self._counts["removed"] += changed
-        self._read.append((found, row, document))
-        size = sum(len(one.text) for _, _, one in self._read if one is not None)
-        if len(self._read) >= BATCH_FILES or size >= BATCH_CHARS:
+            self.skipped.append(Skipped(row.path, row.problem))
+            self.counts["removed"] += changed
+        self.taken.append((found, row, document))
+        size = sum(len(one.text) for _, _, one in self.taken if one is not None)
+        if len(self.taken) >= BATCH_FILES or size >= BATCH_CHARS:
             self._flush()
 
     def _flush(self) -> None:
         """Writes what was gathered."""
-        if self._read or self._touched:
-            with self._database.transaction(write=True):
+        if self.taken or self.touched:
+            with self.database.transaction(write=True):
                 number = self._number()
-                for row in self._touched:
-                    self._database.seen(number, row.path, row.stamp)
-                for found, row, document in self._read:
-                    self._database.put(number, row, found.shown, document)
-        self._read, self._touched = [], []
+                for row in self.touched:
+                    self.database.seen(number, row.path, row.stamp)
+                for found, row, document in self.taken:
+                    self.database.put(number, row, found.shown, document)
+        self.taken, self.touched = [], []
 
     def _drop(self, missing: Sequence[FileRow]) -> None:
         """Removes of the files that were not found those that are not there any more."""
         gone = [row for row in missing if self._is_gone(row.path)]
         for at in range(0, len(gone), BATCH_FILES):
-            with self._database.transaction(write=True):
+            with self.database.transaction(write=True):
                 number = self._number()
                 for row in gone[at : at + BATCH_FILES]:
-                    self._database.drop(number, row.path)
-        self._counts["removed"] += sum(not row.problem for row in gone)
+                    self.database.drop(number, row.path)
+        self.counts["removed"] += sum(not row.problem for row in gone)
 
     def _is_gone(self, path: str) -> bool:
         """Whether a file below a folder that was added is none any more, as far as can be seen."""
-        if any(path.startswith(f"{folder.rstrip('/')}/") for folder in self._unseen):
+        if any(path.startswith(f"{folder.rstrip('/')}/") for folder in self.unseen):
             return False
-        above = any(not one.only and path.startswith(one.prefix) for one in self._starts)
+        above = any(not one.only and path.startswith(one.prefix) for one in self.starts)
         return above and (os.path.islink(path) or not os.path.isfile(path))  # noqa: PTH113, PTH114
