@@ -22,17 +22,10 @@ Missed = Literal["run", "skip"]
 
 MISSED: Final[tuple[Missed, ...]] = get_args(Missed)
 
-RunStatus = Literal[
-    "running",
-    "answered",
-    "stopped",
-    "paused",
-    "in_doubt",
-    "interrupted",
-    "failed",
-    "skipped",
-    "abandoned",
-]
+RunStatus = (
+    Literal["running", "answered", "stopped", "paused", "in_doubt"]
+    | Literal["interrupted", "failed", "skipped", "abandoned"]
+)
 """How a run of a job stands. ``in_doubt``: its process ended in the middle, and it may have changed
 things; ``interrupted``: it ended so and changed nothing; ``failed``: it could not be begun;
 ``skipped``: its time was missed; ``abandoned``: its session waited, and was removed."""

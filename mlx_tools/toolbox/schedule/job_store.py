@@ -65,8 +65,8 @@ class JobStore:
     """The jobs in the file ``path``, which is made with the first.
 
     ``secret`` is the key that jobs are sealed with, or what gives it; ``wait`` is how many seconds
-    another process that writes is waited for. Methods raise `ScheduleError`
-    where the file cannot be used. All times are in UTC.
+    another process that writes is waited for. Methods raise `ScheduleError` where the file cannot
+    be used. All times are in UTC.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class JobStore:
         if due is None:
             raise UsageError(f"{job.said[:100]!r} is past, or never comes")
         created = job.created or now.isoformat(timespec="seconds")
+        made = replace(job, id=secrets.token_hex(4), created=created)
         with self._opened(write=True) as db:
             db.execute(
                 "DELETE FROM jobs WHERE next_due IS NULL AND planned_at < ?"
@@ -102,16 +103,13 @@ class JobStore:
             db.execute("DELETE FROM runs WHERE job NOT IN (SELECT id FROM jobs)")
             if db.execute("SELECT count(*) FROM jobs").fetchone()[0] >= MAX_JOBS:
                 raise UsageError(f"there are {MAX_JOBS} jobs; remove some first")
-            while True:
-                made = replace(job, id=secrets.token_hex(4), created=created)
-                text, at = made.definition(), _seconds(due)
-                added = db.execute(
-                    "INSERT OR IGNORE INTO jobs (id, definition, seal, next_due, try_at,"
-                    " planned_at) VALUES (?, ?, ?, ?, ?, ?)",
-                    (made.id, text, self._seal(text), at, at, _seconds(now)),
-                )
-                if added.rowcount:
-                    return made
+            text, at = made.definition(), _seconds(due)
+            db.execute(
+                "INSERT INTO jobs (id, definition, seal, next_due, try_at, planned_at)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (made.id, text, self._seal(text), at, at, _seconds(now)),
+            )
+        return made
 
     def remove(self, job: str) -> None:
         """Forgets a job and its runs; their sessions stay. Raises `UsageError` where there is
