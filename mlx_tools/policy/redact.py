@@ -63,9 +63,14 @@ class Redactor:
 
     def text(self, text: str) -> Redacted:
         """The text with placeholders."""
-        stream = RedactedStream(self._secrets, self._folders)
-        shown = stream.feed(text, closed=True)
-        return Redacted(shown, tuple(sorted(stream.found)))
+        kinds: set[str] = set()
+        if self._secrets:
+            text = _shown(Scanner().feed(text, closed=True), kinds)
+        if self._folders is not None:
+            shown, _ = self._folders.replaced(text, closed=True)
+            kinds |= {PATH} if shown != text else set()
+            text = shown
+        return Redacted(text, tuple(sorted(kinds)))
 
     def stream(self) -> RedactedStream:
         """Takes one text in pieces."""
@@ -85,38 +90,40 @@ class RedactedStream:
         self._scanner = Scanner() if secrets else None
         self._folders = folders
         self._rest = ""
-        self.found: set[str] = set()
+        self._kinds: set[str] = set()
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of what was taken out so far: sorted, each once."""
-        return tuple(sorted(self.found))
+        return tuple(sorted(self._kinds))
 
     def feed(self, piece: str, *, closed: bool = False) -> str:
         """What may be shown now: all, where the text is ``closed``, as no more of it follows."""
         if self._scanner is not None:
-            piece = self._shown(self._scanner.feed(piece, closed=closed))
+            piece = _shown(self._scanner.feed(piece, closed=closed), self._kinds)
         if self._folders is None:
             return piece
         text = self._rest + piece
         shown, self._rest = self._folders.replaced(text, closed=closed)
         if shown + self._rest != text:
-            self.found.add(PATH)
+            self._kinds.add(PATH)
         return shown
 
     def close(self) -> str:
         """The rest of what may be shown: the text has ended. Feed nothing after it."""
         return self.feed("", closed=True)
 
-    def _shown(self, parts: Iterable[Segment]) -> str:
-        out: list[str] = []
-        for part in parts:
-            if part.kind is None:
-                out.append(part.text)
-            elif not part.joined:
-                self.found.add(part.kind)
-                out.append(placeholder(part.kind))
-        return "".join(out)
+
+def _shown(parts: Iterable[Segment], kinds: set[str]) -> str:
+    """The segments as they are shown; their kinds are added to ``kinds``."""
+    out: list[str] = []
+    for part in parts:
+        if part.kind is None:
+            out.append(part.text)
+        elif not part.joined:
+            kinds.add(part.kind)
+            out.append(placeholder(part.kind))
+    return "".join(out)
 
 
 # --- folders --------------------------------------------------------------------------------------

@@ -85,9 +85,11 @@ class Policy:
         said: dict[str, Any] = {
             name: checked(getattr(self, name), f"policy.{name}") for name in _LISTS
         }
-        said["ask_effects"] = checked_effects(self.ask_effects)
-        approved = checked_templates(self.standing_approvals, "policy.standing_approvals")
-        said["standing_approvals"] = approved
+        if self.ask_effects != ASK_EFFECTS:
+            said["ask_effects"] = checked_effects(self.ask_effects)
+        if self.standing_approvals != ():
+            approved = checked_templates(self.standing_approvals, "policy.standing_approvals")
+            said["standing_approvals"] = approved
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"policy.{name}: expected true or false")

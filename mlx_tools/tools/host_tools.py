@@ -28,24 +28,11 @@ class Words:
     notices: Mapping[str, str]
 
     def spec(
-        self,
-        effects: Effects | Callable[[Mapping[str, Any]], Effects],
-        *,
-        needs_approval: bool = False,
-        private: bool = False,
-        cache: bool = True,
+        self, effects: Effects | Callable[[Mapping[str, Any]], Effects], **declared: Any
     ) -> ToolSpec:
-        """The tool's spec; what it does is code and stands with the code."""
-        return ToolSpec(
-            self.name,
-            self.description,
-            self.parameters,
-            effects,
-            needs_approval=needs_approval,
-            plugin=BUILTIN,
-            private=private,
-            cache=cache,
-        )
+        """The tool's spec; what it does is code and stands, as what it declares, with the code."""
+        said = self.name, self.description, self.parameters
+        return ToolSpec(*said, effects, plugin=BUILTIN, **declared)
 
 
 @functools.cache

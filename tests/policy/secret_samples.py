@@ -73,20 +73,11 @@ TOKENS: Final[dict[str, Make]] = {
 
 
 ASSIGNED: Final[tuple[str, ...]] = (
-    'password = "{}"',
-    "DB_PASSWORD={}",
-    "export API_KEY={}",
-    '{{"client_secret": "{}"}}',
-    "api_key: '{}'",
-    "Authorization: Bearer {}",
-    "curl -H 'X-Api-Key: {}' example.com",
-    "https://example.com/?token={}&page=2",
-    "postgres://app:{}@db.internal:5432/app",
-    "Server=db;User Id=app;Password={};",
-    "--access-token {}",
-    "<secret>{}</secret>",
-    "Cookie: theme=dark; sessionid={}",
-    "GITLAB_CREDENTIALS := {}",
+    *('password = "{}"', "DB_PASSWORD={}", "export API_KEY={}", '{{"client_secret": "{}"}}'),
+    *("api_key: '{}'", "Authorization: Bearer {}", "curl -H 'X-Api-Key: {}' example.com"),
+    *("https://example.com/?token={}&page=2", "postgres://app:{}@db.internal:5432/app"),
+    *("Server=db;User Id=app;Password={};", "--access-token {}", "<secret>{}</secret>"),
+    *("Cookie: theme=dark; sessionid={}", "GITLAB_CREDENTIALS := {}"),
 )
 """Where a value stands that only its surroundings tell to be secret."""
 
@@ -97,12 +88,5 @@ def value(random: Random) -> str:
 
 
 SURROUNDINGS: Final = (
-    "{}",
-    "x {} y",
-    '"{}"',
-    "a={},",
-    "({})",
-    "\x1b[31m{}\x1b[0m",
-    "see {}.\n",
-    "`{}`",
+    *("{}", "x {} y", '"{}"', "a={},", "({})", "\x1b[31m{}\x1b[0m", "see {}.\n", "`{}`"),
 )

@@ -113,12 +113,8 @@ def test_what_is_not_declared_is_every_effect_and_no_approval() -> None:
 
     spec = something.spec
     assert spec.effects == ALL_EFFECTS
-    assert (spec.retry, spec.timeout, spec.needs_approval, spec.plugin) == (
-        "never",
-        None,
-        False,
-        "",
-    )
+    assert (spec.retry, spec.timeout, spec.plugin) == ("never", None, "")
+    assert not spec.needs_approval
     assert spec.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
     assert not spec.private and "private" not in spec.to_json()
 

@@ -122,7 +122,8 @@ class ToolCollection:
     def _recover(self) -> None:
         """Has tools be whole again that somebody who was killed was about to replace. Raises
         OSError for a folder that cannot be read."""
-        if not has_leftovers(os.listdir(self.folder)):  # noqa: PTH208 - there may be very many
+        names = os.listdir(self.folder)  # noqa: PTH208 - there may be very many
+        if not any(map(_LEFTOVER.fullmatch, names)):
             return
         with contextlib.suppress(OSError), exclusive(self.folder, self._patience / 10) as sure:
             if sure:
@@ -290,11 +291,6 @@ _LOOK: Final = 0.02
 def hidden(folder: Path, name: str, kind: Kind) -> Path:
     """A path beside a tool's folder that nothing has, and that is passed over as a tool."""
     return folder / f".{name}.{kind}.{secrets.token_hex(8)}"
-
-
-def has_leftovers(names: Iterable[str]) -> bool:
-    """Whether one of these names in the folder was given by `hidden`."""
-    return any(_LEFTOVER.fullmatch(name) for name in names)
 
 
 @contextlib.contextmanager
