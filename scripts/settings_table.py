@@ -34,7 +34,7 @@ def table() -> str:
     ]
     for key, row in config.table().items():
         cells = (
-            f"`{key}`<br>{row.description}",
+            f"`{key}`<br>{row.setting.help}",
             _code(defaults.get(key)),
             row.allowed(),
             f"`{row.env}`",

@@ -47,6 +47,17 @@ Finding = tuple[Status, str, str]
 
 T = TypeVar("T")
 
+_STOP: Final = {
+    "yes": "honoured in this try; it is not relied upon",
+    "edits": "edits the text and may run on; it is not relied upon",
+    "no": "ignored; it is not relied upon",
+    None: "the model wrote too little to tell",
+}
+_CACHE: Final = {
+    True: "usage says how much of a prompt was cached",
+    False: "not reported: cached tokens are shown as unknown",
+}
+
 TOKENS_ASKED: Final = 8
 """How many control tokens are tried: each takes a request."""
 
@@ -201,11 +212,26 @@ async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]
 
 async def check_abilities(client: CompletionsBackend) -> list[Check]:
     """``logprobs``, ``stop``, cache reporting, grammars: what the server can do, unjudged."""
+    none = "not offered"
     return [
-        await _asked("logprobs", has_logprobs(client), _logprobs),
-        await _asked("stop", honours_stop(client), _stop),
-        await _asked("cache reporting", reports_cache(client), _cache),
-        await _asked("grammar", obeys_grammar(client), _grammar),
+        await _asked(
+            "logprobs",
+            has_logprobs(client),
+            lambda found: ("ok", "the likeliest tokens can be asked for" if found else none, ""),
+        ),
+        await _asked(
+            "stop",
+            honours_stop(client),
+            lambda found: ("ok" if found else "skip", _STOP[found], ""),
+        ),
+        await _asked(
+            "cache reporting", reports_cache(client), lambda found: ("ok", _CACHE[found], "")
+        ),
+        await _asked(
+            "grammar",
+            obeys_grammar(client),
+            lambda found: ("ok", f"offered, by {found}" if found else none, ""),
+        ),
     ]
 
 
@@ -278,28 +304,3 @@ def _control_tokens(found: Mapping[str, bool] | None) -> Finding:
         return "ok", f"{len(found)} tried, each is one token of the model's", ""
     hint = "the chat format is another model's: name the right one with --chat-format"
     return "warn", f"no tokens of this model: {', '.join(wrong)}", hint
-
-
-def _logprobs(found: bool) -> Finding:
-    return "ok", "the likeliest tokens can be asked for" if found else "not offered", ""
-
-
-def _stop(found: str | None) -> Finding:
-    words = {
-        "yes": "honoured in this try; it is not relied upon",
-        "edits": "edits the text and may run on; it is not relied upon",
-        "no": "ignored; it is not relied upon",
-    }
-    if found is None:
-        return "skip", "the model wrote too little to tell", ""
-    return "ok", words[found], ""
-
-
-def _cache(found: bool) -> Finding:
-    if found:
-        return "ok", "usage says how much of a prompt was cached", ""
-    return "ok", "not reported: cached tokens are shown as unknown", ""
-
-
-def _grammar(found: str | None) -> Finding:
-    return "ok", f"offered, by {found}" if found else "not offered", ""

@@ -10,7 +10,6 @@ from mlx_tools.app.config import Configuration
 from mlx_tools.paths import state_dir
 from mlx_tools.store.roots import RootName
 from mlx_tools.store.session_store import TranscriptStore
-from mlx_tools.toolbox.clock import local_zone
 from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.transcript.records import Header
@@ -28,10 +27,8 @@ def job_store() -> JobStore:
 def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
     """What ``schedule_task`` makes jobs with under these settings, or in a session that goes on:
     then its ``header`` says how the model is spoken to, and the limits."""
-    named = configuration.settings.schedule.timezone
     return Jobs(
         store=job_store(),
-        zone=local_zone if named is None else lambda: named,
         standing=configuration.standing(),
         roots=roots_of(configuration),
         options=lasting(configuration) | (recorded(header) if header is not None else {}),

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.config.settings import Web
 from mlx_tools.app.jobs import jobs_of
-from mlx_tools.app.own_output import keep
-from mlx_tools.backends import (
-    Backend,
-    Chosen,
+from mlx_tools.backends import Backend, Chosen, choose_backend
+from mlx_tools.backends.models.listing import (
     ModelMissing,
-    choose_backend,
-    decide,
-    find_served_format,
-    find_verdict,
-    found_within,
     memory_bytes,
     model_identity,
-    parse_address,
     suggest_model,
 )
-from mlx_tools.controller import AlwaysApprove, Approver, Controller, NobodyThere, RunSettings
+from mlx_tools.backends.router import find_served_format, found_within
+from mlx_tools.backends.transport import parse_address
+from mlx_tools.backends.verdicts import decide, find_verdict
+from mlx_tools.controller.approvals import Approver
+from mlx_tools.controller.controller import Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
@@ -37,19 +31,21 @@ from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.toolbox.web_tools import WebOptions
 from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by
+from mlx_tools.tools.folder.collection import OFF, Shelf, exposed_by
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a command that asks a model was told: the settings that hold, and what is asked once."""
+    """What an application that asks a model was told: the settings that hold, and what is asked
+    once. ``person``: a person reads what is noted, not a program."""
 
     configuration: Configuration
     tool_choice: str = "auto"
     require_tools: tuple[str, ...] = ()
     model: str | None = None
+    person: bool = False
 
     @property
     def model_name(self) -> str | None:
@@ -68,11 +64,6 @@ def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Regis
     return registry
 
 
-def tool_collection(configuration: Configuration) -> ToolCollection:
-    """The user's tools folder under these settings."""
-    return ToolCollection.of(configuration.settings.tools.folder)
-
-
 def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
     """`registry_of`, whatever tools the settings name."""
     settings = configuration.settings
@@ -82,8 +73,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for pattern in settings.tools.disabled:
         off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
     own = settings.tools
-    collection = tool_collection(configuration)
-    for name, on in collection.said().switched.items():
+    shelf = Shelf.of()
+    for name, on in shelf.said().switched.items():
         if not on:
             off[name] = OFF.format(name=name)
     registry = Registry(switched_off=off).with_builtin(
@@ -91,24 +82,12 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         commands=own.commands,
         notes=own.notes or data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
-        web=_web_options(settings.web),
+        web=WebOptions(domains=settings.web.domains),
     )
-    registry.with_folder(collection, exposed_by(collection, own.roots))
-    if settings.tools.entry_points:
-        registry.with_entry_points()
-    keep()  # from here on there may be code of others in this process
+    registry.with_folder(shelf, exposed_by(shelf, own.roots))
+    registry.with_entry_points()
     check_presets(registry.all_specs())
     return registry
-
-
-def _web_options(own: Web) -> WebOptions:
-    return WebOptions(
-        seconds=own.timeout_ms / 1000,
-        max_bytes=own.max_kb * 1000,
-        domains=own.domains,
-        blocked_domains=own.blocked_domains,
-        engines=own.search_engines,
-    )
 
 
 def _check_names(configuration: Configuration, registry: Registry) -> None:
@@ -171,23 +150,9 @@ def session_store(configuration: Configuration) -> TranscriptStore:
     return TranscriptStore(
         private_dir(state_dir()) / "sessions",
         keep=own.keep_days * 86_400,
-        max_bytes=own.max_mb * 1_000_000,
         keep_all=own.keep == "always",
         watched=configuration.watched,
     )
-
-
-def at_terminal() -> bool:
-    """Whether a person is there to be asked: keyboard and screen."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def approver_of(configuration: Configuration, user: Approver) -> Approver:
-    """Who decides about calls that need approval: ``user``, where one is wanted and there."""
-    wish = configuration.settings.policy.approve
-    if wish != "never" and at_terminal():
-        return user
-    return AlwaysApprove() if wish == "always" else NobodyThere()
 
 
 async def choose(options: RunOptions, note: Note) -> Chosen:
@@ -227,7 +192,7 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
         ) from error
     if chosen.note:
         note(chosen.note)
-    if chosen.suggestion and sys.stderr.isatty():
+    if chosen.suggestion and options.person:
         note(chosen.suggestion)
     return chosen
 
@@ -295,15 +260,15 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
 async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSettings:
     """How a run speaks with the model that was chosen.
 
-    Where its chat format is a guess, ``note`` is told: at a terminal alone, since only a person can
-    act on it, and a program may rely on silence. `doctor` says it everywhere.
+    Where its chat format is a guess, ``note`` is told where a person reads it: nobody else can act
+    on it, and a program may rely on silence. `doctor` says it everywhere.
     """
     settings = options.configuration.settings
     model = chosen.model or options.model_name
     found = await find_served_format(
         chosen.backend, settings.model.chat_format, files=chosen.files, model=model
     )
-    if found.doubt and sys.stderr.isatty():
+    if found.doubt and options.person:
         note(found.doubt)
     verdict = find_verdict(identity_of(chosen, model))
     if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):

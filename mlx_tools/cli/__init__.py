@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if COMPLETION_VARIABLE not in os.environ:
         if not arguments or arguments[0] in ("--help", "-h"):
-            from mlx_tools.cli.columns import columns_of
+            from mlx_tools.cli.output import columns_of
 
             stream = sys.stdout if arguments else sys.stderr
             return _print(help_text(columns_of(stream)), code=0 if arguments else 2)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text(columns: int | None = None) -> str:
     """What `mlx-tools --help` prints, folded to so many columns where that is a number."""
-    from mlx_tools.cli.columns import beside, folded
+    from mlx_tools.cli.output import beside, folded
 
     def rows(said: Mapping[str, str]) -> list[str]:
         return [beside(f"  {name:<21}", line, columns) for name, line in said.items()]
@@ -92,7 +92,7 @@ def _print(text: str, code: int = 0) -> int:
         stream.write(text)
         stream.flush()
     except OSError as error:  # a full disk, or nobody who reads
-        from mlx_tools.cli.failures import refused
+        from mlx_tools.cli.root import refused
 
         return refused(error)
     return code

@@ -1,146 +1,114 @@
-"""`mlx-tools ask`: one question, one outcome."""
+"""`mlx-tools ask`: one question, one outcome; and the full trace that may be written of it.
+
+A full trace holds every prompt, every completion as it came, every event, every output. It is
+written only when it is asked for, to a file that its owner alone can read. Without it, what is kept
+of a run is its transcript.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
-from anyio.from_thread import start_blocking_portal
 
-from mlx_tools.app.own_output import ours
-from mlx_tools.app.wiring import RunOptions, approver_of, opened, refuse_where_off
+from mlx_tools.app.config import Configuration
+from mlx_tools.app.wiring import opened
+from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.approve import asker
-from mlx_tools.cli.background import Turns
-from mlx_tools.cli.failures import Interrupted
-from mlx_tools.cli.output import begin_line, complain, note, print_json
-from mlx_tools.cli.trace import FullTrace, cleaner
+from mlx_tools.cli.background import answering
+from mlx_tools.cli.options import argument, option
+from mlx_tools.cli.output import complain, note, print_json, to_json
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.errors import UsageError
+from mlx_tools.store.roots import RootName
 from mlx_tools.transcript.events import Event, Finished
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command(help="Ask one question; the model may call tools.")
-@options.with_settings(*options.BACKEND, *options.WRITING, *options.POLICY, *options.RUN)
+@app.command()
+@options.with_settings(*options.ASK)
 def ask(
     question: Annotated[
         str | None,
-        typer.Argument(
-            metavar="QUESTION",
-            help="The question; - or nothing reads it from standard input. Text that is piped in "
+        argument(
+            "QUESTION",
+            "The question; - or nothing reads it from standard input. Text that is piped in "
             "besides a question is added to it.",
         ),
     ] = None,
     tool_choice: options.ToolChoice = "auto",
-    require_tools: options.RequireTools = None,
+    require_tools: options.RequireTools = "",
     as_json: options.AsJson = False,
     as_events: Annotated[
-        bool, typer.Option("--events", help="Print what happens as JSON lines, as it happens.")
+        bool, option("--events", "Print what happens as JSON lines, as it happens.")
     ] = False,
     include_outputs: Annotated[
-        bool, typer.Option("--include-outputs", help="With --json: the tools' whole outputs too.")
+        bool, option("--include-outputs", "With --json: the tools' whole outputs too.")
     ] = False,
     steps: Annotated[
-        bool | None,
-        typer.Option(
-            "--steps/--no-steps",
-            help="Show on standard error what the model asked and what ran.",
-            show_default="at a terminal",
+        bool,
+        option(
+            "--steps", "Show on standard error what the model asked and what ran, as at a terminal."
         ),
-    ] = None,
+    ] = False,
     full_trace: Annotated[
         Path | None,
-        typer.Option(
-            "--full-trace",
-            metavar="FILE",
-            help="Write every prompt, completion, event and output to FILE, for you alone to read.",
+        option(
+            "--full-trace FILE",
+            "Write every prompt, completion, event and output to FILE, for you alone to read.",
         ),
     ] = None,
     *,
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    run = RunOptions(
-        configuration=options.load(options_given),
-        tool_choice=tool_choice,
-        require_tools=options.names(require_tools),
-    )
-    refuse_where_off(run)
+    began = monotonic()
+    run = options.run_options(options_given, tool_choice, require_tools)
     text, piped = _question(question)
     plain = not (as_json or as_events)
-    view = LiveView(
-        steps=sys.stderr if (sys.stderr.isatty() if steps is None else steps) else None,
-        answer=ours() if plain and ours().isatty() else None,
-    )
-    outcome = None
+    view = LiveView.here(steps=steps or sys.stderr.isatty(), answer=plain)
     clean = cleaner(run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
-        for event in _events(run, text, piped, trace, view):
+        traced = trace.traced if trace is not None else lambda backend: backend
+        for event in answering(
+            run,
+            lambda approver: opened(run, approver=approver, note=note, wrap=traced),
+            lambda controller: controller.conversation(spent=monotonic() - began),
+            lambda conversation: conversation.stream(text, piped=piped),
+            view,
+        ):
             if trace is not None:
                 trace.event(event)
             if as_events:
                 print_json(_event(event, include_outputs))
             view.show(event)
-            if isinstance(event, Finished):
-                outcome = event.outcome
     if trace is not None and trace.problem is not None:
         complain(trace.problem, kind="warning")
-    if outcome is None:
-        raise UsageError("the run ended without an outcome")
-    tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
-    return outcome.exit_code
-
-
-def _events(
-    run: RunOptions, question: str, piped: int, trace: FullTrace | None, view: LiveView
-) -> Iterator[Event]:
-    """What happens while the question is answered."""
-    began = monotonic()
-    with ExitStack() as stack:
-        portal = stack.enter_context(start_blocking_portal())
-        turns = Turns(portal, asker(run.configuration.settings.policy.approve))
-        controller = stack.enter_context(
-            portal.wrap_async_context_manager(
-                opened(
-                    run,
-                    approver=approver_of(run.configuration, turns),
-                    note=note,
-                    wrap=trace.traced if trace is not None else lambda backend: backend,
-                )
-            )
-        )
-        conversation = stack.enter_context(
-            closing(portal.call(lambda: controller.conversation(spent=monotonic() - began)))
-        )
-        try:
-            yield from turns.run(conversation, question, piped=piped)
-        except KeyboardInterrupt:
-            view.end()
-            begin_line()
-            complain(f"the transcript is in {conversation.transcript}", kind="interrupted")
-            raise Interrupted from None
-        finally:
-            view.end()
+    assert isinstance(event, Finished)
+    tell(event.outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
+    return event.outcome.exit_code
 
 
 def _question(given: str | None) -> tuple[str, int]:
     """The question: as given, from standard input, or both; and how much of it was piped in beside
     what was given."""
-    if given is None or given == "-":
-        if given is None and not inputs.stdin_is_piped():
-            raise UsageError("there is no question", hint='mlx-tools ask "QUESTION"')
-        return inputs.as_question(inputs.decoded(inputs.stdin_bytes(), "standard input")), 0
-    question = inputs.as_question(given)
-    if not inputs.stdin_is_piped():
+    if given is None and not inputs.stdin_is_piped():
+        raise UsageError("there is no question", hint='mlx-tools ask "QUESTION"')
+    question = inputs.as_question("-" if given is None else given)
+    if given in (None, "-") or not inputs.stdin_is_piped():
         return question, 0
-    context = inputs.decoded(inputs.stdin_bytes(), "standard input")
+    context = inputs.read_text()
     return (f"{question}\n\n{context}", len(context)) if context.strip() else (question, 0)
 
 
@@ -149,3 +117,106 @@ def _event(event: Event, include_outputs: bool) -> dict[str, object]:
     if isinstance(event, Finished):
         value["outcome"] = event.outcome.to_json(include_outputs=include_outputs)
     return value
+
+
+# --- the full trace -----------------------------------------------------------------------------
+
+
+def cleaner(configuration: Configuration) -> Callable[[str], str]:
+    """What takes secrets, and folders, out of a trace, as the settings of the policy say."""
+    policy = configuration.policy()
+    if not (policy.redacts or policy.redacts_paths):
+        return str
+    from mlx_tools.policy.redact import Redactor
+
+    roots = [RootName.parse(root).path for root in configuration.settings.tools.roots]
+    given = (str(Path(folder).absolute()) for folder in (*roots, str(Path.home())))
+    folders = tuple(dict.fromkeys(folder for folder in given if folder != "/"))
+    redactor = Redactor(secrets=policy.redacts, paths=folders if policy.redacts_paths else ())
+    return lambda line: redactor.text(line).text
+
+
+class FullTrace:
+    """A file of JSON lines. Raises `UsageError` where it cannot be made, before anything runs.
+
+    The file is a regular one: no link is followed, and nothing else is written to. One that was
+    there is emptied, and closed to others first. Where the disk is full later on, the run goes on
+    without its trace: `problem` says so. ``clean`` is what every line passes before it is written:
+    the place where secrets are taken out.
+    """
+
+    def __init__(self, path: Path, *, clean: Callable[[str], str] = str) -> None:
+        self.problem: str | None = None
+        self._path = path
+        self._clean = clean
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._file = os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                self._file.close()
+                raise UsageError(f"--full-trace: {path}: not a regular file", hint="name a file")
+            os.fchmod(self._file.fileno(), 0o600)  # one that was there may have been open to others
+            self._file.truncate(0)
+        except OSError as error:
+            why = "a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            raise UsageError(f"--full-trace: {path}: {why}", hint="name a file") from None
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one line."""
+        if self.problem is not None:
+            return
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = self._clean(to_json({"at": at, "kind": kind} | values))
+        left = memoryview(line.encode("utf-8") + b"\n")
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self.problem = f"--full-trace: {self._path} is incomplete: {error.strerror}"
+
+    def event(self, event: Event) -> None:
+        """Append an event; the last one with all outputs, and with counters."""
+        if isinstance(event, Finished):
+            outcome = event.outcome
+            whole = outcome.to_json(include_outputs=True)
+            self.write("outcome", outcome=whole, counters=outcome.counters.to_json())
+        else:
+            self.write("event", event=event.to_json())
+
+    def traced(self, backend: Backend) -> Backend:
+        """The backend, what is asked of it and what it gives written down."""
+        return _Traced(backend, self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class _Traced:
+    def __init__(self, backend: Backend, trace: FullTrace) -> None:
+        self._backend = backend
+        self._trace = trace
+        self.model = getattr(backend, "model", None)
+
+    def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
+        return getattr(self._backend, name)
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        self._trace.write("request", request=asdict(request))
+        text, last = "", None
+        try:
+            async with aclosing(self._backend.complete(request)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    text += chunk.text
+                    last = chunk
+                    yield chunk
+        finally:
+            ended = last if last is not None and last.finish_reason is not None else None
+            self._trace.write(
+                "completion",
+                text=text,
+                finish_reason=ended.finish_reason if ended else None,
+                usage=asdict(ended.usage) if ended and ended.usage else None,
+            )

@@ -7,24 +7,52 @@ reaches it at once, in the middle of a completion or of a question to the user a
 from __future__ import annotations
 
 import queue
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
+from mlx_tools.app.wiring import RunOptions
+from mlx_tools.cli.approve import approver_of, asker
+from mlx_tools.cli.output import begin_line, complain
+from mlx_tools.cli.root import Interrupted
+from mlx_tools.cli.view import LiveView
+from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver
+from mlx_tools.controller.controller import Controller
+from mlx_tools.controller.driver import Conversation
 from mlx_tools.transcript.events import Event
-
-if TYPE_CHECKING:
-    from mlx_tools.controller import Conversation
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
 
-AskUser = Callable[[Sequence[ApprovalRequest]], Sequence[ApprovalAnswer]]
+
+def answering(
+    run: RunOptions,
+    opened: Callable[[Approver], AbstractAsyncContextManager[Controller]],
+    begin: Callable[[Controller], Awaitable[Conversation]],
+    stream: Callable[[Conversation], AsyncGenerator[Event]],
+    view: LiveView,
+) -> Iterator[Event]:
+    """What happens in a conversation of its own, of which ``stream`` gives the events.
+
+    Ctrl-C ends it, says where its transcript is, and is raised again.
+    """
+    with start_blocking_portal() as portal:
+        turns = Turns(portal, run)
+        controllers = portal.wrap_async_context_manager(opened(turns.approver))
+        with controllers as controller, closing(portal.call(begin, controller)) as conversation:
+            try:
+                yield from turns.follow(lambda: stream(conversation))
+            except KeyboardInterrupt:
+                view.end()
+                begin_line()
+                complain(f"the transcript is in {conversation.transcript}", kind="interrupted")
+                raise Interrupted from None
+            finally:
+                view.end()
 
 
 @dataclass(slots=True)
@@ -38,16 +66,18 @@ class _Question:
 class Turns:
     """Runs turns of a conversation, one at a time, on the loop behind ``portal``.
 
-    It is an approver too: what the run asks is answered by ``ask_user``, in the main thread.
+    It is an approver too: what the run asks the user is answered in the main thread. ``approver``
+    is who decides: it, or somebody else where no user is wanted or there.
     """
 
-    def __init__(self, portal: BlockingPortal, ask_user: AskUser) -> None:
+    def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
         self.portal = portal
-        self._ask_user = ask_user
+        self.approver = approver_of(run.configuration, self)
+        self._ask_user = asker(run.configuration.settings.policy.approve)
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """Asks the user, from the loop; see `mlx_tools.controller.Approver`."""
+        """Asks the user, from the loop; see `mlx_tools.controller.approver.Approver`."""
         import anyio
 
         question = _Question(requests)
@@ -56,18 +86,6 @@ class Turns:
         self._queue.put(question)
         await decided.wait()
         return question.answers.result()
-
-    def run(
-        self,
-        conversation: Conversation,
-        question: str,
-        tool_choice: str | None = None,
-        piped: int = 0,
-    ) -> Iterator[Event]:
-        """What happens while the question is answered; see `follow`."""
-        return self.follow(
-            lambda: conversation.stream(question, tool_choice=tool_choice, piped=piped)
-        )
 
     def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
         """What happens in a run, whose events ``stream`` gives; the last is `Finished`.
@@ -78,7 +96,11 @@ class Turns:
         future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:
-            yield from self._told()
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, _Question):
+                    item.answers.set_result(self._ask_user(item.requests))
+                else:
+                    yield item
             ended = True
             future.result()
         except BaseException:
@@ -101,10 +123,3 @@ class Turns:
                     self._queue.put(event)
         finally:
             self._queue.put(None)
-
-    def _told(self) -> Iterator[Event]:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, _Question):
-                item.answers.set_result(self._ask_user(item.requests))
-            else:
-                yield item

@@ -10,17 +10,16 @@ import typer
 
 from mlx_tools.app import config
 from mlx_tools.app.config import Configuration, SettingRow
+from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import print_json, print_text, to_json, warn_all
 
-app = typer.Typer(help="Show and check the settings.")
+app = typer.Typer(add_completion=False)
 
 HIDDEN = "(hidden)"
 
 
 @app.command()
-def show(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-) -> None:
+def show(as_json: AsJsonLines = False) -> None:
     """Print every setting, its value, and where the value came from."""
     loaded = config.load()
     warn_all(loaded.warnings)
@@ -39,18 +38,18 @@ def show(
 def check(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A file to check; without it, all that hold here."),
+        argument(
+            "FILE",
+            "A file to check, mlx-tools.toml as a project's; without it, all that hold here.",
+        ),
     ] = None,
-    as_project: Annotated[
-        bool, typer.Option("--project", help="Check FILE as a project's file, not as the user's.")
-    ] = False,
 ) -> None:
     """Check the files and variables that settings come from. Exit code 2 where one is wrong."""
     if file is None:
         loaded = config.load()
         sources: Sequence[str] = (*loaded.files, "environment")
     else:
-        as_project = as_project or file.name == config.PROJECT_FILE
+        as_project = file.name == config.PROJECT_FILE
         layer = config.read_file(file, "project" if as_project else "user")
         loaded = config.merge([config.defaults(), layer])
         sources = (str(file),)
@@ -67,9 +66,9 @@ def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:
         "value": HIDDEN if secret else value,
         "from": [{"kind": o.kind, "name": o.name} for o in loaded.origins.get(row.key, ())],
         "env": row.env,
-        "option": row.setting.flag,
+        "option": row.setting.flag or None,
         "allowed": row.allowed(),
-        "description": row.description,
+        "description": row.setting.help,
     }
 
 

@@ -2,217 +2,255 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.cli import options
-from mlx_tools.cli.golden_check import CheckOptions, check, chosen
-from mlx_tools.cli.output import complain
-from mlx_tools.errors import EXIT_OK, UsageError
-from mlx_tools.golden import read_results, replay_files
-
-app = typer.Typer(
-    help="Record runs, replay them, and check them on real models.", add_completion=False
+from mlx_tools.app.wiring import RunOptions, opened, registry_of, session_store
+from mlx_tools.backends.models.files import ModelFiles, read_model_files
+from mlx_tools.backends.models.listing import find_model
+from mlx_tools.cli import golden_check, inputs, options
+from mlx_tools.cli.background import answering
+from mlx_tools.cli.golden_check import Paths, differences, show
+from mlx_tools.cli.options import argument, option
+from mlx_tools.cli.output import complain, note, print_json, shown
+from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.view import LiveView
+from mlx_tools.controller.driver import Conversation
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.golden import (
+    CannotSettle,
+    Golden,
+    find_golden,
+    make_golden,
+    read_golden,
+    read_session,
+    replay,
+    settled,
+    write_golden,
 )
+from mlx_tools.golden.checking import replay_files
+from mlx_tools.golden.expect import expectations
+from mlx_tools.golden.report import write_report
+from mlx_tools.golden.results import read_results
+from mlx_tools.store.transcript import FORMAT_VERSION
+from mlx_tools.transcript.events import Event, Finished
+from mlx_tools.transcript.records import Header
+
+app = typer.Typer(add_completion=False)
+app.command()(golden_check.run)
 
 FOLDER: Final = Path("golden_transcripts")
-_LIVE: Final = tuple(
-    key for key in options.WRITING if key not in ("model.strategy", "model.prompt_style")
-)
-
-Paths = Annotated[
-    list[Path],
-    typer.Argument(metavar="PATH", help="Transcripts, or folders of them.", show_default=False),
-]
-Only = Annotated[
-    str | None,
-    typer.Option("--only", metavar="GLOB", help="Only those of this name, such as 'approval-*'."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
-
-BaselineFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline", metavar="FILE", help="Fail only where less passes than in this baseline."
-    ),
-]
-
-NewBaseline = Annotated[
-    Path | None,
-    typer.Option("--save-baseline", metavar="FILE", help="Keep what passed as a baseline."),
-]
-
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Keep the results, with all runs.")
-]
-
-ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write a report as HTML.")
-]
-
-Jobs = Annotated[
-    int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes that replay.")
-]
+_WRITING: Final = tuple(key for key in options.WRITING if key != "limits.max_tokens")
 
 
-@app.command(help="Ask questions, or take a past session, and keep the run.")
-@options.with_settings(*options.BACKEND, *options.WRITING, *options.POLICY, *options.RUN)
-def record(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the transcript is called.")],
-    questions: Annotated[
-        list[str] | None, typer.Argument(metavar="QUESTION", help="Asked one after the other.")
-    ] = None,
-    session: Annotated[
-        str | None,
-        typer.Option(
-            "--session", metavar="ID", help="Ask nothing: keep this session (its id, last, a path)."
-        ),
-    ] = None,
-    into: Annotated[
-        Path, typer.Option("--into", metavar="DIR", help="The folder that it is kept in.")
-    ] = FOLDER,
-    about: Annotated[
-        str, typer.Option("--about", metavar="TEXT", help="What it shows, in a sentence.")
-    ] = "",
-    features: Annotated[
-        str | None, typer.Option("--features", metavar="A,B", help="Words to find it by.")
-    ] = None,
-    expect: Annotated[
-        str | None,
-        typer.Option(
-            "--expect",
-            metavar="JSON",
-            help="What a live check wants: an object a question, or a list; @FILE reads it.",
-        ),
-    ] = None,
-    volatile: Annotated[
-        str,
-        typer.Option("--volatile", metavar="A,B", help="Tools that give something else each time."),
-    ] = "clock",
-    force: Annotated[bool, typer.Option("--force", help="Write over one of this name.")] = False,
-    as_json: AsJson = False,
-    *,
-    options_given: options.Options,
-) -> int:
-    """Record a golden transcript."""
-    from mlx_tools.cli.golden_record import RecordOptions, keep
-
-    kept = RecordOptions(
-        name=name,
-        into=into,
-        about=about,
-        features=options.names(features),
-        expect=expect,
-        volatile=options.names(volatile),
-        force=force,
-    )
-    return keep(kept, questions or (), session, options_given, as_json=as_json)
-
-
-@app.command(help="Replay transcripts with today's code, or ask them of a model (--live).")
-@options.with_settings(*options.BACKEND, *_LIVE, "tools.roots")
-def run(
-    paths: Paths,
-    only: Only = None,
-    tools: Annotated[
-        str,
-        typer.Option(
-            "--tools",
-            metavar="replay|run",
-            help="Whether tools give what was recorded, or are run; without --live only those that "
-            "read, and always give the same.",
-        ),
-    ] = "replay",
-    live: Annotated[bool, typer.Option("--live", help="Ask the questions of a model.")] = False,
-    samples: Annotated[
-        int, typer.Option("--samples", metavar="N", min=1, help="How often each is asked.")
-    ] = 1,
-    models: Annotated[
-        str | None, typer.Option("--models", metavar="A,B", help="Several models, side by side.")
-    ] = None,
-    style: Annotated[
-        str | None,
-        typer.Option(
-            "--style",
-            metavar="A,B",
-            help="Prompt styles, side by side.",
-            show_default="as recorded",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str | None, typer.Option("--strategy", metavar="A,B", help="Strategies, side by side.")
-    ] = None,
-    baseline: BaselineFile = None,
-    save_baseline: NewBaseline = None,
-    out: Out = None,
-    report: ReportFile = None,
-    jobs: Jobs = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what passed too.")] = False,
-    as_json: AsJson = False,
-    *,
-    options_given: options.Options,
-) -> int:
-    """Check transcripts, and return 1 where one failed."""
-    wanted = CheckOptions(
-        live=live,
-        tools=tools,
-        samples=samples,
-        models=models,
-        style=style,
-        strategy=strategy,
-        baseline=baseline,
-        save_baseline=save_baseline,
-        out=out,
-        report=report,
-        jobs=jobs,
-        verbose=verbose,
-        as_json=as_json,
-    )
-    return check(chosen(paths, only), wanted, options_given)
-
-
-@app.command(help="Bring transcripts up to date: shows what changes, asks, and writes.")
+@app.command()
 def accept(
     paths: Paths,
-    only: Only = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
+        bool, option("--dry-run", "Show what would change, and write nothing.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJsonLines = False,
 ) -> int:
-    """Accept what comes out today."""
-    from mlx_tools.cli import golden_accept
+    """Bring transcripts up to date: shows what changes, asks, and writes.
 
-    files = chosen(paths, only)
-    return golden_accept.accept(files, yes=yes, dry_run=dry_run, as_json=as_json)
+    Exit code 1 where what was recorded does not suffice for one, which is told of and left alone.
+    """
+    found, code = [], EXIT_OK
+    for path in find_golden(paths):
+        golden = read_golden(path)
+        try:
+            differing, now = replay(golden).differences, settled(golden).now
+        except CannotSettle as error:
+            complain(f"{path}: {error}")
+            code = EXIT_STOPPED
+            continue
+        if not differing and now.all == golden.all:
+            continue
+        found.append((now, path))
+        version = golden.header.version
+        if as_json:
+            told = [difference.to_json() for difference in differing]
+            names = {"name": golden.name, "path": str(path)}
+            print_json(names | {"from_version": version, "differences": told})
+            continue
+        show([("bold", str(path))])
+        if version != FORMAT_VERSION:
+            show([("", f"  format {version} becomes {FORMAT_VERSION}")])
+        elif not differing:
+            show([("", "  nothing that it says; the digests of the words become today's")])
+        show(differences(differing))
+    if not found:
+        note("nothing to accept")
+    elif dry_run:
+        complain(f"{len(found)} would be written", kind="dry run")
+    elif not yes and not inputs.agreed(
+        f"Write {len(found)} of them?",
+        f"{len(found)} would be written, and ",
+        "--yes writes them, --dry-run shows them",
+    ):
+        note("nothing was written")
+    else:
+        for now, path in found:
+            write_golden(now, path)
+        complain(f"{len(found)} written", kind="done")
+    return code
 
 
-@app.command(help="Write a report of transcripts as one HTML file.")
+@app.command()
 def report(
     paths: Annotated[
-        list[Path] | None, typer.Argument(metavar="PATH", help="Transcripts, or folders of them.")
+        list[Path] | None, argument("PATH", "Transcripts, or folders of them.")
     ] = None,
     results: Annotated[
-        Path | None,
-        typer.Option("--results", metavar="FILE", help="What golden run --out FILE has kept."),
+        Path | None, option("--results FILE", "What golden run --out FILE has kept.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where the report goes.")
-    ] = Path("golden-report.html"),
-    only: Only = None,
+    out: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
+        "golden-report.html"
+    ),
 ) -> int:
-    """Write the report."""
-    from mlx_tools.golden import write_report
-
+    """Write a report of transcripts as one HTML file."""
     if bool(paths) == bool(results):
         raise UsageError("give transcripts, or --results FILE", hint="one of the two")
     if results is not None:
         checks = read_results(results)
     else:
-        checks = list(replay_files(chosen(paths or [], only), with_records=True))
+        checks = list(replay_files(find_golden(paths or []), with_records=True))
     write_report(checks, out)
     complain(str(out), kind="report")
     return EXIT_OK
+
+
+# --- recording ----------------------------------------------------------------------------------
+
+
+@app.command()
+@options.with_settings(*options.BACKEND, *_WRITING, *options.POLICY, "limits.max_iterations")
+def record(
+    name: Annotated[str, argument("NAME", "What the transcript is called.")],
+    questions: Annotated[
+        list[str] | None, argument("QUESTION", "Asked one after the other.")
+    ] = None,
+    session: Annotated[
+        str, option("--session ID", "Ask nothing: keep this session (its id, last, a path).")
+    ] = "",
+    into: Annotated[Path, option("--into DIR", "The folder that it is kept in.")] = FOLDER,
+    about: Annotated[str, option("--about TEXT", "What it shows, in a sentence.")] = "",
+    expect: Annotated[
+        str,
+        option(
+            "--expect JSON",
+            "What a live check wants: an object a question, or a list; @FILE reads it.",
+        ),
+    ] = "",
+    volatile: Annotated[
+        str, option("--volatile A,B", "Tools that give something else each time.")
+    ] = "clock",
+    force: Annotated[bool, option("--force", "Write over one of this name.")] = False,
+    as_json: options.AsJson = False,
+    *,
+    options_given: options.Options,
+) -> int:
+    """Ask questions, or take a past session, and keep the run."""
+    target, wanted = _target(into, name, force), _expected(expect)
+    if bool(questions) == bool(session):
+        raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
+    run = options.run_options(options_given)
+    if questions:
+        path = _asked(run, [inputs.as_question(question) for question in questions])
+    elif (path := Path(session)) and not path.is_file():
+        path = session_folder().path(session_folder().find(session))
+    kept = read_session(path)
+    try:
+        golden = make_golden(
+            kept,
+            name=name,
+            registry=registry_of(run.configuration),
+            about=about,
+            expect=wanted,
+            volatile=options.names(volatile),
+            files=_files(kept.header),
+            artifact=session_store(run.configuration).artifacts(path.parent).get,
+        )
+    except CannotSettle as error:
+        for _, line in differences(error.differences):
+            print(shown(line), file=sys.stderr)
+        raise
+    expectations(golden.golden.expect, golden.golden.outcomes)
+    write_golden(golden, target)
+    _tell(golden, target, as_json=as_json)
+    return EXIT_OK
+
+
+def _target(into: Path, name: str, force: bool) -> Path:
+    """The file. Raises `UsageError` for a name that leads elsewhere, or is taken."""
+    parts = name.removesuffix(".jsonl").split("/")
+    if not name.isprintable() or any(not p or p.startswith((".", "~")) for p in parts):
+        raise UsageError(f"{name!r} cannot name a transcript", hint="use letters, digits, - and _")
+    path = into.joinpath(*parts[:-1], f"{parts[-1]}.jsonl")
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", hint="another name, or --force")
+    return path
+
+
+def _expected(text: str) -> Sequence[Any]:
+    """What a live check wants, as it was typed. Raises `UsageError`."""
+    if not text:
+        return ()
+    try:
+        value = json.loads(Path(text[1:]).read_text("utf-8") if text.startswith("@") else text)
+    except OSError as error:
+        raise UsageError(f"--expect: {text[1:]}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(
+            "--expect: this is no JSON", hint='such as {"answer": {"contains": "391"}}'
+        ) from None
+    return value if isinstance(value, list) else [value]
+
+
+def _asked(run: RunOptions, questions: Sequence[str]) -> Path:
+    """Asks questions in one session, until one waits for an approval, and returns the path of its
+    transcript."""
+
+    async def asking(conversation: Conversation) -> AsyncGenerator[Event]:
+        for question in questions:
+            async for event in conversation.stream(question):
+                yield event
+            if isinstance(event, Finished) and event.outcome.status == "paused":
+                return
+
+    view = LiveView.here(answer=False)
+    for event in answering(
+        run,
+        lambda approver: opened(run, approver=approver, note=note),
+        lambda controller: controller.conversation(),
+        asking,
+        view,
+    ):
+        view.show(event)
+    assert isinstance(event, Finished)
+    assert event.outcome.transcript is not None
+    return Path(event.outcome.transcript)
+
+
+def _files(header: Header) -> ModelFiles | None:
+    """The files of the model that a session was made with, where they are on this machine."""
+    folder = find_model(header.model) if header.model else None
+    return None if folder is None else read_model_files(folder, header.chat_format.get("name"))
+
+
+def _tell(golden: Golden, target: Path, *, as_json: bool) -> None:
+    outcomes = [dict(outcome) for outcome in golden.golden.outcomes]
+    if as_json:
+        print_json({"name": golden.name, "path": str(target), "outcomes": outcomes})
+        return
+    for outcome in outcomes:
+        calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
+        said = outcome.get("answer") or outcome.get("reason") or ""
+        complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])
+    complain(str(target), kind="kept")

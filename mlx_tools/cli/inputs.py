@@ -1,4 +1,5 @@
-"""What comes in: files, standard input, and the JSON in them. Each fault is one clear line."""
+"""What comes in: files, standard input, the JSON in them, and what a person types. Each fault is
+one clear line."""
 
 from __future__ import annotations
 
@@ -8,14 +9,16 @@ import os
 import select
 import stat
 import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final, TextIO
 
-from mlx_tools.cli.columns import columns_of, folded
-from mlx_tools.cli.escape import in_words
-from mlx_tools.cli.keys import forget_typed, read_line
-from mlx_tools.cli.output import note
-from mlx_tools.errors import UsageError
+from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.output import columns_of, folded, note, ours, output_given_back
+from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.protocol.strict import HOOKS, Unreadable
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -28,7 +31,7 @@ _PATIENCE = 3.0
 def read_bytes(path: Path | None) -> bytes:
     """The bytes of a file, or of standard input where ``path`` is None or ``-``."""
     if path is None or str(path) == "-":
-        return stdin_bytes()
+        return _stdin_bytes()
     try:
         with path.open("rb") as file:
             return _bounded(file, str(path))
@@ -36,7 +39,7 @@ def read_bytes(path: Path | None) -> bytes:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
-def read_text(path: Path | None) -> str:
+def read_text(path: Path | None = None) -> str:
     """The text of a file, or of standard input. Raises `UsageError` where it is not UTF-8."""
     return decoded(read_bytes(path), "standard input" if path is None else str(path))
 
@@ -49,7 +52,7 @@ def decoded(data: bytes, name: str) -> str:
         raise UsageError(f"{name}: not UTF-8 at byte {error.start}") from None
 
 
-def stdin_bytes() -> bytes:
+def _stdin_bytes() -> bytes:
     """All of standard input; after a while of silence, says that it is being read."""
     stream = sys.stdin.buffer if hasattr(sys.stdin, "buffer") else None
     if stream is None:
@@ -59,6 +62,13 @@ def stdin_bytes() -> bytes:
         if not ready:
             note("reading standard input (end it, or redirect it from /dev/null)")
     return _bounded(stream, "standard input")
+
+
+def _bounded(stream: BinaryIO, name: str) -> bytes:
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{name}: larger than {MAX_BYTES >> 20} MB")
+    return data
 
 
 def stdin_is_piped() -> bool:
@@ -88,48 +98,119 @@ def parse_json(text: str, name: str) -> Any:
         raise UsageError(f"{name}: not JSON: nested too deep") from None
 
 
+def parse_object(text: str, name: str, hint: str | None = None) -> dict[str, Any]:
+    """The JSON object in a text. Raises `UsageError`, with a ``hint`` of what is right."""
+    try:
+        value = parse_json(text, name)
+    except UsageError as error:
+        raise UsageError(error.message, hint=hint) from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{name}: expected an object", hint=hint)
+    return value
+
+
 def read_json(path: Path) -> Any:
     """The JSON value in a file."""
     return parse_json(read_text(path), str(path))
 
 
-def as_question(text: str) -> str:
-    """A question as it was typed. Raises `UsageError` where it is no text, or empty."""
-    return _spoken(text, "question", "give it as an argument or by a pipe")
+def as_question(text: str, what: str = "question") -> str:
+    """A question, or a task, as it was typed; ``-`` reads standard input. Raises `UsageError` as
+    `as_text` does."""
+    return as_text(read_text() if text == "-" else text, what)
 
 
-def as_task(text: str) -> str:
-    """What is to be done later, as it was typed. Raises `UsageError` as `as_question` does."""
-    return _spoken(text, "task", "say what is to be done")
-
-
-def _spoken(text: str, what: str, hint: str) -> str:
+def as_text(text: str, what: str) -> str:
+    """What was typed. Raises `UsageError` where it is no text, or empty."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise UsageError(f"the {what} is not UTF-8") from None
     if not text.strip():
-        raise UsageError(f"the {what} is empty", hint=hint)
+        raise UsageError(f"the {what} is empty", hint="give it as an argument or by a pipe")
     return text
 
 
-def _bounded(stream: BinaryIO, name: str) -> bytes:
-    data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"{name}: larger than {MAX_BYTES >> 20} MB")
-    return data
+# --- at a terminal ------------------------------------------------------------------------------
+
+_REST: Final = 0.05
+"""Seconds within which the rest of what an arrow or a function key sends has come."""
+
+_CHUNK: Final = 4096
+HISTORY_LINES: Final = 1000
+PROMPT: Final = "> "
 
 
-# --- yes or no ----------------------------------------------------------------------------------
+def at_terminal() -> bool:
+    """Whether a person is there to be asked: keyboard and screen."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def said_yes(question: str) -> bool:
-    """Whether the user at the terminal says yes. Nothing, and the end of the input, is no.
+def read_key(keyboard: TextIO, ask: Callable[[], None]) -> str | None:
+    """The next key: a character, ``""`` for any that is none, None at the end of the input.
 
-    What was typed before the question is shown answers nothing. Raises KeyboardInterrupt for
+    Whatever was typed before is forgotten, then ``ask`` writes the question. What comes in one
+    piece and is more than a character, such as an arrow key or a text that is pasted, is no
+    character: none of its letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for
     Ctrl-C.
     """
-    forget_typed(sys.stdin)
+    file = keyboard.fileno()
+    try:
+        with terminal_kept(keyboard):
+            tty.setcbreak(file, termios.TCSAFLUSH)
+            ask()
+            data = os.read(file, _CHUNK)
+            if data[:1] == b"\x1b":
+                while select.select([file], [], [], _REST)[0] and os.read(file, _CHUNK):
+                    continue
+    except (OSError, termios.error):  # the terminal is gone
+        return None
+    text = data.decode("utf-8", "replace").rstrip("\r\n")
+    if not data or text == "\x04":
+        return None
+    return text if len(text) == 1 and text.isprintable() else ""
+
+
+def read_line(keyboard: TextIO) -> str | None:
+    """The next line that is typed, without its end; None at the end of the input."""
+    data = b""
+    with contextlib.suppress(OSError):
+        while not data.endswith(b"\n"):
+            chunk = os.read(keyboard.fileno(), _CHUNK)
+            if not chunk:
+                break
+            data += chunk
+    return data.decode("utf-8", "replace").rstrip("\r\n") if data else None
+
+
+@contextlib.contextmanager
+def terminal_kept(keyboard: TextIO) -> Iterator[None]:
+    """Afterwards the terminal is as it was, whatever was done to it.
+
+    Raises OSError where it is gone.
+    """
+    file = keyboard.fileno()
+    try:
+        before = termios.tcgetattr(file)
+    except termios.error as error:
+        raise OSError(*error.args) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def agreed(question: str, alone: str, hint: str) -> bool:
+    """Whether the user at the terminal says yes. Nothing, and the end of the input, is no.
+
+    What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
+    can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.
+    """
+    if not at_terminal():
+        raise UsageError(f"{alone}nobody is here to be asked", hint=hint)
+    with contextlib.suppress(OSError, ValueError, termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
     asked = folded(f"{in_words(question)} [y/N]", columns, "  ")
     print(asked, end=" ", file=sys.stderr, flush=True)
@@ -137,3 +218,42 @@ def said_yes(question: str) -> bool:
     if line is None:
         print(file=sys.stderr)  # behind the question
     return (line or "").strip().casefold() in ("y", "yes")
+
+
+@contextlib.contextmanager
+def typed_lines() -> Iterator[Callable[[], str | None]]:
+    """Gives what reads the next line that is typed behind a prompt, None at the end of the input.
+
+    A line can be edited, and the lines before it come back; they are kept in private.
+    """
+    readline: Any = None
+    with contextlib.suppress(ImportError, OSError, MlxToolsError):
+        import readline as editing
+
+        path = private_dir(state_dir()) / "chat_history"
+        # made here, so that it is never open to others, not even for a moment
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        path.chmod(0o600)
+        editing.clear_history()
+        editing.read_history_file(path)
+        editing.set_history_length(HISTORY_LINES)
+        readline = editing
+    try:
+        yield _typed_line
+    finally:
+        if readline is not None:
+            with contextlib.suppress(OSError):
+                readline.write_history_file(path)
+                path.chmod(0o600)
+
+
+def _typed_line() -> str | None:
+    if ours().isatty():
+        with output_given_back():
+            try:
+                return input(PROMPT)
+            except EOFError:
+                print()
+                return None
+    print(PROMPT, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline() or None

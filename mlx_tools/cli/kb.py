@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mlx_tools.cli import inputs
-from mlx_tools.cli.failures import Interrupted
+from mlx_tools.cli.options import AsJson, AsJsonLines, argument, option
 from mlx_tools.cli.output import (
     LINES,
     PROSE,
@@ -25,47 +22,34 @@ from mlx_tools.cli.output import (
     print_prose,
     print_row,
     print_text,
+    progress_bar,
     shown,
 )
-from mlx_tools.toolbox.kb import (
-    BINARY,
-    DEFAULT_CORPUS,
-    DEFAULT_LIMIT,
-    MAX_LIMIT,
-    Added,
-    Corpus,
-    Hit,
-    KnowledgeBase,
-    OnProgress,
-    Skipped,
-)
+from mlx_tools.cli.root import Interrupted
+from mlx_tools.toolbox.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
+from mlx_tools.toolbox.kb.documents import BINARY
+from mlx_tools.toolbox.kb.knowledge_base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
 
-app = typer.Typer(
-    help="Add files to the knowledge base, search it, list and remove what is in it.",
-    add_completion=False,
-)
+app = typer.Typer(add_completion=False)
 
 _TOLD = 10
 """Files that could not be read that are named one by one."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-
-@app.command(help="Take in files and folders; what has not changed is left as it is.")
+@app.command()
 def add(
-    given: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files and folders.")],
+    given: Annotated[list[str], argument("PATH…", "Files and folders.")],
     corpus: Annotated[
-        str,
-        typer.Option(
-            "--corpus", metavar="NAME", help="The corpus, a collection with a name, to add them to."
-        ),
+        str, option("--corpus NAME", "The corpus, a collection with a name, to add them to.")
     ] = DEFAULT_CORPUS,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Read what is new or has changed, drop what is gone, and say how much that was."""
+    """Take in files and folders; what has not changed is left as it is."""
     try:
-        with _bar("reading") as report:
-            done = KnowledgeBase().add(given, corpus, on_progress=report)
+        with progress_bar("reading") as report:
+            done = KnowledgeBase().add(
+                given, corpus, on_progress=lambda n, total, _: report(n, total)
+            )
     except KeyboardInterrupt:
         complain("what was taken in is kept; adding again goes on", kind="interrupted")
         raise Interrupted from None
@@ -84,26 +68,18 @@ def add(
         complain(f"{len(told) - _TOLD} more: {rest}", kind="skipped")
 
 
-@app.command(help="Find passages that answer a question in plain words.")
+@app.command()
 def search(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for; - reads it.")],
+    query: Annotated[str, argument("QUERY", "What to look for; - reads it.")],
     corpus: Annotated[
-        str | None,
-        typer.Option(
-            "--corpus", metavar="NAME", help="The corpus to search; without it all of them."
-        ),
+        str | None, option("--corpus NAME", "The corpus to search; without it all of them.")
     ] = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", metavar="N", min=1, max=MAX_LIMIT, help="How many passages at most."
-        ),
+        int, option("--limit N", "How many passages at most.", min=1, max=MAX_LIMIT)
     ] = DEFAULT_LIMIT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
-    """Print the passages, the best first."""
-    if query == "-":
-        query = inputs.decoded(inputs.stdin_bytes(), "standard input")
+    """Find passages that answer a question in plain words."""
     query = inputs.as_question(query)
     base = KnowledgeBase()
     hits = base.search(query, corpus, limit)
@@ -120,11 +96,11 @@ def search(
         note(why)
 
 
-@app.command(name="list", help="List the corpora, the collections that files were added to.")
+@app.command(name="list")
 def list_all(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
-    """Print a line a corpus."""
+    """List the corpora, the collections that files were added to."""
     corpora = KnowledgeBase().corpora()
     for one in corpora:
         if as_json:
@@ -136,13 +112,13 @@ def list_all(
         note("nothing was added yet: mlx-tools kb add PATH")
 
 
-@app.command(help="Remove a corpus; the files themselves stay where they are.")
+@app.command()
 def remove(
-    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="The corpus.")],
+    corpus: Annotated[str, argument("CORPUS", "The corpus.")],
 ) -> None:
-    """Remove it, and say how many files that was."""
-    with _bar("removing") as report:
-        removed = KnowledgeBase().remove(corpus, on_progress=report)
+    """Remove a corpus; the files themselves stay where they are."""
+    with progress_bar("removing") as report:
+        removed = KnowledgeBase().remove(corpus, on_progress=lambda n, total, _: report(n, total))
     print_text(f"{corpus}: {counted(removed, 'file')} removed from the knowledge base")
 
 
@@ -180,19 +156,3 @@ def _head(one: Corpus) -> str:
         f"{one.name:<20} {counted(one.files, 'file'):>10} {counted(one.passages, 'passage'):>14}"
         f" {amount(one.size):>10}"
     )
-
-
-@contextmanager
-def _bar(doing: str) -> Iterator[OnProgress]:
-    """A progress bar on standard error, at a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, path: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Left
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total, path: bar.update(task, completed=done, total=total)

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.backends import (
+from mlx_tools.backends.models.download import PullProgress
+from mlx_tools.backends.models.listing import (
     ListedModel,
-    PullProgress,
-    Report,
     list_models,
     memory_bytes,
     model_path,
     pull_model,
     suggest_model,
 )
-from mlx_tools.cli.output import amount, complain, print_json, print_row, print_text
+from mlx_tools.cli.options import AsJsonLines, argument
+from mlx_tools.cli.output import (
+    amount,
+    complain,
+    print_json,
+    print_row,
+    print_text,
+    progress_bar,
+)
 
-app = typer.Typer(help="List, fetch and find models.", add_completion=False)
+app = typer.Typer(add_completion=False)
 
-Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="smollm2-135m (the embedded model), or OWNER/NAME."),
-]
+Name = Annotated[str, argument("NAME", "smollm2-135m (the embedded model), or OWNER/NAME.")]
 
 _STAGES: Final = {
     "wait": "waiting for another pull",
@@ -36,11 +38,11 @@ _STAGES: Final = {
 }
 
 
-@app.command(name="list", help="List the embedded model and what the Hugging Face cache holds.")
+@app.command(name="list")
 def list_all(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
-    """Print a line a model, and which one suits this machine."""
+    """List the embedded model and what the Hugging Face cache holds."""
     for model in list_models():
         if as_json:
             print_json(_as_json(model))
@@ -52,58 +54,30 @@ def list_all(
         complain(suggest_model(memory_bytes()).line, kind="suggestion")
 
 
-@app.command(help="Have a model on this machine, whole and checked.")
+@app.command()
 def pull(name: Name) -> None:
-    """Fetch a model where it is not here yet, and print its folder."""
-    with _bar() as report:
+    """Have a model on this machine, whole and checked; prints its folder."""
+    with progress_bar("", counts=False) as bar:
+        seen: set[str] = set()
+
+        def report(progress: PullProgress) -> None:
+            doing = _STAGES[progress.stage]
+            if progress.stage not in seen and not sys.stderr.isatty():
+                complain(doing, kind="pull")
+            seen.add(progress.stage)
+            if progress.stage == "fetch":  # the other stages count steps that say nothing
+                doing += f"  {amount(progress.done)} of {amount(progress.total)}"
+            bar(progress.done, progress.total or None, doing)
+
         pulled = pull_model(name, report)
     complain(f"{name} {'is ready' if pulled.fetched else 'was here already'}", kind="done")
     print_text(str(pulled.path))
 
 
-@app.command(help="Print the folder of a model that is on this machine.")
+@app.command()
 def path(name: Name) -> None:
-    """Print the folder."""
+    """Print the folder of a model that is on this machine."""
     print_text(str(model_path(name)))
-
-
-@contextmanager
-def _bar() -> Iterator[Report]:
-    """A progress bar on standard error, at a terminal; elsewhere a line for each stage."""
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
-
-        def tell(progress: PullProgress) -> None:
-            if progress.stage not in seen:
-                seen.add(progress.stage)
-                complain(_STAGES[progress.stage], kind="pull")
-
-        yield tell
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description:<24}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]:>18}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks = {}
-
-        def show(progress: PullProgress) -> None:
-            if progress.stage not in tasks:
-                tasks[progress.stage] = bar.add_task(_STAGES[progress.stage], amount="")
-            bar.update(
-                tasks[progress.stage],
-                completed=progress.done,
-                total=progress.total or None,
-                amount=_so_far(progress),
-            )
-
-        yield show
 
 
 def _as_json(model: ListedModel) -> dict[str, object]:
@@ -115,10 +89,3 @@ def _as_json(model: ListedModel) -> dict[str, object]:
         "path": str(model.path) if model.path is not None else None,
         "mlx": model.mlx,
     }
-
-
-def _so_far(progress: PullProgress) -> str:
-    """How much of how much; a fetch counts bytes, the other stages steps that say nothing."""
-    if progress.stage != "fetch":
-        return ""
-    return f"{amount(progress.done)} of {amount(progress.total)}"

@@ -8,33 +8,53 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlx_tools.app import config
 from mlx_tools.app.config import Configuration, Group, SettingRow
-from mlx_tools.cli.output import warn_all
+from mlx_tools.cli.output import keep_output, warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import PRESETS
+
+if TYPE_CHECKING:
+    from mlx_tools.app.wiring import RunOptions
 
 
 def _group(name: Group) -> tuple[str, ...]:
     return tuple(key for key, row in config.table().items() if row.setting.group == name)
 
 
-BACKEND, WRITING, POLICY = _group("backend"), _group("writing"), _group("policy")
-OUTPUTS = _group("outputs")
-RUN = (*_group("run"), *OUTPUTS)
+BACKEND, WRITING = _group("backend"), _group("writing")
+POLICY, RUN = _group("policy"), _group("run")
+ASK = (*BACKEND, *WRITING, *_group("mode"), *POLICY, *RUN)
+"""What asks a person's question takes."""
+
+TOOLS = ("policy.allow", "policy.preset", "tools.roots")
+"""Which tools there are, and which of them may be called."""
 
 _PANELS: Mapping[Group, str] = {
     "backend": "Model",
     "writing": "Model",
+    "mode": "Model",
     "policy": "Tools",
-    "outputs": "Tools",
     "run": "Limits",
 }
+
+
+def option(said: str, help: str, **more: Any) -> Any:  # noqa: A002
+    """An option, as it is said: ``--limit N``, or a flag."""
+    flag, _, metavar = said.partition(" ")
+    return typer.Option(flag, metavar=metavar or None, help=help, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
+    """An argument of a command."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
 
 ToolChoice = Annotated[
     str,
@@ -47,7 +67,7 @@ ToolChoice = Annotated[
     ),
 ]
 RequireTools = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--require-tools",
         metavar="A,B",
@@ -55,7 +75,9 @@ RequireTools = Annotated[
         rich_help_panel="Tools",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Options = Mapping[str, str | bool | Sequence[str]]
 """The options that were given, by setting's key, as they were typed."""
@@ -68,21 +90,24 @@ def with_settings(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., An
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = {_parameter(config.table()[key]): key for key in keys}
+        rows = [config.table()[key] for key in keys]
+        parameters = {row.setting.flag.lstrip("-").replace("-", "_"): row for row in rows}
 
         @functools.wraps(command)
         def wrapper(**given: Any) -> Any:
             options = {}
-            for name, key in parameters.items():
+            for name, row in parameters.items():
                 value = given.pop(name)
+                if isinstance(value, list) and row.key != "tools.roots":  # a folder may hold commas
+                    value = ",".join(value) if value else None
                 if value is not None and value != []:
-                    options[key] = _typed(key, value)
+                    options[row.key] = value
             return command(**given, options_given=options)
 
         own = inspect.signature(command, eval_str=True).parameters.values()
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name != "options_given"]
-            + [_option(name, config.table()[key]) for name, key in parameters.items()]
+            + [_option(name, row) for name, row in parameters.items()]
         )
         wrapper.__annotations__ = {p.name: p.annotation for p in own}
         return wrapper
@@ -91,18 +116,36 @@ def with_settings(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def load(options: Options) -> Configuration:
-    """The configuration with these options over it; its warnings go to standard error."""
+    """The configuration with these options over it; its warnings go to standard error.
+
+    From here on there may be code of others in this process, such as a package's tools.
+    """
     loaded = config.load(options=options)
+    keep_output()
     warn_all(loaded.warnings)
-    for key in ("backend.kind", "model.strategy"):
-        row = config.table()[key]
-        value = str(loaded.values[key])
-        if value not in row.setting.available:
-            raise UsageError(
-                f"{loaded.named_by(key)}: {value} is not in this version",
-                hint=f"available: {', '.join(row.setting.available)}",
-            )
+    if loaded.settings.backend.kind == "native":
+        raise UsageError(
+            f"{loaded.named_by('backend.kind')}: native is not in this version",
+            hint="available: auto, completions, server, local",
+        )
     return loaded
+
+
+def run_options(
+    options: Options, tool_choice: str = "auto", required: str = "", *, tools: bool = True
+) -> RunOptions:
+    """What a command that asks a model was told. Raises `UsageError` where that is turned off, or
+    without ``tools``, where asking is."""
+    from mlx_tools.app.wiring import RunOptions, refuse_where_off  # it brings all a run needs
+
+    run = RunOptions(
+        configuration=load(options),
+        tool_choice=tool_choice,
+        require_tools=names(required),
+        person=sys.stderr.isatty(),
+    )
+    refuse_where_off(run, tools=tools)
+    return run
 
 
 def names(text: str | None) -> tuple[str, ...]:
@@ -110,52 +153,47 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
-def _parameter(row: SettingRow) -> str:
-    return (row.setting.flag or row.key).lstrip("-").replace("-", "_")
-
-
-def _typed(key: str, value: Any) -> str | bool | Sequence[str]:
-    if isinstance(value, list) and key != "tools.roots":  # a folder's name may hold a comma
-        return ",".join(value)
-    return value  # type: ignore[no-any-return]
+def chosen(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The names in a list with commas, each once. Raises `UsageError` for one that is not allowed,
+    and for none."""
+    found = tuple(dict.fromkeys(names(text)))
+    for name in found or ("",):
+        if name not in allowed:
+            said = f"{name!r} is not allowed" if found else "none is named"
+            raise UsageError(f"{option}: {said}", hint=f"one of {', '.join(allowed)}")
+    return found
 
 
 def _option(name: str, row: SettingRow) -> inspect.Parameter:
-    kind: Any = str | None
-    if row.is_a(bool):
-        kind = bool | None
-    elif row.is_a(tuple):
-        kind = list[str] | None
+    flag, _, metavar = row.setting.option.partition(" ")
+    kind: Any = bool | None if row.is_a("boolean") else str | None
+    words = PRESETS if row.key == "policy.preset" else row.choices
     info = typer.Option(
-        row.setting.flag or "",
+        flag,
         help=_help(row),
-        metavar=row.setting.metavar or "|".join(row.choices) or None,
-        rich_help_panel=_PANELS.get(row.setting.group),
-        autocompletion=_completer(PRESETS if row.key == "policy.preset" else row.choices),
+        metavar=metavar or None,
+        rich_help_panel=_PANELS[row.setting.group],
+        autocompletion=_completer(words),
         show_default=False,
     )
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info]
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[list[str] | None if row.is_a("array") else kind, info],
     )
 
 
 def _help(row: SettingRow) -> str:
-    default = config.defaults().values.get(row.key)
+    default, scale = config.defaults().values.get(row.key), row.setting.scale
     notes = [row.allowed()] if row.choices else []
     if row.key == "policy.preset":
         notes = [", ".join(PRESETS)]
     if default is not None and default != "" and not isinstance(default, bool | tuple):
-        scale = row.setting.scale
         notes.append(f"default: {default / scale:g}" if scale != 1 else f"default: {default}")
-    return f"{row.description}." + (f" ({'; '.join(notes)})" if notes else "")
+    return f"{row.setting.help}." + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _completer(choices: Iterable[str]) -> Callable[[str], list[str]] | None:
     words = list(choices)
-    if not words:
-        return None
-
-    def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return complete
+    return (lambda incomplete: [w for w in words if w.startswith(incomplete)]) if words else None

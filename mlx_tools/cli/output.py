@@ -1,17 +1,19 @@
-"""What goes out: JSON to standard output, words for people with nothing a terminal would obey."""
+"""What goes out: JSON to standard output, words for people with nothing a terminal would obey.
+
+Standard output is for what a command answers: whatever else prints goes to standard error. A
+package's tools run in this process. Python's ``print`` finds standard error in the place of
+``sys.stdout``; and where standard output is no terminal, the descriptor 1 leads to standard error
+too, for what C code prints and for programs that a tool starts, which inherit it.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable
-from typing import Any
-
-from mlx_tools.app.own_output import ours
-from mlx_tools.cli.columns import beside, columns_of, folded
-from mlx_tools.cli.progress import bar_away
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple, TextIO
 
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
@@ -19,7 +21,10 @@ LINES = "\n\t"
 PROSE = "\n\t\u200c\u200d"
 """What may stay in a text that is read, not approved: the joiners of scripts and emoji too."""
 
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_ROOM: Final = 30
+"""Columns that a text of a list needs beside what stands before it; else it goes below that."""
+
+_BELOW: Final = "    "
 
 
 def shown(text: str, *, keep: str = "") -> str:
@@ -29,22 +34,15 @@ def shown(text: str, *, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in keep or _harmless(c) else _spelled(c) for c in text)
+    return "".join(c if c in keep or not _obeyed(c) else _spelled(c) for c in text)
 
 
-def _harmless(char: str) -> bool:
-    return unicodedata.category(char) not in ("Cc", "Cs", "Cf", "Zl", "Zp") and char not in _BIDI
+def _obeyed(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cs", "Cf", "Zl", "Zp")
 
 
 def _spelled(char: str) -> str:
-    code = ord(char)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else ascii(char)[1:-1]
 
 
 def make_sound() -> None:
@@ -67,6 +65,8 @@ def make_sound() -> None:
 
 def to_json(value: Any) -> str:
     """One line of JSON. Half a surrogate pair, which is no text, stands as its escape."""
+    import json
+
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         text.encode("utf-8")
@@ -88,6 +88,11 @@ def amount(size: int) -> str:
     return counted(size, "byte")
 
 
+def cut(text: str, length: int) -> str:
+    """The text, or its beginning and a mark that it goes on."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON to standard output, as UTF-8 whatever the locale."""
     write_bytes(to_json(value).encode("utf-8") + b"\n")
@@ -95,7 +100,7 @@ def print_json(value: Any) -> None:
 
 def write_bytes(data: bytes) -> None:
     """Write to standard output and flush, past its text layer where there is one."""
-    with bar_away():
+    with _bar_away():
         out = ours()
         out.flush()
         buffer = getattr(out, "buffer", None)
@@ -116,10 +121,9 @@ def print_text(text: str, *, colour: str = "") -> None:
 def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
     """Print text to standard output as `print_text` does; at a terminal each line is folded between
     words, and goes on behind ``indent``."""
-    columns = columns_of(ours()) if ours().isatty() else None
-    if columns is not None:
+    if ours().isatty():
         lines = shown(text, keep=PROSE).split("\n")
-        text = "\n".join(folded(line, columns, indent) for line in lines)
+        text = "\n".join(folded(line, columns_of(ours()), indent) for line in lines)
     print_text(text, colour=colour)
 
 
@@ -130,6 +134,42 @@ def print_row(head: str, text: str) -> None:
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
         print_text(beside(shown(head), shown(text), columns_of(ours())))
+
+
+def columns_of(stream: Any) -> int | None:
+    """The columns of a terminal; None for anything else, and for one that does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def folded(text: str, columns: int | None, indent: str = "") -> str:
+    """One line as rows of ``columns`` characters, parted between words; all but the first begin
+    with ``indent``. A word that is longer stays whole: it may be a path that is copied."""
+    if columns is None or len(text) <= columns:
+        return text
+    import textwrap
+
+    rows = textwrap.wrap(
+        text,
+        columns,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return "\n".join(rows)
+
+
+def beside(head: str, text: str, columns: int | None) -> str:
+    """A row of a list: what stands in columns of its own, then a text that is folded beside them,
+    or below them where there is too little room."""
+    if columns is None or columns - len(head) - 1 >= _ROOM:
+        return folded(f"{head} {text}", columns, " " * (len(head) + 1))
+    if len(head) + 1 + len(text) <= columns:
+        return f"{head} {text}"
+    return f"{folded(head.rstrip(), columns)}\n{folded(_BELOW + text, columns, _BELOW)}"
 
 
 def painted(text: str, colour: str, stream: Any) -> str:
@@ -177,3 +217,126 @@ def warn_all(messages: Iterable[str]) -> None:
     """A line on standard error for each warning."""
     for message in messages:
         complain(message, kind="warning")
+
+
+# --- standard output, kept to ourselves ---------------------------------------------------------
+
+
+class _KeptOutput(NamedTuple):
+    """``stream`` is where a command's answers go, ``before`` what ``sys.stdout`` was. ``moved``:
+    ``stream`` has a descriptor of its own."""
+
+    stream: TextIO
+    before: TextIO
+    moved: bool
+
+
+_kept: _KeptOutput | None = None
+
+
+def ours() -> TextIO:
+    """Standard output, as it is for what a command answers."""
+    return sys.stdout if _kept is None else _kept.stream
+
+
+def keep_output() -> None:
+    """From now on what anybody else prints goes to standard error, until `give_output_back`."""
+    global _kept
+    if _kept is not None:
+        return
+    before = sys.stdout
+    before.flush()
+    moved = None if before.isatty() else _moved(before)
+    _kept = _KeptOutput(moved or before, before, moved is not None)
+    sys.stdout = sys.stderr
+
+
+def give_output_back() -> None:
+    """Takes `keep_output` back, for whoever runs a command within a program of their own."""
+    global _kept
+    kept, _kept = _kept, None
+    if kept is None:
+        return
+    sys.stdout = kept.before
+    if kept.moved:
+        with suppress(OSError):  # the command has told of it
+            kept.stream.flush()
+        os.dup2(kept.stream.fileno(), 1)
+        with suppress(OSError):
+            kept.stream.close()
+
+
+@contextmanager
+def output_given_back() -> Iterator[None]:
+    """Inside, ``sys.stdout`` is what it was: a line is edited there alone."""
+    now = sys.stdout
+    sys.stdout = ours()
+    try:
+        yield
+    finally:
+        sys.stdout = now
+
+
+def _moved(stream: TextIO) -> TextIO | None:
+    """The same standard output under another number, which no program that is started inherits;
+    None where it is not the process's own, or there are no more descriptors."""
+    try:
+        if stream.fileno() != 1:
+            return None
+        number = os.dup(1)
+        os.dup2(sys.stderr.fileno(), 1)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return open(number, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: PTH123
+
+
+# --- progress: a bar on standard error, at a terminal alone -------------------------------------
+
+_shown: list[Any] = []
+"""The bar that is on the screen, where one is."""
+
+
+@contextmanager
+def progress_bar(what: str, *, counts: bool = True) -> Iterator[Callable[..., None]]:
+    """Gives what takes how much is ``done``, of what ``total``, and a text for what goes on;
+    ``counts``: these are numbers that a person is shown."""
+    if not sys.stderr.isatty():
+        yield lambda done, total=None, text=what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Left
+
+    columns = (TextColumn("{task.description}"), BarColumn(), *(MofNCompleteColumn(),) * counts)
+    with Progress(*columns, Left(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        _shown.append(bar)
+        try:
+            yield lambda done, total=None, text=what: bar.update(
+                task, completed=done, total=total, description=text
+            )
+        finally:
+            _shown.remove(bar)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Gives what is to be called after each of ``total`` steps."""
+    done = iter(range(1, total + 1))
+    with progress_bar(what) as report:
+        report(0, total)
+        yield lambda: report(next(done, total), total)
+
+
+@contextmanager
+def _bar_away() -> Iterator[None]:
+    """Inside, no bar is on the screen: what is written to standard output begins a line."""
+    if not _shown or not ours().isatty():
+        yield
+        return
+    bar = _shown[-1]
+    bar.stop()
+    try:
+        yield
+    finally:
+        bar.start()

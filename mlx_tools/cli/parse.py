@@ -2,73 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from mlx_tools.backends import DEFAULT_STYLE
-from mlx_tools.cli import options, reading
+from mlx_tools.backends.verdicts import DEFAULT_STYLE
+from mlx_tools.cli import options
 from mlx_tools.cli.inputs import read_bytes, read_json
+from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import print_json
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ToolDefinitionError, UsageError
+from mlx_tools.messages import (
+    ALL_EFFECTS,
+    Effect,
+    Effects,
+    ToolCall,
+    ToolSpec,
+    tool_named,
+)
+from mlx_tools.protocol import DIALECTS, JudgedCall, Reading, ReadingRules, Style, judge, read
+from mlx_tools.schema.resolve import check_parameters
+
+Tools = Mapping[str, ToolSpec]
+
+_OPENINGS: Final = frozenset(("", *(dialect.open for dialect in DIALECTS)))
+"""How calls begin in the form of some model's own template, which is not known here."""
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command(help="Show how one completion's text is read; runs nothing.")
+@app.command()
 @options.with_settings("model.prompt_style")
 def parse(
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="The text; standard input without it, or for -."),
+        Path | None, argument("FILE", "The text; standard input without it, or for -.")
     ] = None,
     tools: Annotated[
         Path | None,
-        typer.Option(
-            "--tools",
-            metavar="FILE",
-            help='A JSON list of tools: OpenAI function definitions, or {"name", "description", '
+        option(
+            "--tools FILE",
+            'A JSON list of tools: OpenAI function definitions, or {"name", "description", '
             '"parameters"}; each may carry "effects", else it has all. Without it, names and '
             "arguments are not checked.",
         ),
     ] = None,
     finish_reason: Annotated[
         str,
-        typer.Option(
-            "--finish-reason",
-            metavar="stop|length",
-            help="Whether the text ended by itself or at the token limit.",
+        option(
+            "--finish-reason stop|length", "Whether the text ended by itself or at the token limit."
         ),
     ] = "stop",
     observations: Annotated[
         Path | None,
-        typer.Option(
-            "--observations",
-            metavar="FILE",
-            help="A JSON list of earlier observations' texts: calls copied from them are echoes.",
+        option(
+            "--observations FILE",
+            "A JSON list of earlier observations' texts: calls copied from them are echoes.",
         ),
     ] = None,
     tool_choice: options.ToolChoice = "auto",
     *,
     options_given: options.Options,
 ) -> int:
-    """Print the reading as one JSON object; exit code 1 where it holds an error."""
-    if finish_reason not in ("stop", "length"):
-        raise UsageError(
-            f"--finish-reason: {finish_reason!r} is not allowed", hint="stop or length"
-        )
+    """Exit code 1 where the reading holds an error."""
+    (finish_reason,) = options.chosen("--finish-reason", finish_reason, ("stop", "length"))
     style = options.load(options_given).settings.model.prompt_style
     # Bytes that are no UTF-8 become lone surrogates, which reading refuses by name in a message.
     text = read_bytes(file).decode("utf-8", "surrogateescape")
-    result = reading.read_completion(
-        text,
-        tools=reading.tools_from(tools),
-        finish_reason=finish_reason,  # type: ignore[arg-type]
-        style=DEFAULT_STYLE if style == "auto" else style,
-        tool_choice=tool_choice,
-        observations=_observations(observations),
-    )
+    known = None if tools is None else read_tools(tools)
+    check_choice(tool_choice, known)
+    rules = _rules(known, DEFAULT_STYLE if style == "auto" else style, tool_choice)
+    reading = read(text, finish_reason, rules)  # type: ignore[arg-type]
+    result = as_json(reading, known, tool_choice, _observations(observations))
     print_json(result)
     return EXIT_OK if result["error"] is None else EXIT_STOPPED
 
@@ -80,3 +87,162 @@ def _observations(path: Path | None) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise UsageError(f"{path}: expected a JSON list of texts")
     return tuple(value)
+
+
+# --- a reading as the JSON object that `parse` and `propose` print -------------------------------
+
+
+def _rules(tools: Tools | None, style: Style, tool_choice: str) -> ReadingRules:
+    """The rules for a completion that may call these tools; without ``tools`` any tool is taken to
+    exist, to take any arguments and to have all effects."""
+    known = tools or {}
+    return ReadingRules(
+        style=style,
+        tool_choice=tool_choice,
+        mutates=lambda name, given: name not in known or known[name].mutates(given),
+        catalog={name: spec.parameters for name, spec in known.items()},
+        native=_OPENINGS if style == "native" else frozenset(),
+    )
+
+
+def check_choice(tool_choice: str, tools: Tools | None) -> None:
+    """Raise `UsageError` for a choice that is neither a word nor one of the tools."""
+    allowed = ("auto", "none", "required", *(tools or ()))
+    if tools is not None and tool_named(tool_choice, tools) not in allowed:
+        raise UsageError(
+            f"--tool-choice: {tool_choice!r} is not allowed",
+            hint=f"auto, none, required or one of {', '.join(tools) or 'no tools'}",
+        )
+
+
+def as_json(
+    reading: Reading,
+    tools: Tools | None,
+    tool_choice: str = "auto",
+    observations: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A reading, its calls judged, as `parse` prints it.
+
+    A call that is wrong stays among the messages, with its own ``error``; the first of these is the
+    reading's where it had none.
+    """
+    known = tools if tools is not None else _assumed(reading)
+    judged = iter(judge(reading, known, observations, tool_choice))
+    error = reading.error
+    messages: list[dict[str, Any]] = []
+    for message in reading.messages:
+        if not isinstance(message, ToolCall):
+            messages.append(
+                {
+                    "type": message.type,
+                    "content": message.content,
+                    "sources": list(message.sources),
+                    "repairs": list(message.repairs),
+                }
+            )
+            continue
+        call = next(judged)
+        messages.append(_call(call))
+        error = error or call.error
+    return {
+        "messages": messages,
+        "bare_text": reading.bare_text,
+        "truncated": reading.truncated,
+        "call_like": reading.call_like,
+        "commentary": reading.commentary,
+        "reasoning": reading.reasoning,
+        "dropped": list(reading.dropped),
+        "error": None if error is None else asdict(error),
+    }
+
+
+def _call(judged: JudgedCall) -> dict[str, Any]:
+    call = judged.call
+    value: dict[str, Any] = {"type": call.type}
+    if call.id is not None:
+        value["id"] = call.id
+    value |= {
+        "name": call.name,
+        "arguments": dict(call.arguments),
+        "repairs": list(call.repairs),
+        "runs": "with_approval" if judged.error is not None else judged.runs,
+    }
+    if judged.error is not None:
+        value["error"] = asdict(judged.error)
+    return value
+
+
+def _assumed(reading: Reading) -> Tools:
+    tools: dict[str, ToolSpec] = {}
+    for message in reading.messages:
+        if isinstance(message, ToolCall):
+            try:
+                tools[message.name] = ToolSpec(message.name, parameters={"type": "object"})
+            except ToolDefinitionError:  # no tool can have this name: unknown
+                continue
+    return tools
+
+
+# --- tools that only have a definition, read from a JSON file -----------------------------------
+
+
+def read_tools(path: Path) -> dict[str, ToolSpec]:
+    """The tools in a file, by name. Raises `UsageError` naming the file, the item and the fault."""
+    return tools_of(read_json(path), str(path))
+
+
+def tools_of(value: Any, name: str) -> dict[str, ToolSpec]:
+    """The tools in a list of OpenAI function definitions or of plain definitions.
+
+    Each may carry ``effects``, else it has all of them.
+    """
+    if not isinstance(value, list):
+        raise UsageError(f"{name}: expected a list of tool definitions")
+    tools: dict[str, ToolSpec] = {}
+    for number, item in enumerate(value, start=1):
+        try:
+            spec = _tool(item)
+        except MlxToolsError as error:
+            raise UsageError(f"{name}: tool {number}: {error}") from None
+        if spec.name in tools:
+            raise UsageError(f"{name}: tool {number}: {spec.name} is there twice")
+        tools[spec.name] = spec
+    return tools
+
+
+def _tool(item: Any) -> ToolSpec:
+    if not isinstance(item, Mapping):
+        raise UsageError("expected an object")
+    function = item.get("function", item)
+    if not isinstance(function, Mapping):
+        raise UsageError("function: expected an object")
+    name = function.get("name")
+    if not isinstance(name, str):
+        raise UsageError("name: expected a string")
+    description = function.get("description") or ""
+    if not isinstance(description, str):
+        raise UsageError(f"{name}: description: expected a string")
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=_parameters(name, function.get("parameters")),
+        effects=_effects(name, item.get("effects", function.get("effects"))),
+    )
+
+
+def _parameters(name: str, value: Any) -> Mapping[str, Any]:
+    value = {"properties": {}} if value is None else value
+    if not isinstance(value, Mapping) or value.get("type", "object") != "object":
+        raise UsageError(f"{name}: parameters: expected a JSON Schema of type object")
+    parameters = {"type": "object", **value}
+    check_parameters(parameters)
+    return parameters
+
+
+def _effects(name: str, value: Any) -> Effects:
+    if value is None:
+        return ALL_EFFECTS
+    allowed = get_args(Effect)
+    if not isinstance(value, list) or not all(effect in allowed for effect in value):
+        raise UsageError(f"{name}: effects: expected a list of {', '.join(allowed)}")
+    return frozenset(value)

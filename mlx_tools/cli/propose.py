@@ -12,11 +12,11 @@ import anyio
 import typer
 
 from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.app.wiring import RunOptions, found, refuse_where_off
-from mlx_tools.cli import inputs, options, reading
-from mlx_tools.cli.output import complain, print_json
-from mlx_tools.cli.progress import counting
-from mlx_tools.cli.toolfile import read_tools, tools_of
+from mlx_tools.app.wiring import RunOptions, found
+from mlx_tools.cli import inputs, options
+from mlx_tools.cli.options import argument, option
+from mlx_tools.cli.output import complain, counting, note, print_json
+from mlx_tools.cli.parse import as_json, check_choice, read_tools, tools_of
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -27,8 +27,7 @@ from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
 )
-from mlx_tools.messages import ToolSpec, Usage
-from mlx_tools.protocol import Reading
+from mlx_tools.messages import ToolSpec
 
 app = typer.Typer(add_completion=False)
 
@@ -51,27 +50,23 @@ class Item:
     place: str | None = None
 
 
-@app.command(help="Show what the model would write in one turn; runs nothing.")
+@app.command()
 @options.with_settings(*options.BACKEND, *options.WRITING, "limits.total_timeout_ms")
 def propose(
-    question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="The question; - reads it.")
-    ] = None,
+    question: Annotated[str | None, argument("QUESTION", "The question; - reads it.")] = None,
     tools: Annotated[
         Path | None,
-        typer.Option(
-            "--tools",
-            metavar="FILE",
-            help='A JSON list of tools: OpenAI function definitions, or {"name", "description", '
+        option(
+            "--tools FILE",
+            'A JSON list of tools: OpenAI function definitions, or {"name", "description", '
             '"parameters"}; each may carry "effects".',
         ),
     ] = None,
     batch: Annotated[
         Path | None,
-        typer.Option(
-            "--batch",
-            metavar="FILE",
-            help='JSON lines of {"id", "question", "tools"}; prints one result a line, in order.',
+        option(
+            "--batch FILE",
+            'JSON lines of {"id", "question", "tools"}; prints one result a line, in order.',
         ),
     ] = None,
     tool_choice: options.ToolChoice = "auto",
@@ -82,23 +77,21 @@ def propose(
     gave none to it or to a line of the batch."""
     if (question is None) == (batch is None):
         raise UsageError("give one QUESTION, or --batch FILE", hint="see: mlx-tools propose --help")
-    run = RunOptions(configuration=options.load(options_given), tool_choice=tool_choice)
-    refuse_where_off(run, tools=False)
+    run = options.run_options(options_given, tool_choice, tools=False)
     known = read_tools(tools) if tools is not None else None
     if question is not None and known is None:
         raise UsageError("no tools are named", hint="--tools FILE")
-    items = _items(batch, known) if batch is not None else [_single(question or "", known or {})]
+    if batch is not None:
+        items = _items(batch, known)
+    else:
+        items = [Item(None, inputs.as_question(question or ""), known or {})]
     for item in items:
-        reading.check_choice(tool_choice, item.tools)
-    with counting("proposing", len(items), wanted=batch is not None) as step:
-        return anyio.run(_propose_all, run, items, step) if items else EXIT_OK
+        check_choice(tool_choice, item.tools)
+    if not items:
+        return EXIT_OK
+    with counting("proposing", len(items)) as step:
+        return anyio.run(_propose_all, run, items, step)
     raise AssertionError("unreachable")
-
-
-def _single(question: str, tools: Tools) -> Item:
-    if question == "-":
-        question = inputs.decoded(inputs.stdin_bytes(), "standard input")
-    return Item(None, inputs.as_question(question), tools)
 
 
 def _items(path: Path, known: Tools | None) -> list[Item]:
@@ -124,14 +117,14 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
     """Asks for all, prints each result, and returns the exit code."""
     began, limits = monotonic(), run.configuration.limits()
     code, failures = EXIT_OK, 0
-    async with found(run, lambda line: complain(line, kind="note")) as (chosen, settings):
+    async with found(run, note) as (chosen, settings):
         if items[0].place is None:  # then there is one, and its time has begun already
             left = max(limits.total_timeout - (monotonic() - began), 0.001)
             limits = replace(limits, total_timeout=left)
         propose = Proposer(chosen.backend, settings=settings, limits=limits)
         for item in items:
             try:
-                result = _as_json(item, await propose(item.question, item.tools), run.tool_choice)
+                result = _as_json(item, run, await propose(item.question, item.tools))
                 failures = 0
             except MlxToolsError as error:
                 if item.place is None:
@@ -141,7 +134,7 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
                 if not isinstance(error, _OF_A_LINE) or failures == FAILURES:
                     raise
                 complain(str(error))
-                code, result = EXIT_BACKEND, _failed(item, error, run.tool_choice)
+                code, result = EXIT_BACKEND, _failed(item, run, error)
             print_json(result)
             if item.place is None and result["error"] is not None:
                 code = EXIT_STOPPED
@@ -149,32 +142,22 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
     return code
 
 
-def _failed(item: Item, error: MlxToolsError, tool_choice: str) -> dict[str, Any]:
+def _failed(item: Item, run: RunOptions, error: MlxToolsError) -> dict[str, Any]:
     """What is printed for a line of a batch to which the server gave nothing."""
     code = "timeout" if isinstance(error, BackendTimeout) else "backend_error"
-    return (
-        {"id": item.id}
-        | reading.as_json(Reading(), item.tools, tool_choice)
-        | {
-            "error": {"code": code, "message": str(error)},
-            "reasoning": "",
-            "completion": "",
-            "usage": {"requests": None} | asdict(Usage()),
-            "strategy": None,
-        }
-    )
+    nothing = Proposal(tools=item.tools)
+    failed = {"error": {"code": code, "message": str(error)}, "strategy": None}
+    usage = {"usage": {"requests": None} | asdict(nothing.usage)}
+    return _as_json(item, run, nothing) | failed | usage
 
 
-def _as_json(item: Item, proposal: Proposal, tool_choice: str) -> dict[str, Any]:
+def _as_json(item: Item, run: RunOptions, proposal: Proposal) -> dict[str, Any]:
     """The proposal as it is printed."""
-    read = reading.as_json(proposal.reading, proposal.tools, tool_choice)
-    return (
-        {"id": item.id}
-        | read
-        | {
-            "reasoning": proposal.reasoning,
-            "completion": proposal.completion,
-            "usage": {"requests": proposal.requests} | asdict(proposal.usage),
-            "strategy": proposal.strategy,
-        }
-    )
+    return {
+        "id": item.id,
+        **as_json(proposal.reading, proposal.tools, run.tool_choice),
+        "reasoning": proposal.reasoning,
+        "completion": proposal.completion,
+        "usage": {"requests": proposal.requests} | asdict(proposal.usage),
+        "strategy": proposal.strategy,
+    }

@@ -1,4 +1,5 @@
-"""The root of the command line: finds the command, runs it, and turns what fails into a line.
+"""The root of the command line: finds the command, runs it, and turns what fails into one line on
+standard error and an exit code.
 
 A command's file is imported when the command is looked up, not before.
 """
@@ -7,18 +8,35 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Sequence
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mlx_tools.app import own_output
-from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, failures, output, version
-from mlx_tools.errors import UsageError
+from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, output
+from mlx_tools.cli.output import complain, ours
+from mlx_tools.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    MlxToolsError,
+    UsageError,
+)
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
+
+
+_FILES = {"undo": "sessions"}
+"""Where a command stands that has no file of its name."""
 
 
 class LazyGroup(TyperGroup):
@@ -29,7 +47,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            return failures.interrupted(error)
+            return interrupted(error)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -43,10 +61,10 @@ class LazyGroup(TyperGroup):
                 f"no such command: {cmd_name}",
                 hint=f"did you mean {close[0]}?" if close else f"one of {', '.join(COMMANDS)}",
             )
-        module = importlib.import_module(f"mlx_tools.cli.{cmd_name}")
-        command = get_command(module.app)
+        module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(cmd_name, cmd_name)}")
+        command = get_command(getattr(module, f"{cmd_name}_app", module.app))
         command.name = cmd_name
-        command.help = command.help or COMMANDS[cmd_name]
+        command.help = COMMANDS[cmd_name]
         for one in (command, *getattr(command, "commands", {}).values()):
             _show_flags_bare(one, ctx)
         return command
@@ -62,20 +80,10 @@ def _show_flags_bare(command: Any, ctx: Any) -> None:
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"mlx-tools {version()}")
-        raise typer.Exit
-
-
 @app.callback(help="Reliable tool use for local models that only complete text.")
 def _root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an internal error.")
-    ] = False,
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version),
     ] = False,
 ) -> None:
     """Options of the program as a whole."""
@@ -88,12 +96,11 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
     ours to the end: what a tool left running must not print behind the answer.
     """
     output.make_sound()
-    own_output.begin()
     try:
         return _run(arguments)
     finally:
         if within:
-            own_output.give_back()
+            output.give_output_back()
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -103,7 +110,7 @@ def _run(arguments: Sequence[str]) -> int:
     while arguments[:1] == ["--debug"]:
         debug = True
         del arguments[0]
-    return failures.guarded(
+    return guarded(
         lambda: command.main(
             args=arguments,
             prog_name="mlx-tools",
@@ -112,3 +119,124 @@ def _run(arguments: Sequence[str]) -> int:
         ),
         debug=debug,
     )
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after the command itself has said what became of it."""
+
+
+def interrupted(error: KeyboardInterrupt) -> int:
+    """Say that Ctrl-C ended the command, where it was not said yet; its exit code."""
+    if not isinstance(error, Interrupted):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # behind ^C, or a question
+        complain("by Ctrl-C", kind="interrupted")
+    # Where it came within an exec, as there are many in what is imported, `python -m` ends by the
+    # signal itself, whatever is returned here. The next exec takes that back.
+    exec("")  # noqa: S102
+    return EXIT_INTERRUPTED
+
+
+def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
+    """Run ``command`` and return the exit code: what it returns, or what its failure means.
+
+    A user's mistake is one line, without a traceback. An internal error's traceback goes to a file
+    that only the user can read, or with ``debug`` to standard error.
+    """
+    try:
+        code = command()
+        ours().flush()
+        return code if isinstance(code, int) else EXIT_OK
+    except MlxToolsError as error:
+        for line in getattr(error, "problems", (str(error),)):
+            complain(line)
+        return error.exit_code
+    except KeyboardInterrupt as error:
+        return interrupted(error)
+    except BrokenPipeError as error:
+        return refused(error)
+    except Exception as error:
+        message = getattr(error, "format_message", None)
+        if callable(message):  # the option parser's own: wrong usage
+            complain(_usage(str(message()), error))
+            return EXIT_USAGE
+        if isinstance(error, OSError) and not debug:  # a full disk, say: no bug of ours
+            return refused(error)
+        return internal_error(error, debug=debug)
+
+
+def refused(error: OSError) -> int:
+    """Say what the system refused, such as room on a disk that is full; the exit code, which is
+    that of every file that cannot be written.
+
+    Whoever has read enough of standard output is told nothing.
+    """
+    _silence_stdout()
+    if isinstance(error, BrokenPipeError):
+        return EXIT_STOPPED
+    where = f"{error.filename}: " if error.filename else ""
+    complain(f"{where}{error.strerror or error}")
+    return EXIT_USAGE
+
+
+def _usage(message: str, error: Exception) -> str:
+    line = re.sub(r"\s+", " ", message).strip().rstrip(".")
+    line = line[:1].lower() + line[1:]
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "mlx-tools")
+    wanted = _wanted(error, context) if line.startswith("missing ") else ""
+    return f"{line}{wanted} (see: {path} --help)"
+
+
+def _wanted(error: Exception, context: Any) -> str:
+    """What could stand where something is missing: the commands of a group, or an option's
+    values."""
+    command: Any = getattr(context, "command", None)
+    parameter = getattr(error, "param", None)
+    if parameter is None and hasattr(command, "list_commands"):
+        return f": one of {', '.join(command.list_commands(context))}"
+    values = getattr(parameter, "metavar", None) or ""
+    return f": one of {values.replace('|', ', ')}" if "|" in values else ""
+
+
+def internal_error(error: Exception, *, debug: bool = False) -> int:
+    """Tell of a fault of this program and keep its traceback; returns the exit code."""
+    text = "".join(traceback.format_exception(error))
+    if debug:
+        print(text, file=sys.stderr, end="")
+    summary = f"internal error: {type(error).__name__}: {error}"
+    try:
+        path = _keep(text)
+    except Exception:  # no place to write must not hide the error itself
+        path = None
+    if debug:
+        complain(summary)
+    elif path:
+        complain(f"{summary} (this is a bug; its traceback is in {path})")
+    else:
+        complain(f"{summary} (this is a bug; mlx-tools --debug … shows its traceback)")
+    return EXIT_STOPPED
+
+
+def _keep(text: str) -> Path:
+    from mlx_tools.paths import state_dir
+    from mlx_tools.policy.redact import Redactor
+
+    folder = state_dir() / "crashes"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(Redactor().text(text).text)
+    return path
+
+
+def _silence_stdout() -> None:
+    """Give the interpreter a standard output that it can flush when it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), ours().fileno())
+    except (OSError, ValueError):
+        return

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import anyio
 import typer
 
+from mlx_tools.app import config
 from mlx_tools.app.jobs import job_store, lasting, roots_of
+from mlx_tools.app.wiring import found, registry_of, session_store
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.failures import Interrupted, internal_error
-from mlx_tools.cli.output import complain, note, print_json, print_prose, print_row, print_text
+from mlx_tools.cli.options import argument, option
+from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
+from mlx_tools.cli.root import Interrupted, internal_error
+from mlx_tools.cli.sessions import session_folder
+from mlx_tools.controller.approvals import NobodyThere
+from mlx_tools.controller.controller import Controller
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -24,25 +29,28 @@ from mlx_tools.errors import (
     EXIT_STOPPED,
     EXIT_USAGE,
     ScheduleError,
+    TranscriptError,
+    UsageError,
 )
+from mlx_tools.policy import Policy
 from mlx_tools.toolbox.clock import local_zone, zone_of
 from mlx_tools.toolbox.schedule import (
-    MISSED,
-    OPEN,
     Ended,
     Job,
     JobRun,
     Listed,
     Missed,
+    RunEnd,
     Runner,
+    Seen,
     parse_when,
     settle,
-    utc_now,
 )
+from mlx_tools.toolbox.schedule.job import MISSED, OPEN
+from mlx_tools.toolbox.schedule.job_store import utc_now
+from mlx_tools.transcript.records import ExecutionRecord
 
-app = typer.Typer(
-    help="List, add and remove tasks for later, and run those that are due.", add_completion=False
-)
+app = typer.Typer(add_completion=False)
 
 _POLICY: Final = tuple(key for key in options.POLICY if key != "policy.approve")
 _WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
@@ -57,20 +65,15 @@ def _complete(incomplete: str) -> list[str]:
 
 
 JobId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="The job's id, or the beginning of it.", autocompletion=_complete
-    ),
+    str, argument("ID", "The job's id, or the beginning of it.", autocompletion=_complete)
 ]
 
 
-@app.command(name="list", help="List the jobs, those that are due next first.")
+@app.command(name="list")
 def list_jobs(
-    as_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_lines: options.AsJsonLines = False,
 ) -> None:
-    """Print the jobs, and what came of them."""
-    from mlx_tools.cli.job_runs import look
-
+    """List the jobs, those that are due next first, and what came of them."""
     store = job_store()
     settle(store, look)
     listing = store.listing()
@@ -83,21 +86,21 @@ def list_jobs(
         note("there are no jobs: mlx-tools schedule add TASK --when WHEN")
 
 
-@app.command(help="Add a task that the model is given at a time, or again and again.")
-@options.with_settings(
-    "schedule.timezone", *options.BACKEND, *options.WRITING, *_POLICY, *options.RUN
-)
+@app.command()
+@options.with_settings(*options.BACKEND, *options.WRITING, *_POLICY, *options.RUN)
 def add(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What is to be done.")],
+    task: Annotated[str, argument("TASK", "What is to be done.")],
     when: Annotated[
         str,
-        typer.Option(
-            "--when",
-            metavar="WHEN",
-            help="2030-01-31 17:00, tomorrow 9:00, in 2 hours, every weekday at 8:30, every 2 "
+        option(
+            "--when WHEN",
+            "2030-01-31 17:00, tomorrow 9:00, in 2 hours, every weekday at 8:30, every 2 "
             "days at 9:00, every 15 minutes, @daily, or five fields of cron.",
         ),
     ],
+    timezone: Annotated[
+        str | None, option("--timezone ZONE", "Such as Europe/Berlin; else this one's.")
+    ] = None,
     missed: Annotated[
         str,
         typer.Option(
@@ -107,22 +110,20 @@ def add(
         ),
     ] = "run",
     tool_choice: options.ToolChoice = "auto",
-    require_tools: options.RequireTools = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
+    require_tools: options.RequireTools = "",
+    as_json: options.AsJson = False,
     *,
     options_given: options.Options,
 ) -> None:
-    """Keep a job, and print its id and when it is due first."""
-    from mlx_tools.app.wiring import registry_of
-
+    """Add a task that the model is given at a time, or again and again."""
     configuration = options.load(options_given)
     registry_of(configuration)  # a name that no tool has must not wait until the job runs
-    zone = configuration.settings.schedule.timezone or local_zone()
+    zone = zone_of(timezone).key if timezone is not None else local_zone()
     store = job_store()
     chosen: Missed = missed  # type: ignore[assignment]  # the job checks it
     job = store.add(
         Job(
-            task=inputs.as_task(task),
+            task=inputs.as_text(task, "task"),
             said=when,
             when=parse_when(when, zone, utc_now()),
             policy=configuration.policy().to_json(),
@@ -142,9 +143,9 @@ def add(
         _note(f"it runs when {_RUN} runs; to stay and run each in time: {_RUN} --loop")
 
 
-@app.command(help="Remove a job; the sessions of its runs stay.")
+@app.command()
 def remove(job: JobId) -> None:
-    """Forget a job."""
+    """Remove a job; the sessions of its runs stay."""
     store = job_store()
     listed = store.find(job)
     store.remove(listed.id)
@@ -156,26 +157,19 @@ def remove(job: JobId) -> None:
             note(f"its run still waits: mlx-tools sessions resume {run.session}")
 
 
-@app.command(help="Run the jobs that are due now, and exit.")
+@app.command()
 def run(
     loop: Annotated[
-        bool,
-        typer.Option(
-            "--loop/--once", help="Stay, and run each job when it is due; or look once, and exit."
-        ),
+        bool, option("--loop/--once", "Stay, and run each job when it is due; or look once.")
     ] = False,
-    as_lines: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a run, as it ends.")
-    ] = False,
+    as_lines: options.AsJsonLines = False,
 ) -> int:
-    """Run what is due; return the worst exit code of the runs."""
-    from mlx_tools.cli.job_runs import look, run_job  # it brings all that a run needs
+    """Run the jobs that are due now, and exit with the worst exit code of the runs."""
 
     def tell(ended: Ended) -> None:
         _tell(ended, as_lines=as_lines)
 
-    start = partial(run_job, note=note)
-    with _terminable(), Runner(job_store(), start, look) as runner:
+    with _terminable(), Runner(job_store(), run_job, look) as runner:
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
@@ -249,8 +243,7 @@ def _print(listed: Listed) -> None:
         print_prose(f"{listed.id}  damaged: {why}; it never runs, remove it")
         return
     due = _local(job, listed.next_due) if listed.next_due else "-"
-    gist = " ".join(job.task.split())
-    gist = gist if len(gist) <= _GIST else f"{gist[: _GIST - 1]}…"
+    gist = cut(" ".join(job.task.split()), _GIST)
     print_row(f"{job.id}  {listed.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
     last = listed.runs[0] if listed.runs else None
     if last is not None:
@@ -271,3 +264,53 @@ def _local(job: Job, due: datetime | None) -> str:
     if due is None:
         return "-"
     return f"{due.astimezone(zone_of(job.when.zone)):%Y-%m-%d %H:%M} {job.when.zone}"
+
+
+# --- running a job: as `ask` would run its task, under the policy that it was made with ---------
+
+
+async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
+    """Gives the model the task, in a session of its own. Nobody is asked: a call that needs an
+    approval pauses the run."""
+    async with _controller(job) as controller, await controller.conversation() as talk:
+        began(talk.session)
+        return RunEnd.of(await talk.run(job.task))
+
+
+def look(session: str) -> Seen:
+    """How the session of a run stands, by its transcript."""
+    folder = session_folder()
+    if session not in folder.ids():
+        return Seen(state="missing")
+    listed = folder.listed(session)
+    try:
+        records = folder.records(session)
+    except TranscriptError as error:
+        return Seen(state="damaged", reason=str(error))
+    changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
+    return Seen(state=listed.standing.state, reason=listed.standing.reason, changed=changed)
+
+
+@asynccontextmanager
+async def _controller(job: Job) -> AsyncIterator[Controller]:
+    """A controller for a job; its backend is closed at the end. Raises `UsageError` where the job
+    was made with a setting that this version does not have."""
+    if unknown := sorted(set(job.options) - set(config.table())):
+        raise UsageError(f"this version has no setting {unknown[0]}", hint="make the job anew")
+    given: dict[str, Any] = {**job.options, "tools.roots": list(job.roots)}
+    if any(part.local_only for part in Policy.from_json(job.policy).parts):
+        given["policy.local_only"] = True  # it holds for where the model is, too
+    run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
+    configuration = run.configuration
+    registry, standing = registry_of(configuration), configuration.standing()
+    async with found(run, note) as (chosen, settings):
+        yield Controller(
+            chosen.backend,
+            registry,
+            job.policy_today(standing),
+            limits=configuration.limits(),
+            settings=settings,
+            store=session_store(configuration),
+            approver=NobodyThere(),
+            standing=standing,
+        )

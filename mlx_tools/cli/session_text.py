@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.cli.columns import beside
-from mlx_tools.cli.escape import as_name, in_words, on_one_line
+from mlx_tools.cli.call_text import as_name, in_words, on_one_line
+from mlx_tools.cli.output import beside, counted, cut
 from mlx_tools.store.session_list import ListedSession, Standing
 from mlx_tools.transcript.outcome import PREVIEW_CHARS
 from mlx_tools.transcript.records import (
@@ -51,10 +51,10 @@ def row(listed: ListedSession, columns: int | None = None) -> str:
     known = listed.standing
     about = gist(known)
     if known.pending:
-        about += f"  ({_count(len(known.pending), 'approval')} due)"
+        about += f"  ({counted(len(known.pending), 'approval')} due)"
     if known.in_doubt:
-        about += f"  ({_count(len(known.in_doubt), 'call')} in doubt)"
-    model = _cut(in_words(known.model or "-"), 20)
+        about += f"  ({counted(len(known.in_doubt), 'call')} in doubt)"
+    model = cut(in_words(known.model or "-"), 20)
     head = f"{listed.session:<24}  {known.state:<11}  {model:<20} "
     return beside(head, about, columns).rstrip()
 
@@ -64,8 +64,8 @@ def gist(known: Standing) -> str:
     if known.state == "damaged":
         return in_words(known.reason)
     if not known.question and known.first_call:
-        return f"a call of {_cut(as_name(known.first_call), QUESTION_CHARS)}, without a model"
-    return _cut(in_words(" ".join(known.question.split())), QUESTION_CHARS)
+        return f"a call of {cut(as_name(known.first_call), QUESTION_CHARS)}, without a model"
+    return cut(in_words(" ".join(known.question.split())), QUESTION_CHARS)
 
 
 def title(listed: ListedSession) -> Lines:
@@ -174,7 +174,7 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
 def compacted(turns: int, observations: int, before: int | None, after: int | None) -> str:
     """What left the prompt, in words."""
     parts = [
-        _count(number, what)
+        counted(number, what)
         for number, what in ((turns, "turn"), (observations, "observation"))
         if number
     ]
@@ -189,7 +189,7 @@ def mended(kind: str, gone: str, put: str) -> str:
 
 def _summary(record: SummaryRecord) -> Lines:
     why = f": {in_words(record.problem)}" if record.problem else ""
-    asked = _count(record.requests, "request")
+    asked = counted(record.requests, "request")
     yield "dim", f"  {in_words(record.call)} its output summarised by the model, {asked}{why}"
 
 
@@ -223,14 +223,6 @@ def _text(text: str) -> Lines:
         yield "", f"  {in_words(line.expandtabs(4))}"
 
 
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def as_json(listed: ListedSession) -> dict[str, Any]:
     """A session as ``sessions list --json`` prints it: every key, always."""
     known = listed.standing
@@ -242,16 +234,7 @@ def as_json(listed: ListedSession) -> dict[str, Any]:
         "question": known.question,
         "questions": known.questions,
         "model": known.model,
-        "pending": [
-            {
-                "call_id": call.call_id,
-                "name": call.name,
-                "arguments": call.arguments,
-                "digest": call.digest,
-                "expires_at": call.expires_at,
-            }
-            for call in known.pending
-        ],
+        "pending": [call.to_json() for call in known.pending],
         "in_doubt": list(known.in_doubt),
         "size_bytes": listed.size,
         "transcript": str(listed.path),

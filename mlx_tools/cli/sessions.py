@@ -1,4 +1,5 @@
-"""`mlx-tools sessions`: which sessions are kept, what happened in one, and removing old ones."""
+"""`mlx-tools sessions`: which sessions are kept, what happened in one, going on with it, removing
+old ones; and `mlx-tools undo`, which brings back what a session's calls changed."""
 
 from __future__ import annotations
 
@@ -9,27 +10,29 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app.own_output import ours
-from mlx_tools.cli.columns import columns_of
+from mlx_tools.cli import inputs
+from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
     amount,
+    columns_of,
     complain,
     counted,
     note,
+    ours,
     print_json,
     print_prose,
     print_text,
 )
 from mlx_tools.cli.session_text import as_json, conversation, gist, row, title, waiting
-from mlx_tools.errors import EXIT_OK, TranscriptError, UsageError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError
 from mlx_tools.paths import state_dir
 from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder
 from mlx_tools.store.transcript import to_json
+from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
 
-app = typer.Typer(
-    help="List and show the sessions that are kept, go on with one, remove old ones.",
-    add_completion=False,
-)
+app = typer.Typer(add_completion=False)
+undo_app = typer.Typer(add_completion=False)
 
 DEFAULT_LIMIT: Final = 50
 _DAY: Final = 86_400.0
@@ -45,23 +48,16 @@ def _complete(incomplete: str) -> list[str]:
 
 
 SessionId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID",
-        help="The session's id, the beginning of it, or last.",
-        autocompletion=_complete,
-    ),
+    str, argument("ID", "The session's id, the beginning of it, or last.", autocompletion=_complete)
 ]
 
 
-@app.command(name="list", help="List the sessions, the newest first.")
+@app.command(name="list")
 def list_sessions(
-    as_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="How many sessions at most.")
-    ] = DEFAULT_LIMIT,
+    as_lines: AsJsonLines = False,
+    limit: Annotated[int, option("--limit N", "How many sessions at most.", min=1)] = DEFAULT_LIMIT,
 ) -> None:
-    """Print a line a session."""
+    """List the sessions, the newest first."""
     folder = session_folder()
     ids = folder.ids()
     for session in ids[:limit]:
@@ -76,14 +72,14 @@ def list_sessions(
         note(f"{counted(len(ids) - limit, 'older session')} more (--limit)")
 
 
-@app.command(help="Show what happened in a session.")
+@app.command()
 def show(
     session: SessionId,
     as_lines: Annotated[
-        bool, typer.Option("--json", help="Print its records, one JSON object a line.")
+        bool, option("--json", "Print its records, one JSON object a line.")
     ] = False,
 ) -> None:
-    """Print a session for a person, or its records for a program."""
+    """Show what happened in a session."""
     folder = session_folder()
     session = folder.find(session)
     records = folder.records(session)
@@ -104,70 +100,65 @@ def show(
         print_prose(line, indent + "  ", colour=colour)
 
 
-@app.command(help="Go on with a session that is paused, or that was broken off.")
+@app.command()
 def resume(
     session: SessionId,
     approve: Annotated[
         list[str] | None,
-        typer.Option(
-            "--approve",
-            metavar="CALL[=DIGEST]",
-            help="Let this call run, as it was shown (with that digest). May be repeated.",
+        option(
+            "--approve CALL[=DIGEST]",
+            "Let this call run, as it was shown (with that digest). May be repeated.",
         ),
     ] = None,
     approve_all: Annotated[
-        bool, typer.Option("--approve-all", help="All that wait, but none that is in doubt.")
+        bool, option("--approve-all", "All that wait, but none that is in doubt.")
     ] = False,
     deny: Annotated[
-        list[str] | None,
-        typer.Option("--deny", metavar="CALL", help="Refuse this call. May be repeated."),
+        list[str] | None, option("--deny CALL", "Refuse this call. May be repeated.")
     ] = None,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why, for the model to read.")
-    ] = "",
+    reason: Annotated[str, option("--reason TEXT", "Why, for the model to read.")] = "",
     edit: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--edit", metavar="CALL JSON", help="Let it run with these arguments."),
+        tuple[str, str] | None, option("--edit CALL JSON", "Let it run with these arguments.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
-    """Resume, and return the exit code of how the run ended."""
+    """Go on with a session that is paused, or that was broken off."""
     from mlx_tools.cli.resume import approvals_of, resume_session
 
     said = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
     return resume_session(session, said, as_json=as_json)
 
 
-@app.command(help="Remove sessions that have ended.")
+@app.command()
 def prune(
     older_than: Annotated[
-        float | None,
-        typer.Option(
-            "--older-than", metavar="DAYS", min=0, help="Only those not written to for DAYS days."
-        ),
+        float | None, option("--older-than DAYS", "Only those not written to for DAYS days.", min=0)
     ] = None,
-    keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=0, help="Leave the newest N sessions.")
-    ] = 0,
+    keep: Annotated[int, option("--keep N", "Leave the newest N sessions.", min=0)] = 0,
     paused: Annotated[
         bool,
-        typer.Option(
-            "--paused",
-            help="Also those that have not ended: paused, interrupted, in doubt, damaged.",
+        option(
+            "--paused", "Also those that have not ended: paused, interrupted, in doubt, damaged."
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+        bool, option("--dry-run", "Say what would be removed, and remove nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> int:
-    """Remove sessions, and print a line for each."""
+    """Remove sessions that have ended."""
     folder = session_folder()
-    chosen = _chosen(folder, older_than, keep, paused)
+    limit = None if older_than is None else time.time() - older_than * _DAY
+    chosen = [  # one that a process is at never goes
+        listed
+        for listed in map(folder.listed, folder.ids()[keep:])
+        if (listed.standing.ended or (paused and listed.standing.state != "running"))
+        and (limit is None or listed.updated < limit)
+    ]
     if dry_run:
         _tell(chosen, "would remove")
         return EXIT_OK
-    if chosen and not yes and not _agreed(chosen):
+    if chosen and not yes and not _remove_agreed(chosen):
         note("nothing was removed")
         return EXIT_OK
     folder.sweep()
@@ -181,32 +172,15 @@ def prune(
     return EXIT_OK
 
 
-def _chosen(
-    folder: SessionFolder, older_than: float | None, keep: int, whatever: bool
-) -> list[ListedSession]:
-    """The sessions that may go, the newest first. One that a process is at never may."""
-    limit = None if older_than is None else time.time() - older_than * _DAY
-    return [
-        listed
-        for listed in map(folder.listed, folder.ids()[keep:])
-        if (listed.standing.ended or (whatever and listed.standing.state != "running"))
-        and (limit is None or listed.updated < limit)
-    ]
-
-
-def _agreed(chosen: Sequence[ListedSession]) -> bool:
-    """Whether the user wants it. Raises `UsageError` where nobody can be asked."""
-    from mlx_tools.app.wiring import at_terminal  # it brings all that a run needs
-    from mlx_tools.cli.inputs import said_yes
-
-    if not at_terminal():
-        raise UsageError(
-            f"{_sum(chosen)} would be removed, and nobody is here to be asked",
-            hint="--yes removes them, --dry-run lists them",
-        )
-    for listed in chosen:
-        print(row(listed, _columns(sys.stderr)), file=sys.stderr)
-    return said_yes(f"Remove {_sum(chosen)}?")
+def _remove_agreed(chosen: Sequence[ListedSession]) -> bool:
+    if inputs.at_terminal():
+        for listed in chosen:
+            print(row(listed, _columns(sys.stderr)), file=sys.stderr)
+    return inputs.agreed(
+        f"Remove {_sum(chosen)}?",
+        f"{_sum(chosen)} would be removed, and ",
+        "--yes removes them, --dry-run lists them",
+    )
 
 
 def _tell(sessions: Iterable[ListedSession], word: str) -> None:
@@ -224,3 +198,59 @@ def _sum(sessions: Sequence[ListedSession]) -> str:
 
 def _columns(stream: Any) -> int | None:
     return columns_of(stream) if stream.isatty() else None
+
+
+# --- undo ---------------------------------------------------------------------------------------
+
+_DO: Final = {
+    "restore": ("restore", "restored"),
+    "bring_back": ("bring back", "brought back"),
+    "remove": ("remove", "removed"),
+}
+
+
+@undo_app.command()
+def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
+    """Undo the changes of a session that are still as it left them, the newest first."""
+    folder, given = session_folder(), session
+    session = folder.find(given)
+    session = outermost(folder, session) if given == LAST else session
+    with Undo(folder, session) as undoing:
+        steps = undoing.steps()
+        due = sum(step.status == "due" for step in steps)
+        if due and not yes and not _undo_agreed(steps, counted(due, "change")):
+            note("nothing was undone")
+            return EXIT_OK
+        ended = [undoing.undo(step) if step.status == "due" else step for step in steps]
+    undone = sum(step.status == "undone" for step in ended)
+    refused = len(ended) - undone
+    if as_json:
+        changes = [step.to_json() for step in ended]
+        print_json({"session": session, "changes": changes, "undone": undone, "refused": refused})
+    else:
+        for step in ended:
+            print_text(_change(step))
+        if not ended:
+            other = undoable(folder)
+            hint = f"; mlx-tools undo {other} would" if other is not None else ""
+            note(f"the session {session} left nothing that can be undone{hint}")
+    if refused:
+        complain(f"{counted(refused, 'change')} of {len(ended)} could not be undone")
+    return EXIT_STOPPED if refused else EXIT_OK
+
+
+def _undo_agreed(steps: Sequence[UndoStep], due: str) -> bool:
+    for step in steps:
+        print(_change(step), file=sys.stderr)
+    return inputs.agreed(
+        f"Undo {due}?", f"{due} would be undone, and ", "--yes undoes what can be undone"
+    )
+
+
+def _change(step: UndoStep) -> str:
+    """A step on one line: what will become of the file, or what has."""
+    will, did = _DO[step.action]
+    path = in_words(step.change.path)
+    if step.status == "refused":
+        return f"cannot {will} {path}: {in_words(step.reason)}"
+    return f"{did if step.status == 'undone' else will} {path}"

@@ -15,19 +15,18 @@ from typing import Annotated, Final
 import typer
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.wiring import at_terminal, tool_collection, tools_of
+from mlx_tools.app.wiring import tools_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, wrapped
-from mlx_tools.cli.columns import columns_of, folded
-from mlx_tools.cli.escape import as_name, exact, in_words
-from mlx_tools.cli.inputs import said_yes
-from mlx_tools.cli.output import complain, note, print_text
+from mlx_tools.cli.call_text import ShownLine, as_name, exact, in_words, wrapped
+from mlx_tools.cli.inputs import agreed
+from mlx_tools.cli.options import Yes, argument, option
+from mlx_tools.cli.output import columns_of, complain, folded, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import BUILTIN, Policy, denial
 from mlx_tools.tools import NO_SUCH, Registry
 from mlx_tools.tools.folder import PLUGIN
-from mlx_tools.tools.folder.collection import ToolCollection, write_template
+from mlx_tools.tools.folder.collection import Shelf, write_template
 from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
 
 ALLOW: Final = "to allow it in a run: --tools {name}"
@@ -36,21 +35,13 @@ _NO_SANDBOX: Final = (
     "It runs as you, with your rights, in no sandbox: what it says of effects is believed."
 )
 
-Named = Annotated[str, typer.Argument(metavar="NAME", help="The tool.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Named = Annotated[str, argument("NAME", "The tool.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the group."""
-    for name, command, about in (
-        ("new", new, "Write a new tool to begin with: a folder that works, with a test."),
-        ("add", add, "Add the tool in a folder, or each in it: its files are copied and trusted."),
-        ("trust", trust, "Trust the files of a tool in the tools folder as they are now."),
-        ("enable", enable, "Switch a tool on."),
-        ("disable", disable, "Switch a tool off, wherever it comes from."),
-        ("remove", remove, "Delete a tool from the tools folder."),
-    ):
-        app.command(name=name, help=about)(command)
+    for command in (new, add, trust, enable, disable, remove):
+        app.command()(command)
 
 
 def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
@@ -64,11 +55,9 @@ def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
 
 def new(
     name: Named,
-    folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where its folder is made.")
-    ] = Path(),
+    folder: Annotated[Path, option("--folder DIR", "Where its folder is made.")] = Path(),
 ) -> None:
-    """Write the folder of a new tool; its path goes to standard output."""
+    """Write a new tool to begin with: a folder that works, with a test."""
     _refuse_taken(name, tools_of(options.load({})).all_specs())
     made = write_template(folder, name)
     print_text(str(made))
@@ -77,13 +66,11 @@ def new(
 
 
 def add(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The tool's folder, or a folder of such folders.")
-    ],
+    folder: Annotated[Path, argument("DIR", "The tool's folder, or a folder of such folders.")],
     yes: Yes = False,
 ) -> int:
-    """Copy a folder, or each in it, into the tools folder; exit code 1 where an answer was no."""
-    loaded, collection = _loaded()
+    """Add the tool in a folder, or each in it: its files are copied and trusted."""
+    loaded, shelf = _loaded()
     if folder.is_file():
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
     found = [read_folder(one) for one in folders_in(folder.absolute())]
@@ -96,10 +83,10 @@ def add(
     added: list[str] = []
     try:
         for one in found:
-            name, place = one.spec.name, collection.path_of(one.spec.name)
+            name, place = one.spec.name, shelf.path_of(one.spec.name)
             verb = "Replace" if place.exists() else "Add"
-            if _agreed(one, f"{verb} {name} in {collection.folder}?", yes):
-                print_text(str(collection.add(one).path))
+            if _agreed(one, f"{verb} {name} in {shelf.folder}?", yes):
+                print_text(str(shelf.add(one).path))
                 added.append(name)
     finally:
         _tell(added)
@@ -107,49 +94,47 @@ def add(
 
 
 def trust(name: Named, yes: Yes = False) -> int:
-    """Trust what stands in the tools folder; exit code 1 where the answer was no."""
-    loaded, collection = _loaded()
-    _refuse_foreign(
-        name, loaded, collection, "only tools that are folders are trusted by their files"
-    )
-    found = collection.read(name)
+    """Trust the files of a tool in the tools folder as they are now."""
+    loaded, shelf = _loaded()
+    _refuse_foreign(name, loaded, shelf, "only tools that are folders are trusted by their files")
+    found = shelf.read(name)
     if not _agreed(found, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
-    collection.trust(found)
+    shelf.trust(found)
     _tell([name])
     return EXIT_OK
 
 
 def enable(name: Named) -> None:
-    """Switch a tool on; what else keeps it from being called is told."""
+    """Switch a tool on."""
     _switch(name, True)
     _tell([name])
 
 
 def disable(name: Named) -> None:
-    """Switch a tool off."""
+    """Switch a tool off, wherever it comes from."""
     _switch(name, False)
     complain(f"{name} is off (mlx-tools tools enable {name})", kind="done")
 
 
 def remove(name: Named, yes: Yes = False) -> int:
-    """Delete a tool's folder; exit code 1 where the answer was no."""
-    loaded, collection = _loaded()
-    _refuse_foreign(name, loaded, collection, f"mlx-tools tools disable {name}")
-    if not _asked(f"Delete {collection.must_have(name)}?", yes):
+    """Delete a tool from the tools folder."""
+    loaded, shelf = _loaded()
+    _refuse_foreign(name, loaded, shelf, f"mlx-tools tools disable {name}")
+    if not _asked(f"Delete {shelf.must_have(name)}?", yes):
         return EXIT_STOPPED
-    collection.remove(name)
+    shelf.remove(name)
     complain(f"removed {name}", kind="done")
     return EXIT_OK
 
 
-def _loaded() -> tuple[Configuration, ToolCollection]:
+def _loaded() -> tuple[Configuration, Shelf]:
     loaded = options.load({})
-    return loaded, tool_collection(loaded)
+    return loaded, Shelf.of()
 
 
 def _switch(name: str, on: bool) -> None:
-    loaded, collection = _loaded()
+    loaded, shelf = _loaded()
     registry = tools_of(loaded)
     name = registry.named(name)
     spec = registry.all_specs().get(name)
@@ -158,7 +143,7 @@ def _switch(name: str, on: bool) -> None:
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
     own = spec is None or spec.plugin == PLUGIN
-    collection.switch(name, on if own or not on else None)
+    shelf.switch(name, on if own or not on else None)
 
 
 def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
@@ -171,16 +156,12 @@ def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
             )
 
 
-def _refuse_foreign(
-    name: str, loaded: Configuration, collection: ToolCollection, hint: str
-) -> None:
+def _refuse_foreign(name: str, loaded: Configuration, shelf: Shelf, hint: str) -> None:
     """Raises UsageError where the tool of this name comes from elsewhere than the tools folder."""
     registry = tools_of(loaded)
     spec = registry.all_specs().get(registry.named(name))
     if spec is not None and spec.plugin != PLUGIN:
-        raise UsageError(
-            f"{name} is not in {collection.folder} ({_origin(spec.plugin)})", hint=hint
-        )
+        raise UsageError(f"{name} is not in {shelf.folder} ({_origin(spec.plugin)})", hint=hint)
 
 
 def _tell(names: Sequence[str]) -> None:
@@ -199,7 +180,7 @@ def _tell(names: Sequence[str]) -> None:
 
 
 def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
-    columns = _columns()
+    columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
     for line in _declared(found):
         if line.foreign:
             rows = [row.text for row in wrapped([line], columns)]
@@ -209,16 +190,8 @@ def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
     return _asked(question, yes)
 
 
-def _columns() -> int | None:
-    return columns_of(sys.stderr) if sys.stderr.isatty() else None
-
-
 def _asked(question: str, yes: bool) -> bool:
-    if yes:
-        return True
-    if not at_terminal():
-        raise UsageError("nobody is there to be asked", hint="say so with --yes")
-    if said_yes(question):
+    if yes or agreed(question, "", "say so with --yes"):
         return True
     note("nothing was changed")
     return False

@@ -14,11 +14,13 @@ import anyio
 import typer
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.wiring import approver_of, refuse_tools_where_off, registry_of, session_store
+from mlx_tools.app.wiring import refuse_tools_where_off, registry_of, session_store
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.approve import asker
+from mlx_tools.cli.approve import approver_of, asker
+from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
+    cut,
     note,
     print_json,
     print_prose,
@@ -45,22 +47,17 @@ _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
 NO_MODEL: Final = "none"
 """The backend's kind in the header of a call without a model."""
 
-app = typer.Typer(
-    help="List, show, search and call tools; add your own, switch any on and off.",
-    add_completion=False,
-)
+app = typer.Typer(add_completion=False)
 
 
-@app.command(
-    name="list", help="List the tools: effects, where they come from, what holds for them."
-)
-@options.with_settings(*options.POLICY)
+@app.command(name="list")
+@options.with_settings(*options.TOOLS)
 def list_tools(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: options.AsJsonLines = False,
     *,
     options_given: options.Options,
 ) -> None:
-    """Print a line a tool."""
+    """List the tools: effects, where they come from, what holds for them."""
     loaded = options.load(options_given)
     rows = registry_of(loaded).listing(loaded.policy())
     if as_json:
@@ -74,15 +71,15 @@ def list_tools(
         print_row(f"{'  '.join(columns)} ", _gist(row))
 
 
-@app.command(help="Show all that is known of a tool.")
-@options.with_settings(*options.POLICY)
+@app.command()
+@options.with_settings(*options.TOOLS)
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    name: Annotated[str, argument("NAME", "The tool.")],
+    as_json: options.AsJson = False,
     *,
     options_given: options.Options,
 ) -> None:
-    """Print a tool's description, parameters, effects, and whether it may be called."""
+    """Show all that is known of a tool."""
     loaded = options.load(options_given)
     registry = registry_of(loaded)
     known = _known(registry, name)
@@ -102,26 +99,20 @@ def show(
         print_prose(f"\n{lacking(name, registry, loaded.policy())}")
 
 
-@app.command(help="Find the tools that match a request, the best match first.")
-@options.with_settings(*options.POLICY)
+@app.command()
+@options.with_settings(*options.TOOLS)
 def search(
-    query: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What the tool should do; - reads it.")
-    ],
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="How many tools at most.")
-    ] = DEFAULT_LIMIT,
+    query: Annotated[str, argument("TEXT", "What the tool should do; - reads it.")],
+    limit: Annotated[int, option("--limit N", "How many tools at most.", min=1)] = DEFAULT_LIMIT,
     everything: Annotated[
-        bool, typer.Option("--all", help="All tools, also those that may not be called.")
+        bool, option("--all", "All tools, also those that may not be called.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: options.AsJsonLines = False,
     *,
     options_given: options.Options,
 ) -> None:
-    """Print a line a tool; what was hidden, and why, goes to standard error."""
+    """Find the tools that match a request, the best match first."""
     loaded = options.load(options_given)
-    if query == "-":
-        query = inputs.decoded(inputs.stdin_bytes(), "standard input")
     query, registry = inputs.as_question(query), registry_of(loaded)
     found = find_tools(registry, loaded.policy(), query, limit, everything=everything)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
@@ -136,18 +127,16 @@ def search(
     _tell_hidden(found)
 
 
-@app.command(help="Call a tool without a model: same checks, same policy, same record.")
+@app.command()
 @options.with_settings(*options.POLICY)
 def call(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool.")],
-    arguments: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object; - reads it.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    name: Annotated[str, argument("NAME", "The tool.")],
+    arguments: Annotated[str, argument("JSON", "Its arguments as a JSON object; - reads it.")],
+    as_json: options.AsJson = False,
     *,
     options_given: options.Options,
 ) -> int:
-    """Print the tool's output; exit code 0 where it ran, or would have in a dry run."""
+    """Call a tool without a model: same checks, same policy, same record."""
     loaded = options.load(options_given)
     refuse_tools_where_off(loaded)
     registry = registry_of(loaded)
@@ -184,19 +173,19 @@ def call(
     return _tell(done, files)
 
 
-@app.command(name="export", help="Print the permitted tools in another program's form.")
-@options.with_settings(*options.POLICY)
+@app.command(name="export")
+@options.with_settings(*options.TOOLS)
 def export_tools(
     format: Annotated[  # noqa: A002
         str, typer.Option("--format", metavar="|".join(FORMATS), help="The form.")
     ],
     everything: Annotated[
-        bool, typer.Option("--all", help="All tools, also those that may not be called.")
+        bool, option("--all", "All tools, also those that may not be called.")
     ] = False,
     *,
     options_given: options.Options,
 ) -> None:
-    """Print the tools as text in the wanted form."""
+    """Print the permitted tools in another program's form."""
     loaded = options.load(options_given)
     registry = registry_of(loaded)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
@@ -258,7 +247,7 @@ def _gist(row: dict[str, Any]) -> str:
     if row["disabled_reason"]:
         return str(row["disabled_reason"])
     first = re.split(r"(?<=[.!?])\s|\n", row["description"].strip(), maxsplit=1)[0]
-    return first if len(first) <= 100 else first[:99] + "…"
+    return cut(first, 100)
 
 
 def _known(registry: Registry, name: str) -> dict[str, Any]:
@@ -275,17 +264,8 @@ def _known(registry: Registry, name: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    name = "JSON"
-    if text == "-":
-        name = "standard input"
-        text = inputs.decoded(inputs.stdin_bytes(), name)
-    try:
-        value = inputs.parse_json(text, name)
-    except UsageError as error:
-        raise UsageError(error.message, hint=_EXAMPLE) from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{name}: expected an object", hint=_EXAMPLE)
-    return value
+    name = "standard input" if text == "-" else "JSON"
+    return inputs.parse_object(inputs.read_text() if text == "-" else text, name, _EXAMPLE)
 
 
 def _header(

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, Final, TextIO
+from typing import Final, Self, TextIO
 
-from mlx_tools.app.own_output import ours
-from mlx_tools.cli.call_text import ShownLine, diff, show, wrapped
-from mlx_tools.cli.columns import columns_of, folded
-from mlx_tools.cli.escape import as_name
+from mlx_tools.cli.call_text import ShownLine, as_name, diff, show, wrapped
 from mlx_tools.cli.output import (
     PROSE,
+    columns_of,
     complain,
+    cut,
+    folded,
     note,
+    ours,
     painted,
     print_json,
     print_text,
@@ -43,6 +44,14 @@ class LiveView:
         self._midline = False
         self._waiting = False
 
+    @classmethod
+    def here(cls, *, steps: bool | None = None, answer: bool = True) -> Self:
+        """A view on this process's streams: ``steps`` by default at a terminal, the answer there
+        alone, where it is wanted."""
+        wanted = sys.stderr.isatty() if steps is None else steps
+        live = answer and ours().isatty()
+        return cls(steps=sys.stderr if wanted else None, answer=ours() if live else None)
+
     def show(self, event: events.Event) -> None:
         """Show one event."""
         match event:
@@ -60,11 +69,8 @@ class LiveView:
                 self._step("dim", f"· turn {event.turn}: {_usage(event)}")
             case events.ContextFilling():
                 self.end()
-                share = 100 * event.used // event.size
-                said = (
-                    f"{share} % of the model's context is used: {event.used} of {event.size} tokens"
-                )
-                note(said)
+                share, of = 100 * event.used // event.size, f"{event.used} of {event.size} tokens"
+                note(f"{share} % of the model's context is used: {of}")
             case events.Compacted():
                 said = compacted(event.turns, event.observations, event.before, event.after)
                 self._step("yellow", f"! {said}")
@@ -192,16 +198,14 @@ def list_sources(sources: Iterable[GivenSource]) -> None:
 
 def far(message: str, fraction: float | None) -> str:
     """How far a call has come, in a few words: a line that goes away must fit into one row."""
-    words = " ".join(message.split())
-    words = words if len(words) <= _FEW else words[: _FEW - 1] + "…"
+    words = cut(" ".join(message.split()), _FEW)
     share = "" if fraction is None else f"{100 * fraction:.0f} %"
     return ", ".join(part for part in (words, share) if part) or "goes on"
 
 
 def _line(text: str) -> str:
     """A text on one line, cut where it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+    return cut(" ".join(text.split()), _WIDTH)
 
 
 def _time(milliseconds: int) -> str:
@@ -209,15 +213,9 @@ def _time(milliseconds: int) -> str:
 
 
 def _usage(event: events.TurnEnded) -> str:
-    parts: list[Any] = []
-    if event.duration_ms is not None:
-        parts.append(_time(event.duration_ms))
-    if event.usage.prompt_tokens is not None:
-        cached = event.usage.cached_tokens
-        parts.append(
-            f"{event.usage.prompt_tokens} prompt tokens"
-            + (f" ({cached} cached)" if cached is not None else "")
-        )
-    if event.usage.completion_tokens is not None:
-        parts.append(f"{event.usage.completion_tokens} written")
-    return ", ".join(parts)
+    usage = event.usage
+    took = _time(event.duration_ms) if event.duration_ms is not None else ""
+    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens is not None else ""
+    read = f"{usage.prompt_tokens} prompt tokens{cached}" if usage.prompt_tokens is not None else ""
+    wrote = f"{usage.completion_tokens} written" if usage.completion_tokens is not None else ""
+    return ", ".join(part for part in (took, read, wrote) if part)

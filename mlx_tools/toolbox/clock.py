@@ -95,7 +95,7 @@ def local_zone() -> str:
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, AttributeError, UsageError):
         raise UsageError(
             "this machine does not say in which time zone it is",
-            hint="name it: --timezone Europe/Berlin, or schedule.timezone",
+            hint="name it: --timezone Europe/Berlin, or TZ=Europe/Berlin",
         ) from None
 
 

@@ -180,45 +180,6 @@ def test_on_a_tiny_screen_the_question_is_in_sight_and_a_fake_one_is_behind_the_
     assert records(home)[-1]["type"] == "paused"
 
 
-def test_control_c_at_a_question_ends_the_answer_and_leaves_the_chat(
-    emulator: Any, home: Path
-) -> None:
-    script = (call("calculator", expression="6*7"), answer("Still here."))
-    with ScriptedServer(*script) as server:
-        one = emulator("chat", "--url", server.url, "--chat-format", "plain")
-        one.until(PROMPT)
-        one.type("six times seven?")
-        one.key("Enter")
-        one.until(QUESTION)
-        one.key("C-c")
-        one.until(PROMPT)
-        one.type("are you there?")  # what is typed is seen again
-        one.until(r"^> are you there\?$")
-        one.key("Enter")
-        one.until(r"^Still here\.$")
-    assert not any(r["type"] == "execution_started" for r in records(home))
-
-
-def test_a_call_can_be_edited_in_a_chat(emulator: Any, home: Path) -> None:
-    with ScriptedServer(call("calculator", expression="6*7"), answer("Fifty-six.")) as server:
-        one = emulator("chat", "--url", server.url, "--chat-format", "plain")
-        one.until(PROMPT)
-        one.type("six times seven?")
-        one.key("Enter")
-        one.until(QUESTION)
-        one.type("e")
-        one.until("on one line:")  # no editor is named
-        one.type('{"expression": "7*8"}')
-        one.key("Enter")
-        one.until("edited by you")
-        one.until(QUESTION)
-        one.type("y")
-        one.until(r"^Fifty-six\.$")
-        assert "56" in server.prompts[1] and "The user changed the arguments" in server.prompts[1]
-    kinds = [record["type"] for record in records(home)]
-    assert kinds.count("edited") == 1 and kinds.count("execution_started") == 1
-
-
 @pytest.mark.parametrize("how", ["HUP", "KILL"])
 def test_a_terminal_that_is_killed_with_an_approval_open_leaves_a_session_that_resumes(
     emulator: Any, home: Path, how: str

@@ -6,37 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mlx_tools.cli.columns import beside, cells, folded
+from mlx_tools.cli.output import beside, folded
 from tests.cli.terminal import Terminal
-
-WORDS = st.lists(st.text("abc/.é日", min_size=1, max_size=12), min_size=1, max_size=12)
-
-
-@given(words=WORDS, columns=st.integers(10, 60), indent=st.sampled_from(["", "  ", "   : "]))
-def test_words_are_kept_whole_and_rows_are_not_too_wide(
-    words: list[str], columns: int, indent: str
-) -> None:
-    rows = folded(" ".join(words), columns, indent).split("\n")
-    parts = [rows[0], *(row.removeprefix(indent) for row in rows[1:])]
-    assert all(row.startswith(indent) for row in rows[1:])
-    assert " ".join(parts).split() == words
-    for row, part in zip(rows, parts, strict=True):
-        assert cells(row) <= columns or " " not in part
-
-
-@given(words=WORDS, columns=st.integers(20, 120), width=st.integers(1, 60))
-def test_a_text_beside_columns_is_whole(words: list[str], columns: int, width: int) -> None:
-    head = "h" * width
-    assert beside(head, " ".join(words), columns).split() == [head, *words]
-    assert beside(head, " ".join(words), None) == f"{head} {' '.join(words)}"
-
-
-def test_a_long_text_is_folded_in_one_pass() -> None:
-    for text in (" " * 1_000_000 + "end", "word " * 200_000, "x" * 1_000_000):
-        assert folded(text, 60, "  ").split() == text.split()
 
 
 def test_what_is_before_a_text_stays_before_it() -> None:

@@ -198,7 +198,6 @@ def test_transcripts_are_reported(run: Run, kept: Path) -> None:
         (("run", "."), "holds no transcripts"),
         (("run", "x.jsonl", "--tools", "maybe"), "--tools"),
         (("run", "x.jsonl", "--samples", "2"), "a replay asks no model"),
-        (("run", "x.jsonl", "--only", "other*"), "none of 1 transcripts"),
         (("run", "x.jsonl", "--live", "--style", "yaml"), "--style"),
         (("record", "x"), "give the questions to ask"),
         (("record", "../x", "Hm?"), "cannot name a transcript"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import cli
-from mlx_tools.cli import failures
+from mlx_tools.cli import root
 from mlx_tools.errors import BackendUnreachable, UsageError
 from tests.cli.scripted_server import Completion, ScriptedServer, answer
 
@@ -142,7 +142,7 @@ def test_an_error_of_ours_is_one_line_with_its_exit_code(run: Any, capsys: Any) 
     def fail() -> None:
         raise BackendUnreachable("no server answers", hint="start one")
 
-    assert failures.guarded(fail) == 3
+    assert root.guarded(fail) == 3
     assert capsys.readouterr().err == "mlx-tools: error: no server answers (start one)\n"
 
 
@@ -150,7 +150,7 @@ def test_what_a_terminal_would_obey_is_spelled(run: Any, capsys: Any) -> None:
     def fail() -> None:
         raise UsageError("a\x1b[2Jb\r\u202ec\n mlx-tools: error: forged")
 
-    failures.guarded(fail)
+    root.guarded(fail)
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and not set(line) & set("\x1b\r\u202e")
 
@@ -161,7 +161,7 @@ def test_an_internal_error_is_one_line_and_its_traceback_a_private_file(
     def fail() -> None:
         raise KeyError("oops")
 
-    assert failures.guarded(fail) == 1
+    assert root.guarded(fail) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "KeyError" in line
     (crash,) = (home / "state" / "crashes").iterdir()
@@ -173,7 +173,7 @@ def test_debug_shows_the_traceback(home: Path, capsys: Any) -> None:
     def fail() -> None:
         raise KeyError("oops")
 
-    assert failures.guarded(fail, debug=True) == 1
+    assert root.guarded(fail, debug=True) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -228,8 +228,8 @@ def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> No
 
 def test_ctrl_c_within_an_import_ends_with_130(home: Path) -> None:
     Path("begun.py").write_text(
-        "import sys; from mlx_tools.cli import failures\n"
-        "sys.exit(failures.guarded(lambda: exec('raise KeyboardInterrupt')))\n"
+        "import sys; from mlx_tools.cli import root\n"
+        "sys.exit(root.guarded(lambda: exec('raise KeyboardInterrupt')))\n"
     )
     command = [sys.executable, "-m", "begun"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

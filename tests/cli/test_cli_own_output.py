@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from mlx_tools.app import own_output
 
 NOISY = """
 import ctypes, os, subprocess, sys, threading
@@ -93,25 +90,17 @@ def test_standard_output_is_a_callers_own_again_after_a_command(run: Any, noisy:
     assert sys.stdout is before
 
 
-def test_outside_of_a_command_output_is_left_alone() -> None:
-    before = sys.stdout
-    own_output.keep()
-    assert sys.stdout is before
-    assert own_output.ours() is before
-
-
 MOVED = """
 import os, subprocess, sys
-from mlx_tools.app import own_output
+from mlx_tools.cli import output
 
-own_output.begin()
-own_output.keep()
+output.keep_output()
 os.write(1, b"descriptor\\n")
 subprocess.run(["echo", "program"])
 print("print")
-own_output.ours().write("the answer\\n")
-own_output.ours().flush()
-own_output.give_back()
+output.ours().write("the answer\\n")
+output.ours().flush()
+output.give_output_back()
 print("own again")
 """
 
@@ -120,17 +109,3 @@ def test_what_is_printed_below_python_is_none_of_the_output() -> None:
     done = subprocess.run([sys.executable, "-c", MOVED], capture_output=True, text=True, check=True)
     assert done.stdout == "the answer\nown again\n"
     assert set(done.stderr.splitlines()) == {"descriptor", "program", "print"}
-
-
-@pytest.mark.slow
-def test_a_whole_command_answers_in_json_alone(noisy: Path) -> None:
-    command = ["-m", "mlx_tools", "tools", "call", "knock", "{}", "--tools", "knock", "--json"]
-    path = os.pathsep.join(filter(None, (str(noisy), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    assert json.loads(done.stdout)["output"] == "knocks"
-    assert {"descriptor", "first stream", "program", "library"} <= set(done.stderr.splitlines())

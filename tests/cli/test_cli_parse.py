@@ -216,7 +216,7 @@ def test_a_bad_list_of_tools_is_one_line_and_exit_code_2(
         (["none.txt"], "none.txt: No such file"),
         (["."], ".: Is a directory"),
         (["--style", "json"], "--style: 'json' is not allowed"),
-        (["--finish-reason", "end"], "stop or length"),
+        (["--finish-reason", "end"], "one of stop, length"),
         (["--observations", "bad.json"], "expected a JSON list of texts"),
         (["--tools", "tools.json", "--tool-choice", "calculater"], "calculator"),
         (["--bogus"], "--bogus"),

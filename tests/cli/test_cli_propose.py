@@ -88,15 +88,6 @@ def test_a_proposal_that_is_wrong_is_no_second_turn(
     assert (result.json["error"] or {}).get("code") == error
 
 
-def test_a_backend_that_fails_at_the_second_try_is_an_error_and_no_proposal(
-    run: Any, write: Any
-) -> None:
-    tools = write("tools.json", TOOLS)
-    broken = Completion('{"type":"tool_call","name":"get_weather","argu')
-    result, _ = propose(run, broken, options=("Hello!", "--tools", tools), strategy="auto")
-    assert (result.code, result.out) == (3, "")
-
-
 def test_of_many_tools_a_shortlist_is_shown_and_each_may_be_proposed(run: Any, write: Any) -> None:
     kinds = ("city", "river", "lake", "hill", "road", "farm", "wood", "moor", "port", "park")
     deeds = ("paint", "measure", "rename", "flood", "visit", "sell", "map", "fence", "name", "buy")
@@ -113,27 +104,6 @@ def test_of_many_tools_a_shortlist_is_shown_and_each_may_be_proposed(run: Any, w
         (prompt,) = server.prompts
         assert "\nTools:\npaint_lake(" in prompt and "\ntool_search(" in prompt
         assert "visit_wood(" not in prompt and "more tools are not listed here" in prompt
-
-
-def test_a_call_that_could_run_freely_does_not_run(run: Any, write: Any) -> None:
-    tools = write("tools.json", [{"name": "calculator", "effects": ["read"]}])
-    result, server = propose(
-        run, call("calculator"), answer("never"), options=("Go", "--tools", tools)
-    )
-    assert result.json["messages"][0]["runs"] == "freely" and len(server.bodies) == 1
-
-
-def test_forcing_writes_the_beginning_and_the_completion_holds_it(run: Any, write: Any) -> None:
-    tools = write("tools.json", TOOLS)
-    result, server = propose(
-        run,
-        Completion('"city":"Oslo"}}'),
-        options=("Go", "--tools", tools, "--tool-choice", "get_weather"),
-    )
-    assert result.code == 0, result.err
-    assert server.prompts[0].endswith('"name":"get_weather","arguments":{')
-    assert result.json["messages"][0]["arguments"] == {"city": "Oslo"}
-    assert json.loads(result.json["completion"])["name"] == "get_weather"
 
 
 def test_a_batch_gives_one_result_a_line_in_order(run: Any, write: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -127,18 +126,6 @@ def test_a_question_is_cut_to_a_line_and_spelled(run: Any, keep: Any) -> None:
     (line,) = run("sessions", "list").out.splitlines()
     assert len(line) < 140 and "one two" in line and not set(line) & set("\r\x1b\u202e")
     assert run("sessions", "list", "--json").json["question"] == evil
-
-
-def test_a_row_is_folded_beside_or_below_its_columns(keep: Any) -> None:
-    asked = UserRecord(content="where do the ships go when the harbour is full?")
-    path = keep("20260101-000000-aaaaaaaa", HEAD, asked)
-    known = ListedSession(session=path.parent.name, path=path, standing=standing_of([HEAD, asked]))
-    assert "\n" not in row(known)
-    for columns in (50, 80, 100):
-        lines = row(known, columns).split("\n")
-        assert len(lines) > 1 and max(map(len, lines)) <= columns
-        assert " ".join(lines).split() == row(known).split()
-        assert all(line.startswith("    ") for line in lines[1:])
 
 
 def test_sessions_of_every_kind_that_commands_make_are_listed(run: Any) -> None:
@@ -307,8 +294,3 @@ def test_ids_are_completed(keep: Any) -> None:
         [sys.executable, "-m", "mlx_tools"], env=environ, capture_output=True, text=True
     )
     assert done.stdout.split() == ["20260102-b", "20260101-a"]
-
-
-def test_a_listing_is_one_object_a_line_also_of_odd_text(run: Any, keep: Any) -> None:
-    keep("s1", HEAD, UserRecord(content="\ud800 half \u2028"))
-    assert json.loads(run("sessions", "list", "--json").out)["question"] == "\ud800 half \u2028"

@@ -47,7 +47,7 @@ def test_nothing_is_added_unasked(run: Run, home: Path) -> None:
     make_folder(home / "here")
     refused = run("tools", "add", "echo")
     assert refused.code == 2
-    assert refused.err.endswith("nobody is there to be asked (say so with --yes)\n")
+    assert refused.err.endswith("nobody is here to be asked (say so with --yes)\n")
     assert not (home / "data").exists()
 
 
@@ -87,23 +87,6 @@ def test_what_a_folder_says_of_itself_is_shown_and_cannot_pass_for_our_words(
     assert "effects: execute, network, read, write (all there are)" in lines
     assert "variables it sees: API_TOKEN" in lines
     assert any(line.startswith("| execute.py  ") for line in lines)
-
-
-def test_no_row_of_a_folder_looks_like_ours_however_narrow_the_terminal_is(home: Path) -> None:
-    folder = make_folder(home / "here")
-    words = "effects: none " * 40
-    (folder / "tool_definition.json").write_text(json.dumps({"name": "echo", "description": words}))
-    terminal = Terminal("tools", "add", "echo")
-    try:
-        terminal.resize(42, 20)
-        shown = terminal.until(r"\[y/N\] ").split("\r\n")
-        terminal.type("n\r")
-        assert terminal.end() == 1
-    finally:
-        terminal.close()
-    assert sum(row.startswith("effects: ") for row in shown) == 1
-    assert max(len(row) for row in shown if " " in row.strip()) <= 42
-    assert "It runs as you, with your rights, in no" in shown
 
 
 def test_a_changed_tool_is_off_until_it_is_trusted(run: Run, home: Path) -> None:
@@ -229,22 +212,6 @@ def test_a_mistake_is_one_line(run: Run, home: Path, arguments: tuple[str, ...],
     result = run("tools", *arguments)
     assert result.code == 2
     assert said in result.error
-
-
-def test_another_folder_can_be_named_but_not_by_a_project(
-    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_folder(home / "here")
-    Path("mlx-tools.toml").write_text(f'[tools]\nfolder = "{home}/evil"\n')
-    assert "must not set this" in run("tools", "list").error
-    Path("mlx-tools.toml").unlink()
-    monkeypatch.setenv("MLX_TOOLS_TOOLS_FOLDER", "relative")
-    assert "an absolute path" in run("tools", "list").error
-    monkeypatch.setenv("MLX_TOOLS_TOOLS_FOLDER", str(home / "mine"))
-    assert run("tools", "add", "echo", "--yes").out.strip() == str(home / "mine" / "echo")
-    assert rows(run)["echo"]["enabled"] is True
-    monkeypatch.delenv("MLX_TOOLS_TOOLS_FOLDER")
-    assert "echo" not in rows(run)
 
 
 def test_a_project_can_switch_a_tool_off(run: Run, home: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.policy import PRESETS
 from tests.cli.terminal import Terminal
 
 LISTED = [
@@ -169,11 +168,6 @@ def test_no_option_is_offered_that_would_not_help(
     assert "--tools" not in run("tools", "call", "clock", "{}").error
 
 
-def test_the_presets_are_named_where_one_may_be_given(run: Any) -> None:
-    told = " ".join(run("tools", "call", "--help").out.replace("│", " ").split())
-    assert all(name in told for name in PRESETS)
-
-
 def test_tools_that_are_turned_off_are_not_called(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,14 +207,6 @@ def test_a_search_has_a_limit_and_a_query(run: Any) -> None:
     assert run("tools", "search", "x", "--limit", "0").code == 2
 
 
-def test_the_search_can_be_called_like_any_tool(run: Any) -> None:
-    call = ("tools", "call", "tool_search", '{"query":"what time is it"}')
-    assert run(*call).code == 1  # the preset does not hold it
-    result = run(*call, "--tools", "clock,tool_search")
-    assert result.code == 0 and result.out.startswith("clock(timezone?: string) - ")
-    assert "No tool here" in run(*call, "--tools", "tool_search").out
-
-
 @pytest.mark.parametrize("form", ["openai", "anthropic", "mcp", "jsonschema"])
 def test_an_export_is_json_and_holds_the_permitted_tools(run: Any, form: str) -> None:
     result = run("tools", "export", "--format", form)
@@ -231,9 +217,3 @@ def test_an_export_is_json_and_holds_the_permitted_tools(run: Any, form: str) ->
 
 def test_an_export_as_a_grammar(run: Any) -> None:
     assert run("tools", "export", "--format", "gbnf").out.startswith("root ::=")
-
-
-def test_an_unknown_form_is_one_line(run: Any) -> None:
-    result = run("tools", "export", "--format", "yaml")
-    assert result.code == 2 and "gbnf" in result.error
-    assert run("tools", "export").code == 2

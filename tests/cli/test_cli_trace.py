@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.cli.trace import FullTrace
+from mlx_tools.cli.ask import FullTrace
 from mlx_tools.errors import UsageError
 from tests.cli.scripted_server import ScriptedServer, answer, call
 
@@ -140,15 +140,6 @@ def test_the_whole_of_a_long_output_is_named_and_is_where_it_is_said(run: Any) -
     assert (mode(kept), mode(folder)) == (0o600, 0o700)
 
 
-def test_the_reader_is_told_of_with_a_cut_and_may_be_called_by_default(run: Any) -> None:
-    Path("note.txt").write_text("x" * 5000 + "the end")
-
-    with ScriptedServer(call("file_access", operation="read", path="note.txt"), answer("R")) as one:
-        run("ask", "--url", one.url, "Read it", "--root", ".")
-    assert "read_artifact" not in one.prompts[0]
-    assert "call read_artifact with id" in one.prompts[1]
-
-
 def test_every_output_is_kept_where_the_settings_say_so(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,9 +147,3 @@ def test_every_output_is_kept_where_the_settings_say_so(
     value = ask(run, *CALCULATION, options=("What is 17 * 23?", "--json")).json
     kept = Path(value["transcript"]).parent / "artifacts" / value["calls"][0]["artifact"]
     assert kept.read_text() == "391"
-
-
-def test_a_direct_call_has_no_artifacts(run: Any) -> None:
-    result = run("tools", "call", "read_artifact", json.dumps({"id": "0" * 32}))
-    assert result.code == 1
-    assert "no such artifact" in result.err + result.out

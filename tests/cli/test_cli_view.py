@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.approve import ask_user, describe
 from mlx_tools.cli.output import amount, begin_line, shown, to_json
 from mlx_tools.cli.view import LiveView, list_sources
 from mlx_tools.controller import ApprovalRequest
@@ -206,46 +205,6 @@ def request(arguments: dict[str, Any]) -> ApprovalRequest:
         suspect=False,
         digest="d" * 64,
     )
-
-
-def test_an_approval_shows_name_reason_arguments_and_digest() -> None:
-    text = describe(request({"path": "a.txt", "content": "one\ntwo"}))
-    for part in ("create_file", "it always needs approval", '"a.txt"', "one\\ntwo", "d" * 64):
-        assert part in text
-
-
-def test_an_approval_cannot_be_spoofed_by_its_arguments() -> None:
-    evil = "\x1b[1A\x1b[2K\u202etxt.exe\u2028\r\x9b2J\u200b"
-    text = describe(request({"path": evil, evil: 1}))
-    assert not set(text) & set("\x1b\u202e\u2028\r\x9b\u200b")
-
-
-def test_padding_pushes_nothing_out_of_sight() -> None:
-    text = describe(request({"command": "ls" + " " * 10_000 + "; rm -rf ~"}))
-    assert len(text) < 1000 and r"ls\u0020{10000}; rm -rf ~" in text
-
-
-@pytest.mark.parametrize(
-    ("typed", "approved", "reason"),
-    [
-        ("y\n", True, "approved at the terminal"),
-        ("YES\n", True, "approved at the terminal"),
-        ("n\n", False, "the user said no"),
-        ("n not that file\n", False, "not that file"),
-        ("\nwhat?\nok\ny\n", True, "approved at the terminal"),
-        ("", None, ""),
-        ("maybe", None, ""),
-    ],
-)
-def test_only_a_plain_yes_approves(typed: str, approved: bool | None, reason: str) -> None:
-    screen = io.StringIO()
-    (answer,) = ask_user([request({})], keyboard=io.StringIO(typed), screen=screen)
-    assert (answer.approved, answer.reason) == (approved, reason)
-
-
-def test_each_call_is_asked_about_and_the_end_of_input_decides_nothing_more() -> None:
-    answers = ask_user([request({})] * 3, keyboard=io.StringIO("y\n"), screen=io.StringIO())
-    assert [a.approved for a in answers] == [True, None, None]
 
 
 @pytest.mark.parametrize(

@@ -2,60 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.app import config
-from mlx_tools.app.config import ConfigErrors, Configuration
+from mlx_tools.app.config import ConfigErrors
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, Limits, Policy, decide
-
-
-class Place:
-    """A user's file, a project's file and a working directory, all in one temporary folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.user = folder / "config" / "config.toml"
-        self.project = folder / "home" / "project" / "mlx-tools.toml"
-        self.home = folder / "home"
-        self.cwd = self.project.parent / "src" / "deep"
-        self.user.parent.mkdir()
-        self.cwd.mkdir(parents=True)
-
-    def load(
-        self,
-        user: str = "",
-        project: str = "",
-        environ: Mapping[str, str] | None = None,
-        options: Mapping[str, str | bool | Sequence[str]] | None = None,
-    ) -> Configuration:
-        for path, text in ((self.user, user), (self.project, project)):
-            path.unlink(missing_ok=True)
-            if text:
-                path.write_text(text, encoding="utf-8")
-                path.chmod(0o600)
-        return config.load(
-            options=options or {},
-            environ=environ or {},
-            cwd=self.cwd,
-            user_file=self.user,
-            home=self.home,
-        )
-
-    def problems(self, *args: object, **more: object) -> tuple[str, ...]:
-        with pytest.raises(ConfigErrors) as caught:
-            self.load(*args, **more)  # type: ignore[arg-type]
-        return caught.value.problems
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
 
 # --- defaults -----------------------------------------------------------------------------------
 
@@ -68,11 +24,11 @@ def test_every_setting_has_a_default_or_may_be_without_a_value() -> None:
     assert config.defaults().problems == ()
 
 
-def test_the_default_limits_are_those_of_the_library(place: Place) -> None:
+def test_the_default_limits_are_those_of_the_library(place: Any) -> None:
     assert place.load().limits() == Limits()
 
 
-def test_the_default_policy_is_the_read_only_preset(place: Place) -> None:
+def test_the_default_policy_is_the_read_only_preset(place: Any) -> None:
     assert place.load().policy() == Policy(preset="readonly_basic")
 
 
@@ -94,7 +50,7 @@ def test_every_setting_has_a_variable_of_its_own() -> None:
 # --- order --------------------------------------------------------------------------------------
 
 
-def test_each_source_goes_over_the_one_before(place: Place) -> None:
+def test_each_source_goes_over_the_one_before(place: Any) -> None:
     user = "[limits]\nmax_iterations = 9\n[model]\nprompt_style = 'xml'\n"
     project = "[limits]\nmax_iterations = 8\n"
     environ = {"MLX_TOOLS_MAX_ITERATIONS": "7"}
@@ -113,7 +69,7 @@ def test_each_source_goes_over_the_one_before(place: Place) -> None:
     assert place.load(user, project).settings.model.prompt_style == "xml"
 
 
-def test_the_origin_names_the_file_the_variable_or_the_option(place: Place) -> None:
+def test_the_origin_names_the_file_the_variable_or_the_option(place: Any) -> None:
     loaded = place.load(
         "[model]\nseed = 1\n",
         "[policy]\ndry_run = true\n",
@@ -127,7 +83,7 @@ def test_the_origin_names_the_file_the_variable_or_the_option(place: Place) -> N
     assert loaded.files == (str(place.user), str(place.project))
 
 
-def test_a_list_of_tools_replaces_a_preset_and_a_preset_a_list(place: Place) -> None:
+def test_a_list_of_tools_replaces_a_preset_and_a_preset_a_list(place: Any) -> None:
     assert place.load("[policy]\nallow = ['clock']\n").policy() == Policy(allow=["clock"])
     environ = {"MLX_TOOLS_POLICY_PRESET": "readonly_files"}
     loaded = place.load("[policy]\nallow = ['clock']\n", environ=environ)
@@ -135,11 +91,11 @@ def test_a_list_of_tools_replaces_a_preset_and_a_preset_a_list(place: Place) -> 
 
 
 @pytest.mark.parametrize("name", ["MLX_TOOLS_ALLOWED_TOOLS", "MLX_TOOLS_POLICY_PRESET"])
-def test_an_empty_choice_of_tools_allows_nothing(place: Place, name: str) -> None:
+def test_an_empty_choice_of_tools_allows_nothing(place: Any, name: str) -> None:
     assert place.load(environ={name: ""}).policy() == Policy()
 
 
-def test_what_is_denied_adds_up_over_all_sources(place: Place) -> None:
+def test_what_is_denied_adds_up_over_all_sources(place: Any) -> None:
     loaded = place.load(
         "[policy]\ndeny = ['a']\n", "[policy]\ndeny = ['b']\n", {"MLX_TOOLS_POLICY_DENY": "c, a"}
     )
@@ -152,21 +108,21 @@ def test_what_is_denied_adds_up_over_all_sources(place: Place) -> None:
     ]
 
 
-def test_an_options_time_is_in_seconds(place: Place) -> None:
+def test_an_options_time_is_in_seconds(place: Any) -> None:
     loaded = place.load(options={"limits.total_timeout_ms": "2.5"})
     assert loaded.settings.limits.total_timeout_ms == 2500
     assert loaded.limits().total_timeout == 2.5
 
 
 @pytest.mark.parametrize("key", ["backend.url", "model.name", "model.seed", "policy.preset"])
-def test_an_option_without_a_value_is_a_fault(place: Place, key: str) -> None:
+def test_an_option_without_a_value_is_a_fault(place: Any, key: str) -> None:
     """`--url "$UNSET"` names no address: it must not mean "any server there is"."""
     with pytest.raises(ConfigErrors, match="'' is not allowed"):
         place.load(options={key: ""})
 
 
 @pytest.mark.parametrize("word", ["true", "TRUE", "1", "yes", "On"])
-def test_the_usual_words_switch_on(place: Place, word: str) -> None:
+def test_the_usual_words_switch_on(place: Any, word: str) -> None:
     assert place.load(environ={"MLX_TOOLS_DRY_RUN": word}).settings.policy.dry_run
 
 
@@ -193,10 +149,20 @@ def test_the_usual_words_switch_on(place: Place, word: str) -> None:
         ("[polcy]\nallow = []\n", "polcy", "did you mean policy?"),
         ("[policy]\nseed = 3\n", "policy.seed", "did you mean model.seed?"),
         ("limits = 3\n", "limits", "[limits]"),
+        ("[web]\ndomains = ['https://a.org']\n", "web.domains", "a list of domains"),
+        ("[web]\ndomains = 'a.org'\n", "web.domains", "a list of domains"),
+        ("[policy]\nrate_limits = ['x']\n", "policy.rate_limits", "10/minute"),
+        ("[policy]\nrate_limits = {x = 3}\n", "policy.rate_limits", "10/minute"),
+        ("[policy]\nrate_limits = {x = '3/fortnight'}\n", "policy.rate_limits", "10/minute"),
+        ("[policy]\nrate_limits = {'a b' = '3/hour'}\n", "policy.rate_limits", "10/minute"),
+        ("[policy]\nsession_rate_limit = '0/hour'\n", "policy.session_rate_limit", "calls/unit"),
+        ("[policy]\nnetwork_after_read = 'never'\n", "policy.network_after_read", "deny, ask"),
+        ("[policy]\nask_effects = ['read']\n", "policy.ask_effects", "write, execute, network"),
+        ("[policy]\nstanding_approvals = ['x y']\n", "policy.standing_approvals", "ARGUMENT=VALUE"),
     ],
 )
 def test_a_fault_in_a_file_names_file_key_and_what_is_allowed(
-    place: Place, text: str, key: str, said: str
+    place: Any, text: str, key: str, said: str
 ) -> None:
     (problem,) = place.problems(text)
     assert problem.startswith(f"{place.user}: {key}: ")
@@ -204,9 +170,9 @@ def test_a_fault_in_a_file_names_file_key_and_what_is_allowed(
     assert "\n" not in problem
 
 
-def test_all_faults_of_all_sources_are_told_at_once(place: Place) -> None:
+def test_all_faults_of_all_sources_are_told_at_once(place: Any) -> None:
     found = place.problems(
-        "x = 1\n[limits]\nparallel = 9\n",
+        "x = 1\n[limits]\nmax_format_errors = 0\n",
         "[limits]\nmax_tokens = 0\n",
         {"MLX_TOOLS_DRY_RUN": "maybe"},
         {"limits.total_timeout_ms": "-1"},
@@ -214,19 +180,19 @@ def test_all_faults_of_all_sources_are_told_at_once(place: Place) -> None:
     assert len(found) == 5
 
 
-def test_broken_toml_is_told_with_its_line(place: Place) -> None:
+def test_broken_toml_is_told_with_its_line(place: Any) -> None:
     (problem,) = place.problems("[limits]\nmax_iterations =\n")
     assert problem.startswith(f"{place.user}: not TOML: ") and "line 2" in problem
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00"])
-def test_a_file_that_is_no_text_is_a_fault(place: Place, data: bytes) -> None:
+def test_a_file_that_is_no_text_is_a_fault(place: Any, data: bytes) -> None:
     place.user.write_bytes(data)
     with pytest.raises(ConfigErrors, match=r"config\.toml"):
         config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
 
 
-def test_a_folder_or_a_dangling_link_in_place_of_a_file_is_a_fault(place: Place) -> None:
+def test_a_folder_or_a_dangling_link_in_place_of_a_file_is_a_fault(place: Any) -> None:
     place.project.mkdir()
     with pytest.raises(ConfigErrors, match="not a regular file"):
         config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
@@ -248,13 +214,13 @@ def test_a_folder_or_a_dangling_link_in_place_of_a_file_is_a_fault(place: Place)
     ],
 )
 def test_a_misspelt_variable_is_a_fault_that_names_the_right_one(
-    place: Place, name: str, guess: str
+    place: Any, name: str, guess: str
 ) -> None:
     (problem,) = place.problems(environ={name: "1"})
     assert problem.startswith(f"{name}: ") and guess in problem
 
 
-def test_a_foreign_variable_with_our_prefix_is_a_warning(place: Place) -> None:
+def test_a_foreign_variable_with_our_prefix_is_a_warning(place: Any) -> None:
     loaded = place.load(environ={"MLX_TOOLS_WORKSPACE_OF_CI": "x", "MLX_TOOLS_SUITES": "/s"})
     assert [w.partition(":")[0] for w in loaded.warnings] == ["MLX_TOOLS_WORKSPACE_OF_CI"]
 
@@ -272,7 +238,7 @@ def test_a_foreign_variable_with_our_prefix_is_a_warning(place: Place) -> None:
         ("model.prompt_style", ""),
     ],
 )
-def test_text_that_is_no_value_is_a_fault(place: Place, key: str, text: str) -> None:
+def test_text_that_is_no_value_is_a_fault(place: Any, key: str, text: str) -> None:
     row = config.table()[key]
     (problem,) = place.problems(environ={row.env: text})
     assert problem.startswith(f"{row.env}: ") and row.allowed() in problem
@@ -288,28 +254,41 @@ def test_reading_any_text_gives_a_value_that_is_allowed_or_value_error(text: str
         assert value is None or row.check(value) == value
 
 
+RATES = """
+[policy]
+session_rate_limit = "100/hour"
+[policy.rate_limits]
+web_search = "10/minute"
+"notes_*" = "100/hour"
+"plugin:weather/*" = "1/day"
+"""
+
+
 # --- a project's file ---------------------------------------------------------------------------
 
 
-def test_every_project_file_up_to_home_holds(place: Place) -> None:
+def test_every_project_file_up_to_home_holds(place: Any) -> None:
     outer = place.home / "mlx-tools.toml"
     outer.write_text(
-        "[policy]\nallow = ['clock']\ndeny = ['a']\n[limits]\nparallel = 2\n"
+        "[policy]\nallow = ['clock']\ndeny = ['a']\n[limits]\nmax_format_errors = 2\n"
         "[model]\nprompt_style = 'xml'\nseed = 1\n"
     )
     inner = place.cwd / "mlx-tools.toml"
     inner.touch()
-    for text in ("", "[policy]\ndeny = ['b']\n[limits]\nparallel = 1\n[model]\nseed = 2\n"):
+    for text in (
+        "",
+        "[policy]\ndeny = ['b']\n[limits]\nmax_format_errors = 1\n[model]\nseed = 2\n",
+    ):
         loaded = place.load(project=text)
         allows = ToolSpec("clock", effects=frozenset({"read"})), ToolSpec("calculator")
         decided = [decide(loaded.policy(), s, s.name, {}, runs="freely") for s in allows]
         assert [one.decision for one in decided] == ["allow", "deny"]
         assert loaded.settings.model.prompt_style == "xml"
         if not text:
-            assert (loaded.policy().deny, loaded.settings.limits.parallel) == (("a",), 2)
+            assert (loaded.policy().deny, loaded.settings.limits.max_format_errors) == (("a",), 2)
             continue
         assert loaded.policy().deny == ("a", "b")
-        assert loaded.settings.limits.parallel == 1 and loaded.settings.model.seed == 2
+        assert loaded.settings.limits.max_format_errors == 1 and loaded.settings.model.seed == 2
         assert loaded.files == (str(outer), str(place.project), str(inner))
         assert loaded.named_by("policy.deny") == (
             f"{outer}: policy.deny + {place.project}: policy.deny"
@@ -321,7 +300,11 @@ def test_every_project_file_up_to_home_holds(place: Place) -> None:
 @pytest.mark.parametrize(
     ("outer", "inner", "key"),
     [
-        ("[limits]\nparallel = 1\n", "[limits]\nparallel = 2\n", "limits.parallel"),
+        (
+            "[limits]\nmax_format_errors = 1\n",
+            "[limits]\nmax_format_errors = 2\n",
+            "limits.max_format_errors",
+        ),
         ("[policy]\nallow = ['clock']\n", "[policy]\nallow = ['calculator']\n", "policy.allow"),
         ("[policy]\nallow = []\n", "[policy]\npreset = 'readonly_basic'\n", "policy.preset"),
         ("[policy]\ndry_run = true\n", "[policy]\ndry_run = false\n", "policy.dry_run"),
@@ -329,25 +312,25 @@ def test_every_project_file_up_to_home_holds(place: Place) -> None:
     ],
 )
 def test_a_project_file_that_would_loosen_one_above_it_is_a_fault(
-    place: Place, outer: str, inner: str, key: str
+    place: Any, outer: str, inner: str, key: str
 ) -> None:
     (place.home / "mlx-tools.toml").write_text(outer)
     (problem,) = place.problems(project=inner)
     assert problem.startswith(f"{place.project}: {key}: a project's file can only tighten this")
 
 
-def test_a_project_file_above_home_is_not_read(place: Place) -> None:
-    (place.home.parent / "mlx-tools.toml").write_text("[limits]\nparallel = 1\n")
-    assert place.load().settings.limits.parallel == 4
+def test_a_project_file_above_home_is_not_read(place: Any) -> None:
+    (place.home.parent / "mlx-tools.toml").write_text("[limits]\nmax_format_errors = 1\n")
+    assert place.load().settings.limits.max_format_errors == 2
 
 
-def test_a_project_file_may_tighten(place: Place) -> None:
+def test_a_project_file_may_tighten(place: Any) -> None:
     loaded = place.load(
         "[policy]\napprove = 'always'\n",
         "enabled = false\n[routing]\nlocal_enabled = false\n[policy]\nallow = ['clock']\n"
         "deny = ['notes_*']\nask = ['*']\ndry_run = true\nlocal_only = true\napprove = 'never'\n"
         "[limits]\nmax_iterations = 2\ntool_timeout_ms = 5\n[tools]\ndisabled = ['calculator']\n"
-        "entry_points = false\n[model]\nprompt_style = 'xml'\n[prompt]\nproject_context = 'A.'\n",
+        "[model]\nprompt_style = 'xml'\n[prompt]\nproject_context = 'A.'\n",
     )
     settings = loaded.settings
     assert not settings.enabled and not settings.routing.local_enabled
@@ -370,8 +353,37 @@ def test_a_project_file_may_tighten(place: Place) -> None:
         ("", "[limits]\nmax_iterations = 5\n", "limits.max_iterations"),
         ("", "[limits]\nmax_observation_chars = 100000\n", "limits.max_observation_chars"),
         ("enabled = false\n", "enabled = true\n", "enabled"),
-        ("[tools]\nentry_points = false\n", "[tools]\nentry_points = true\n", "tools.entry_points"),
         ("", "[tools]\nroots = ['/']\n", "tools.roots"),
+        ("", "[web]\ndomains = []\n", "web.domains"),
+        ("", "[policy]\nredact = false\n", "policy.redact"),
+        (
+            "[policy]\nredact_paths = true\n",
+            "[policy]\nredact_paths = false\n",
+            "policy.redact_paths",
+        ),
+        ("", "[policy]\nask_effects = ['write']\n", "policy.ask_effects"),
+        ("", "[policy]\nstanding_approvals = ['clock']\n", "policy.standing_approvals"),
+        (RATES, "[policy]\nsession_rate_limit = '101/hour'\n", "policy.session_rate_limit"),
+        (
+            RATES,
+            "[policy]\nrate_limits = {web_search = '11/minute'}\n",
+            "policy.rate_limits: web_search",
+        ),
+        (
+            RATES,
+            "[policy]\nrate_limits = {web_search = '10/second'}\n",
+            "policy.rate_limits: web_search",
+        ),
+        (
+            RATES,
+            "[policy]\nrate_limits = {'notes_*' = '2000/day'}\n",
+            "policy.rate_limits: notes_*",
+        ),
+        (
+            "[policy]\nnetwork_after_read = 'ask'\n",
+            "[policy]\nnetwork_after_read = 'allow'\n",
+            "policy.network_after_read",
+        ),
         ("", "[backend]\nurl = 'http://evil.example'\n", "backend.url"),
         ("", "[backend]\nkind = 'completions'\n", "backend.kind"),
         ("", "[backend]\napi_key = 'x'\n", "backend.api_key"),
@@ -382,7 +394,7 @@ def test_a_project_file_may_tighten(place: Place) -> None:
     ],
 )
 def test_a_project_file_that_would_loosen_is_a_fault(
-    place: Place, user: str, project: str, key: str
+    place: Any, user: str, project: str, key: str
 ) -> None:
     (problem,) = place.problems(user, project)
     assert problem.startswith(f"{place.project}: {key}: ")
@@ -393,9 +405,7 @@ PLUGINS = ["plugin:weather", "plugin:weather/get_*", "plugin:w*", "plugin:*"]
 
 
 @pytest.mark.parametrize("key", ["policy.allow", "policy.deny", "policy.ask", "tools.disabled"])
-def test_tools_may_be_named_by_their_plugin_wherever_tools_are_named(
-    place: Place, key: str
-) -> None:
+def test_tools_may_be_named_by_their_plugin_wherever_tools_are_named(place: Any, key: str) -> None:
     section, name = key.split(".")
     in_file = place.load(f"[{section}]\n{name} = {PLUGINS}\n")
     variable = config.table()[key].env
@@ -407,7 +417,7 @@ def test_tools_may_be_named_by_their_plugin_wherever_tools_are_named(
         assert problem.startswith(f"{place.user}: {key}: ") and "plugin:NAME/TOOL" in problem
 
 
-def test_a_plugin_that_is_named_is_what_the_policy_goes_by(place: Place) -> None:
+def test_a_plugin_that_is_named_is_what_the_policy_goes_by(place: Any) -> None:
     look = ToolSpec("get_rain", effects=frozenset({"read"}), plugin="weather")
     other = ToolSpec("get_rain", effects=frozenset({"read"}), plugin="other")
     allowing = place.load("[policy]\nallow = ['plugin:weather']\n").policy()
@@ -417,7 +427,7 @@ def test_a_plugin_that_is_named_is_what_the_policy_goes_by(place: Place) -> None
         assert tuple(decisions) == expected
 
 
-def test_a_project_file_may_allow_some_tools_of_a_plugin_that_is_allowed(place: Place) -> None:
+def test_a_project_file_may_allow_some_tools_of_a_plugin_that_is_allowed(place: Any) -> None:
     user, project = "[policy]\nallow = ['{}']\n", "[policy]\nallow = ['plugin:w/get_*']\n"
     policy = place.load(user.format("plugin:w"), project).policy()
     for name, expected in (("get_rain", "allow"), ("set_rain", "deny")):
@@ -442,7 +452,7 @@ def test_every_setting_says_what_a_project_file_may_do_with_it() -> None:
     }
 
 
-def test_a_project_list_keeps_the_ceiling_of_the_preset_it_narrows(place: Place) -> None:
+def test_a_project_list_keeps_the_ceiling_of_the_preset_it_narrows(place: Any) -> None:
     spec = ToolSpec("file_access", effects=frozenset({"write"}))
     policy = place.load(project="[policy]\nallow = ['file_access']\n").policy()
     assert decide(policy, spec, spec.name, {}, runs="freely").decision == "deny"
@@ -475,7 +485,7 @@ def test_no_project_file_allows_what_was_not_allowed_without_it(
 # --- secrets ------------------------------------------------------------------------------------
 
 
-def test_a_key_in_a_file_that_others_can_read_is_a_warning(place: Place) -> None:
+def test_a_key_in_a_file_that_others_can_read_is_a_warning(place: Any) -> None:
     text = "[backend]\napi_key = 'hush'\n"
     assert place.load(text).warnings == ()
     place.user.chmod(0o644)
@@ -484,13 +494,13 @@ def test_a_key_in_a_file_that_others_can_read_is_a_warning(place: Place) -> None
     assert "chmod 600" in warning and "hush" not in warning
 
 
-def test_a_bad_key_is_not_shown(place: Place) -> None:
+def test_a_bad_key_is_not_shown(place: Any) -> None:
     found = place.problems(
         "[backend]\napi_key = 'hush hush'\n", environ={"MLX_TOOLS_BACKEND_API_KEY": "hush hush"}
     )
     assert len(found) == 2 and not any("hush" in problem for problem in found)
 
 
-def test_the_settings_do_not_show_the_key_when_printed(place: Place) -> None:
+def test_the_settings_do_not_show_the_key_when_printed(place: Any) -> None:
     loaded = place.load("[backend]\napi_key = 'hush'\n")
     assert "hush" not in repr(loaded.settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,38 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.app import config
-from mlx_tools.app.config import ConfigErrors, Configuration, Layer
+from mlx_tools.app.config import ConfigErrors, Layer
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec
 from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded
 from mlx_tools.store.session_store import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
-
-
-class Place:
-    """The files of a user and of a project, in one temporary folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
-        self.cwd = self.home / "project" / "src"
-        self.cwd.mkdir(parents=True)
-        self.user = folder / "config.toml"
-        self.project = self.home / "project" / "mlx-tools.toml"
-
-    def load(
-        self, user: str = "", project: str = "", environ: dict[str, str] | None = None
-    ) -> Configuration:
-        for path, text in ((self.user, user), (self.project, project)):
-            path.unlink(missing_ok=True)
-            if text:
-                path.write_text(text)
-                path.chmod(0o600)
-        return config.load(environ=environ or {}, cwd=self.cwd, user_file=self.user, home=self.home)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
 
 ALL_SET = """
 [policy]
@@ -61,7 +33,7 @@ web_search = "10/minute"
 """
 
 
-def test_the_policy_has_what_the_settings_say(place: Place) -> None:
+def test_the_policy_has_what_the_settings_say(place: Any) -> None:
     assert place.load(ALL_SET).policy() == Policy(
         allow=["*"],
         rate_limits={"web_search": "10/minute", "notes_*": "100/hour", "plugin:weather/*": "1/day"},
@@ -74,7 +46,7 @@ def test_the_policy_has_what_the_settings_say(place: Place) -> None:
     assert default.redacts and not default.redacts_paths and not default.rate_limits
 
 
-def test_the_environment_writes_rates_with_commas_and_adds_up(place: Place) -> None:
+def test_the_environment_writes_rates_with_commas_and_adds_up(place: Any) -> None:
     variables = {
         "MLX_TOOLS_POLICY_RATE_LIMITS": " web_search = 99/minute , fetch_url=1/second,",
         "MLX_TOOLS_POLICY_SESSION_RATE_LIMIT": "5/day",
@@ -95,35 +67,13 @@ def test_the_environment_writes_rates_with_commas_and_adds_up(place: Place) -> N
     assert len(empty.rate_limits) == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("rate_limits = ['x']", "policy.rate_limits"),
-        ("rate_limits = {x = 3}", "policy.rate_limits"),
-        ("rate_limits = {x = '3/fortnight'}", "policy.rate_limits"),
-        ("rate_limits = {'a b' = '3/hour'}", "policy.rate_limits"),
-        ("session_rate_limit = 3", "policy.session_rate_limit"),
-        ("session_rate_limit = '0/hour'", "policy.session_rate_limit"),
-        ("network_after_read = 'never'", "policy.network_after_read"),
-        ("redact = 'yes'", "policy.redact"),
-    ],
-)
-def test_what_is_no_value_is_a_fault_that_names_key_and_what_is_allowed(
-    place: Place, text: str, key: str
-) -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        place.load(f"[policy]\n{text}\n")
-    (problem,) = caught.value.problems
-    assert problem.startswith(f"{place.user}: {key}: ") and "(allowed: " in problem
-
-
 @pytest.mark.parametrize("text", ["x", "x=", "=1/hour", "x=1/hour,x=2/hour", "x=1/hour;y=1/hour"])
-def test_a_variable_that_is_no_table_of_rates_is_a_fault(place: Place, text: str) -> None:
+def test_a_variable_that_is_no_table_of_rates_is_a_fault(place: Any, text: str) -> None:
     with pytest.raises(ConfigErrors, match=r"MLX_TOOLS_POLICY_RATE_LIMITS.*10/minute"):
         place.load(environ={"MLX_TOOLS_POLICY_RATE_LIMITS": text})
 
 
-def test_a_project_file_may_lower_rates_and_add_some(place: Place) -> None:
+def test_a_project_file_may_lower_rates_and_add_some(place: Any) -> None:
     project = (
         "[policy]\nsession_rate_limit = '100/day'\nnetwork_after_read = 'deny'\nredact = true\n"
         "[policy.rate_limits]\nweb_search = '9/minute'\n'*' = '1000/hour'\n"
@@ -136,55 +86,15 @@ def test_a_project_file_may_lower_rates_and_add_some(place: Place) -> None:
     assert place.load("", "[policy]\nsession_rate_limit = '9/day'\n").policy().session_rate_limit
 
 
-@pytest.mark.parametrize(
-    ("project", "key"),
-    [
-        ("rate_limits = {web_search = '11/minute'}", "policy.rate_limits: web_search"),
-        ("rate_limits = {web_search = '10/second'}", "policy.rate_limits: web_search"),
-        ("rate_limits = {a = '1/day', 'notes_*' = '2000/day'}", "policy.rate_limits: notes_*"),
-        ("session_rate_limit = '101/hour'", "policy.session_rate_limit"),
-        ("network_after_read = 'allow'", "policy.network_after_read"),
-        ("redact_paths = false", "policy.redact_paths"),
-    ],
-)
-def test_a_project_file_that_would_loosen_is_a_fault(place: Place, project: str, key: str) -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        place.load(ALL_SET, f"[policy]\n{project}\n")
-    (problem,) = caught.value.problems
-    assert problem.startswith(f"{place.project}: {key}: a project's file can only tighten this")
-
-
-def test_a_project_file_does_not_switch_redaction_off(place: Place) -> None:
-    with pytest.raises(ConfigErrors, match=r"policy\.redact: a project's file"):
-        place.load("", "[policy]\nredact = false\n")
-
-
-@pytest.mark.parametrize(
-    ("user", "project", "fault"),
-    [
-        ("", "ask_effects = []", "ask_effects: a project's file can only tighten this"),
-        ("", "ask_effects = ['write']", "ask_effects: a project's file can only tighten this"),
-        ("", "standing_approvals = ['clock']", "standing_approvals: a project's file must not"),
-        ("", "ask_effects = ['write', 'execute', 'network']", None),
-        ("ask_effects = []", "ask_effects = ['write']", None),
-        ("ask_effects = ['read']", "", "ask_effects: .*allowed: a list of write, execute, network"),
-        ("standing_approvals = ['x y']", "", "standing_approvals: .*ARGUMENT=VALUE"),
-    ],
-)
-def test_a_project_file_asks_more_and_never_less(
-    place: Place, user: str, project: str, fault: str | None
-) -> None:
-    texts = [f"[policy]\n{text}\n" for text in (user, project)]
-    if fault is not None:
-        with pytest.raises(ConfigErrors, match=fault):
-            place.load(*texts)
-        return
-    asked = place.load(*texts).policy().ask_effects
-    assert f"ask_effects = {list(asked)}" == project
+@pytest.mark.parametrize("user", ["", "ask_effects = []"])
+def test_a_project_file_may_ask_more(place: Any, user: str) -> None:
+    project = "[policy]\nask_effects = ['write', 'execute', 'network']\n"
+    policy = place.load(f"[policy]\n{user}\n", project).policy()
+    assert policy.ask_effects == ("write", "execute", "network")
 
 
 def test_a_users_own_choice_of_what_asks_holds_beside_a_projects_list_of_tools(
-    place: Place,
+    place: Any,
 ) -> None:
     user = "[policy]\nallow = ['*']\nask_effects = []\nstanding_approvals = ['create_file']\n"
     loaded = place.load(user, "[policy]\nallow = ['create_file', 'notes_create']\n")
@@ -194,7 +104,7 @@ def test_a_users_own_choice_of_what_asks_holds_beside_a_projects_list_of_tools(
             assert decide(policy, spec, name, {}, runs="freely").decision == "allow"
 
 
-def test_a_project_list_of_tools_switches_no_redaction_on(place: Place) -> None:
+def test_a_project_list_of_tools_switches_no_redaction_on(place: Any) -> None:
     user = "[policy]\nallow = ['*']\nredact = false\n"
     assert not place.load(user, "[policy]\nallow = ['clock']\n").policy().redacts
 
@@ -202,9 +112,9 @@ def test_a_project_list_of_tools_switches_no_redaction_on(place: Place) -> None:
 # --- what is watched ---
 
 
-def test_every_place_where_a_file_is_or_would_be_read_is_watched(place: Place) -> None:
+def test_every_place_where_a_file_is_or_would_be_read_is_watched(place: Any) -> None:
     loaded = place.load()
-    folders = (place.cwd, place.cwd.parent, place.home)
+    folders = (place.cwd, *place.cwd.parents[:2], place.home)
     wanted = [place.user, *(folder / "mlx-tools.toml" for folder in folders)]
     assert loaded.watched == {str(path): "absent" for path in wanted}
     found = place.load("[policy]\n", "[policy]\n").watched

@@ -1,7 +1,7 @@
 """Jobs: tasks that a model is given at a time, or again and again.
 
 `parse_when` reads when; `JobStore` keeps the jobs and what came of them; `Runner` runs what is due.
-How a job asks a model is not known here: `mlx_tools.cli.job_runs` does it with a `Controller`.
+How a job asks a model is not known here: `mlx_tools.cli.schedule` does it with a `Controller`.
 """
 
 from mlx_tools.toolbox.schedule.job import MISSED as MISSED

@@ -98,7 +98,7 @@ class ToolCollection:
         except OSError as error:
             raise ConfigError(
                 f"the tools folder {self.folder} cannot be read: {error.strerror}",
-                hint="free its name or its permissions, or name another as tools.folder",
+                hint="free its name or its permissions",
             ) from None
 
     def _collected(self, name: str, said: FolderRecord) -> CollectedTool:

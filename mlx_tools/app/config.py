@@ -1,0 +1,508 @@
+"""The settings that hold, and where each came from: defaults, the user's file, the project's files,
+environment, command line, one over the other."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import functools
+import os
+import stat
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from mlx_tools.app.settings import Group, SettingRow, Settings, table
+from mlx_tools.errors import ConfigError
+from mlx_tools.paths import config_dir, read_data
+from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
+from mlx_tools.store.session_store import fingerprints
+
+__all__ = [
+    "PROJECT_FILE",
+    "USER_FILE",
+    "ConfigErrors",
+    "Configuration",
+    "Group",
+    "Layer",
+    "Origin",
+    "SettingRow",
+    "Settings",
+    "defaults",
+    "load",
+    "merge",
+    "read_file",
+    "table",
+]
+
+Kind = Literal["default", "user", "project", "environment", "option"]
+
+USER_FILE = "config.toml"
+PROJECT_FILE = "mlx-tools.toml"
+DEFAULT_FILE = "config/default.toml"
+MAX_FILE_BYTES = 1_000_000
+
+OTHER_VARIABLES = frozenset(
+    f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
+)
+"""Variables with our prefix that are no settings: where folders are, and where test suites are."""
+
+_TOOL_CHOICE = ("policy.allow", "policy.preset")
+
+_Choice = tuple[tuple[str, ...] | None, str | None]
+"""Which tools are allowed: a list, or the name of a preset."""
+
+
+class ConfigErrors(ConfigError):
+    """One or more faults of the configuration, each on a line of its own."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from: the kind of source, and the file, variable or option."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings of this run.
+
+    ``origins`` has an entry for every setting that has a value; a list that adds up has one for
+    each source that added. ``files`` are those that were read. ``choices`` say which tools are
+    allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
+    which narrows it. ``layers`` are the sources, lowest first. ``watched`` are the places where a
+    file was read, and those where one would have been had there been one, each with what was there
+    (`fingerprints`).
+    """
+
+    settings: Settings
+    choices: tuple[_Choice, ...]
+    values: Mapping[str, Any] = field(repr=False)
+    origins: Mapping[str, tuple[Origin, ...]]
+    files: tuple[str, ...]
+    warnings: tuple[str, ...]
+    layers: tuple[Layer, ...] = field(default=(), repr=False)
+    watched: Mapping[str, str] = field(default_factory=dict)
+
+    def named_by(self, key: str) -> str:
+        """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
+        origins = self.origins[key]
+        told = [origin for origin in origins if origin.kind != "default"] or origins[:1]
+        return " + ".join(
+            origin.name if origin.kind in ("environment", "option") else f"{origin.name}: {key}"
+            for origin in told
+        )
+
+    def run_values(self) -> dict[str, Any]:
+        """What of the settings a run takes, by the fields of `RunSettings`."""
+        return {
+            row.setting.run: functools.reduce(getattr, key.split("."), self.settings)
+            for key, row in table().items()
+            if row.setting.run
+        }
+
+    def policy(self) -> Policy:
+        """The policy that holds."""
+        return self._policy_of(self.choices)
+
+    def _policy_of(self, choices: Sequence[_Choice]) -> Policy:
+        own = self.settings.policy
+        allow, preset = choices[0]
+        shared = {one.name for one in fields(Policy)} & set(type(own).model_fields)
+        said = {name: getattr(own, name) for name in shared - {"allow", "preset"}}
+        policy = Policy(allow=allow or (), preset=preset, **said)
+        for allow, preset in choices[1:]:
+            # It says which tools there are; all else is said above.
+            policy = policy.narrowed_by(restriction(allow or (), preset=preset))
+        return policy
+
+    def standing(self) -> Policy:
+        """What files and the environment take away from any session, also from one that was begun
+        with other choices: nothing that is merely a default or an option of this command."""
+        lasting = merge([layer for layer in self.layers if layer.kind != "option"])
+        chosen = any(lasting.is_set(key) for key in _TOOL_CHOICE)
+        first: _Choice = lasting.choices[0] if chosen else (("*",), None)
+        return lasting._policy_of((first, *lasting.choices[1:]))
+
+    def limits(self) -> Limits:
+        """The limits that hold, in their own units."""
+        values = self.settings.limits.model_dump().items()
+        seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
+        return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
+
+    def is_set(self, key: str) -> bool:
+        """Whether anything but the defaults sets it."""
+        return any(origin.kind != "default" for origin in self.origins.get(key, ()))
+
+
+def load(
+    *,
+    options: Mapping[str, str | bool | Sequence[str]] | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    user_file: Path | None = None,
+    home: Path | None = None,
+) -> Configuration:
+    """The configuration that holds here, for a run with these command-line options.
+
+    ``options`` are by setting's key, as typed. The rest is for callers that are not in the place
+    of the user: environment, working directory, the user's file and home folder. Raises
+    `ConfigErrors` with every fault of every source.
+    """
+    layers = [defaults()]
+    user = user_file or config_dir() / USER_FILE
+    places = tuple(_project_places(cwd or _working_directory(), home or Path.home()))
+    # Taken before the files are read: what changes in between is found to have changed.
+    watched = fingerprints((user, *places))
+    if os.path.lexists(user):
+        layers.append(read_file(user, "user"))
+    layers += [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
+    layers.append(_read_environment(os.environ if environ is None else environ))
+    layers.append(_read_options(options or {}))
+    return replace(merge(layers), watched=watched)
+
+
+def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
+    """Where a project's file may be: in the working directory and above it, up to the home folder,
+    the nearest place first."""
+    for folder in (cwd, *cwd.parents):
+        yield folder / PROJECT_FILE
+        if folder in (home, home.resolve()):
+            break
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        raise ConfigError(
+            "the working directory is gone", hint="change to a folder that exists"
+        ) from None
+
+
+def merge(layers: Sequence[Layer]) -> Configuration:
+    """The layers one over the other, lowest first. Raises `ConfigErrors`."""
+    values: dict[str, Any] = {}
+    origins: dict[str, tuple[Origin, ...]] = {}
+    choices: list[_Choice] = []
+    problems: list[str] = []
+    for layer in layers:
+        problems += [*layer.problems, *_bad_choice(layer)]
+        chosen = any(key in layer.values for key in _TOOL_CHOICE)
+        if layer.kind == "project":
+            problems += _loosened(layer, values)
+        elif chosen:
+            # A list of tools replaces a preset and a preset a list: who speaks last means all.
+            choices.clear()
+            for key in _TOOL_CHOICE:
+                values.pop(key, None)
+                origins.pop(key, None)
+        if chosen:
+            choices.append((layer.values.get("policy.allow"), layer.values.get("policy.preset")))
+        _put_over(values, origins, layer)
+    if problems:
+        raise ConfigErrors(problems)
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return Configuration(
+        settings=Settings.model_validate(nested),
+        choices=tuple(choices) or ((None, None),),
+        values=values,
+        origins=origins,
+        files=tuple(layer.source for layer in layers if layer.kind in ("user", "project")),
+        warnings=tuple(warning for layer in layers for warning in layer.warnings),
+        layers=tuple(layers),
+    )
+
+
+def _put_over(values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], layer: Layer) -> None:
+    for key, value in layer.values.items():
+        by_name = layer.kind in ("environment", "option")
+        origin = Origin(layer.kind, layer.names[key] if by_name else layer.source)
+        before, all_of_it = values.get(key), (origin,)
+        if isinstance(value, dict):
+            values[key] = {**(before or {}), **value}
+        elif table()[key].setting.project == "add":
+            values[key] = (*(before or ()), *(item for item in value if item not in (before or ())))
+        else:
+            values[key], origins[key] = value, all_of_it
+            continue
+        origins[key] = (*origins.get(key, ()), origin) if value else origins.get(key, all_of_it)
+
+
+def _bad_choice(layer: Layer) -> list[str]:
+    """Faults of what a layer says of tools that its types cannot see."""
+    preset = layer.values.get("policy.preset")
+    where = "" if layer.kind in ("environment", "option") else f"{layer.source}: "
+    allow_name, preset_name = (layer.names.get(key, key) for key in _TOOL_CHOICE)
+    if preset is not None and preset not in PRESETS:
+        allowed = ", ".join(PRESETS) + _guess(preset, PRESETS)
+        return [f"{where}{preset_name}: {preset!r} is not allowed (allowed: {allowed})"]
+    if preset is not None and layer.values.get("policy.allow") is not None:
+        allowed = "a list of tools, or a preset"
+        return [f"{where}{allow_name}: excludes {preset_name} (allowed: {allowed})"]
+    return []
+
+
+# --- the sources: read and checked, not yet merged ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source sets. ``names`` says by what name each key was set there."""
+
+    kind: Kind
+    source: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def defaults() -> Layer:
+    """The layer that `config/default.toml` makes."""
+    return _read_toml(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)
+
+
+def read_file(path: Path, kind: Kind) -> Layer:
+    """The settings of a TOML file. Faults are listed in the layer, not raised."""
+
+    def fault(what: str) -> Layer:
+        return Layer(kind, str(path), problems=(f"{path}: {what}",))
+
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            return fault("not a regular file")
+        if info.st_size > MAX_FILE_BYTES:
+            return fault(f"larger than {MAX_FILE_BYTES} bytes")
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        return fault(error.strerror or str(error))
+    except UnicodeDecodeError as error:
+        return fault(f"not UTF-8 at byte {error.start}")
+    layer = _read_toml(text, kind, str(path))
+    if info.st_mode & 0o077 and any(table()[key].setting.secret for key in layer.values):
+        warning = f"{path}: holds a key and can be read by others (chmod 600 {path})"
+        return replace(layer, warnings=(warning,))
+    return layer
+
+
+def _read_toml(text: str, kind: Kind, source: str) -> Layer:
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return Layer(kind, source, problems=(f"{source}: not TOML: {error}",))
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in _flattened(document):
+        row = table().get(key)
+        if row is None:
+            problems.append(f"{source}: {_unknown_key(key, value)}")
+            continue
+        try:
+            values[key] = row.check(value)
+        except ValueError:
+            shown = str(value).lower() if isinstance(value, bool) else repr(value)
+            problems.append(f"{source}: {key}: {_not_allowed(row, shown)}")
+    return Layer(kind, source, values, {key: key for key in values}, tuple(problems))
+
+
+def _flattened(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Dotted keys with their values; a table stays a value where it is no section of ours."""
+    for name, value in document.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and key in _sections():
+            yield from _flattened(value, f"{key}.")
+        else:
+            yield key, value
+
+
+@functools.cache
+def _sections() -> tuple[str, ...]:
+    return tuple(sorted({key.rpartition(".")[0] for key in table()} - {""}))
+
+
+@functools.cache
+def _by_env() -> dict[str, SettingRow]:
+    return {row.env: row for row in table().values()}
+
+
+def _read_environment(environ: Mapping[str, str]) -> Layer:
+    """The settings of the environment.
+
+    A variable with our prefix that is no setting is a fault where it was meant for one (its name
+    is close to a known one, or starts as one), and else a warning.
+    """
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    problems: list[str] = []
+    warnings: list[str] = []
+    meant = ("PLUGIN_MLX_TOOLS", *(f"MLX_TOOLS_{section.upper()}_" for section in _sections()))
+    for name in sorted(environ):
+        row = _by_env().get(name)
+        if row is not None:
+            try:
+                values[row.key] = row.read(environ[name])
+                names[row.key] = name
+            except ValueError:
+                problems.append(f"{name}: {_not_allowed(row, repr(environ[name]))}")
+        elif name.startswith(("MLX_TOOLS_", *meant, "ROUTING_LOCAL")) and (
+            name not in OTHER_VARIABLES
+        ):
+            if close := _close_variable(name):
+                problems.append(f"{name}: no such setting (did you mean {close}?)")
+            elif name.startswith(meant):
+                problems.append(f"{name}: no such setting (see: mlx-tools config show)")
+            elif name.startswith("MLX_TOOLS_"):
+                warnings.append(f"{name}: no such setting, ignored (see: mlx-tools config show)")
+    return Layer("environment", "environment", values, names, tuple(problems), tuple(warnings))
+
+
+def _close_variable(name: str) -> str | None:
+    for row in table().values():  # a fixed name stands instead of the one a user would derive
+        if name == "MLX_TOOLS_" + row.key.upper().replace(".", "_"):
+            return row.env
+    close = difflib.get_close_matches(name, [*_by_env(), *OTHER_VARIABLES], n=1, cutoff=0.8)
+    return close[0] if close else None
+
+
+def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
+    """The settings of the command line, by key: text as it was typed, or a switch."""
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    problems: list[str] = []
+    for key, value in options.items():
+        row = table()[key]
+        flag, scale = row.setting.flag or key, row.setting.scale
+        try:
+            if isinstance(value, str):
+                if not value.strip() and not row.is_a("array"):
+                    raise ValueError  # a variable of the shell that is not set, most likely
+                values[key] = row.read(value, scale=scale)
+            else:
+                values[key] = row.check(value if isinstance(value, bool) else list(value))
+            names[key] = flag
+        except ValueError:
+            problems.append(f"{flag}: {_not_allowed(row, repr(value), scale)}")
+    return Layer("option", "command line", values, names, tuple(problems))
+
+
+def _unknown_key(key: str, value: Any) -> str:
+    if key in _sections():
+        return f"{key}: a section, written [{key}]"
+    tail = key.rpartition(".")[2]
+    close = [k for k in table() if k.rpartition(".")[2] == tail][:1]  # the wrong section
+    close = close or difflib.get_close_matches(key, [*table(), *_sections()], n=1, cutoff=0.7)
+    section = key.partition(".")[0]
+    known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
+    hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
+    what = "section" if isinstance(value, Mapping) else "setting"
+    return f"{key}: no such {what} ({hint})"
+
+
+def _not_allowed(row: SettingRow, shown: str, scale: int = 1) -> str:
+    guess = _guess(shown.strip("'\""), row.choices)
+    shown = "(hidden)" if row.setting.secret else shown if len(shown) <= 80 else shown[:77] + "..."
+    return f"{shown} is not allowed (allowed: {row.allowed(scale)}{guess})"
+
+
+def _guess(text: str, words: Iterable[str]) -> str:
+    close = difflib.get_close_matches(text, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+# --- a project's file ---------------------------------------------------------------------------
+# It comes with a folder that somebody else may have written, such as a cloned repository. So it is
+# held against what holds without it, and whatever would loosen that is a fault.
+
+
+def _loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
+    """The faults of a project's file, given the values that hold without it."""
+    return [
+        f"{layer.source}: {key}: {fault}"
+        for key, value in layer.values.items()
+        if (fault := _fault(table()[key], value, base))
+    ]
+
+
+def _fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
+    before = base.get(row.key)
+    match row.setting.project:
+        case "never":
+            return "a project's file must not set this (set it in your own file)"
+        case "only_true" | "only_false" as rule:
+            wanted = rule == "only_true"
+            fine = value in (wanted, before)
+            return None if fine else _loosens(str(wanted).lower())
+        case "lower":
+            return None if value <= before else _loosens(f"at most {before}")
+        case "rarer":
+            return _oftener(value, before)
+        case "stricter":
+            within = row.choices[: row.choices.index(before) + 1]
+            return None if value in within else _loosens(" or ".join(within))
+        case "more":
+            fine = set(before or ()) <= set(value)
+            return None if fine else _loosens(f"{', '.join(before or ())}, and more")
+        case "allow":
+            return _widened(_allowed_tools({row.key: value}), _allowed_tools(base))
+        case _:  # "any" gives no power, "add" only adds to what is refused
+            return None
+
+
+def _loosens(allowed: str) -> str:
+    return f"a project's file can only tighten this (allowed: {allowed})"
+
+
+def _oftener(value: Any, before: Any) -> str | None:
+    """A rate, or one of a table of rates, that allows more calls than the one before it."""
+    if isinstance(value, Mapping):
+        faults = ((name, _oftener(value[name], (before or {}).get(name))) for name in sorted(value))
+        return next((f"{name}: {fault}" for name, fault in faults if fault), None)
+    if before is None or Rate.parse(value).within(Rate.parse(before)):
+        return None
+    return _loosens(f"no more calls than {before}, in a time no shorter")
+
+
+def _allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names and patterns that the list or, without one, the preset allows."""
+    allow, preset = values.get("policy.allow"), values.get("policy.preset")
+    if allow is not None:
+        return tuple(allow)
+    return PRESETS[preset].tools if preset is not None and preset in PRESETS else ()
+
+
+def _widened(wanted: Collection[str], before: Collection[str]) -> str | None:
+    more = [name for name in wanted if not _covered(name, before)]
+    if not more:
+        return None
+    return (
+        f"a project's file can only tighten this: {', '.join(more)} is not allowed without it "
+        f"(allowed: {', '.join(before) or 'no tool'})"
+    )
+
+
+def _covered(name: str, before: Collection[str]) -> bool:
+    """Whether what ``name`` means may be allowed already.
+
+    Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
+    run holds what a project's file allows to what holds without it (`Configuration.policy`).
+    """
+    if any(covers(other, name) for other in before) or "*" in before:
+        return True
+    if name.startswith(PLUGIN):
+        return name.partition("/")[0] in before  # some tools of a plugin that is allowed whole
+    if is_glob(name):
+        return False
+    return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in before)

@@ -1,0 +1,53 @@
+"""A place of its own for a configuration: the files of a user and of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.app import config
+from mlx_tools.app.config import ConfigErrors, Configuration
+
+
+class Place:
+    """A user's file, a project's file and a working directory, all in one temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.user = folder / "config" / "config.toml"
+        self.project = folder / "home" / "project" / "mlx-tools.toml"
+        self.home = folder / "home"
+        self.cwd = self.project.parent / "src" / "deep"
+        self.user.parent.mkdir()
+        self.cwd.mkdir(parents=True)
+
+    def load(
+        self,
+        user: str = "",
+        project: str = "",
+        environ: Mapping[str, str] | None = None,
+        options: Mapping[str, str | bool | Sequence[str]] | None = None,
+    ) -> Configuration:
+        for path, text in ((self.user, user), (self.project, project)):
+            path.unlink(missing_ok=True)
+            if text:
+                path.write_text(text, encoding="utf-8")
+                path.chmod(0o600)
+        return config.load(
+            options=options or {},
+            environ=environ or {},
+            cwd=self.cwd,
+            user_file=self.user,
+            home=self.home,
+        )
+
+    def problems(self, *args: object, **more: object) -> tuple[str, ...]:
+        with pytest.raises(ConfigErrors) as caught:
+            self.load(*args, **more)  # type: ignore[arg-type]
+        return caught.value.problems
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
