@@ -31,7 +31,7 @@ from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.toolbox.web_tools import WebOptions
 from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import OFF, Shelf, exposed_by
+from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by
 
 Note = Callable[[str], None]
 
@@ -73,8 +73,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for pattern in settings.tools.disabled:
         off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
     own = settings.tools
-    shelf = Shelf.of()
-    for name, on in shelf.said().switched.items():
+    collection = ToolCollection.of()
+    for name, on in collection.said().switched.items():
         if not on:
             off[name] = OFF.format(name=name)
     registry = Registry(switched_off=off).with_builtin(
@@ -84,7 +84,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         jobs=jobs or jobs_of(configuration),
         web=WebOptions(domains=settings.web.domains),
     )
-    registry.with_folder(shelf, exposed_by(shelf, own.roots))
+    registry.with_folder(collection, exposed_by(collection, own.roots))
     registry.with_entry_points()
     check_presets(registry.all_specs())
     return registry

@@ -26,7 +26,7 @@ from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import BUILTIN, Policy, denial
 from mlx_tools.tools import NO_SUCH, Registry
 from mlx_tools.tools.folder import PLUGIN
-from mlx_tools.tools.folder.collection import Shelf, write_template
+from mlx_tools.tools.folder.collection import ToolCollection, write_template
 from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
 
 ALLOW: Final = "to allow it in a run: --tools {name}"
@@ -70,7 +70,7 @@ def add(
     yes: Yes = False,
 ) -> int:
     """Add the tool in a folder, or each in it: its files are copied and trusted."""
-    loaded, shelf = _loaded()
+    loaded, collection = _loaded()
     if folder.is_file():
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
     found = [read_folder(one) for one in folders_in(folder.absolute())]
@@ -83,10 +83,10 @@ def add(
     added: list[str] = []
     try:
         for one in found:
-            name, place = one.spec.name, shelf.path_of(one.spec.name)
+            name, place = one.spec.name, collection.path_of(one.spec.name)
             verb = "Replace" if place.exists() else "Add"
-            if _agreed(one, f"{verb} {name} in {shelf.folder}?", yes):
-                print_text(str(shelf.add(one).path))
+            if _agreed(one, f"{verb} {name} in {collection.folder}?", yes):
+                print_text(str(collection.add(one).path))
                 added.append(name)
     finally:
         _tell(added)
@@ -95,12 +95,14 @@ def add(
 
 def trust(name: Named, yes: Yes = False) -> int:
     """Trust the files of a tool in the tools folder as they are now."""
-    loaded, shelf = _loaded()
-    _refuse_foreign(name, loaded, shelf, "only tools that are folders are trusted by their files")
-    found = shelf.read(name)
+    loaded, collection = _loaded()
+    _refuse_foreign(
+        name, loaded, collection, "only tools that are folders are trusted by their files"
+    )
+    found = collection.read(name)
     if not _agreed(found, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
-    shelf.trust(found)
+    collection.trust(found)
     _tell([name])
     return EXIT_OK
 
@@ -119,22 +121,22 @@ def disable(name: Named) -> None:
 
 def remove(name: Named, yes: Yes = False) -> int:
     """Delete a tool from the tools folder."""
-    loaded, shelf = _loaded()
-    _refuse_foreign(name, loaded, shelf, f"mlx-tools tools disable {name}")
-    if not _asked(f"Delete {shelf.must_have(name)}?", yes):
+    loaded, collection = _loaded()
+    _refuse_foreign(name, loaded, collection, f"mlx-tools tools disable {name}")
+    if not _asked(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED
-    shelf.remove(name)
+    collection.remove(name)
     complain(f"removed {name}", kind="done")
     return EXIT_OK
 
 
-def _loaded() -> tuple[Configuration, Shelf]:
+def _loaded() -> tuple[Configuration, ToolCollection]:
     loaded = options.load({})
-    return loaded, Shelf.of()
+    return loaded, ToolCollection.of()
 
 
 def _switch(name: str, on: bool) -> None:
-    loaded, shelf = _loaded()
+    loaded, collection = _loaded()
     registry = tools_of(loaded)
     name = registry.named(name)
     spec = registry.all_specs().get(name)
@@ -143,7 +145,7 @@ def _switch(name: str, on: bool) -> None:
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
     own = spec is None or spec.plugin == PLUGIN
-    shelf.switch(name, on if own or not on else None)
+    collection.switch(name, on if own or not on else None)
 
 
 def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
@@ -156,12 +158,16 @@ def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
             )
 
 
-def _refuse_foreign(name: str, loaded: Configuration, shelf: Shelf, hint: str) -> None:
+def _refuse_foreign(
+    name: str, loaded: Configuration, collection: ToolCollection, hint: str
+) -> None:
     """Raises UsageError where the tool of this name comes from elsewhere than the tools folder."""
     registry = tools_of(loaded)
     spec = registry.all_specs().get(registry.named(name))
     if spec is not None and spec.plugin != PLUGIN:
-        raise UsageError(f"{name} is not in {shelf.folder} ({_origin(spec.plugin)})", hint=hint)
+        raise UsageError(
+            f"{name} is not in {collection.folder} ({_origin(spec.plugin)})", hint=hint
+        )
 
 
 def _tell(names: Sequence[str]) -> None:
