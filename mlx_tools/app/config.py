@@ -211,9 +211,9 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     if problems:
         raise ConfigErrors(problems)
     nested: dict[str, Any] = {}
-    for key, value in values.items():
+    for key in table():
         section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
+        (nested.setdefault(section, {}) if section else nested)[name] = values.get(key)
     return Configuration(
         settings=Settings.model_validate(nested),
         choices=tuple(choices) or ((None, None),),

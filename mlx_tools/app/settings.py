@@ -51,8 +51,9 @@ class Setting:
     ``project`` says what a project's file may do with it, ``help`` what it means. ``option`` is its
     option on the command line with what stands for the value, which times ``scale`` is the
     setting's; ``group`` names the options that commands take together. ``env`` is its environment
-    variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``allowed`` says in words what its type
-    cannot say. ``run`` is the field of `RunSettings` that takes the setting's value.
+    variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``check`` tests what its type cannot test,
+    ``allowed`` says in words what it cannot say. ``run`` is the field of `RunSettings` that takes
+    the setting's value.
     """
 
     project: ProjectRule
@@ -61,6 +62,7 @@ class Setting:
     group: Group = ""
     scale: int = 1
     env: str = ""
+    check: Checked | None = None
     allowed: str = ""
     secret: bool = False
     run: str = ""
@@ -77,6 +79,20 @@ class Checked:
 
     allowed: str
     test: Callable[[Any], object]
+
+
+def setting(
+    project: ProjectRule,
+    help: str,  # noqa: A002
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    repr: bool = True,  # noqa: A002
+    **more: Any,
+) -> Any:
+    """A field of the settings, with bounds, and what `Setting` says of it."""
+    extra: Any = {"setting": Setting(project, help, **more)}
+    return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
 
 def _domains(value: Any) -> object:
@@ -119,418 +135,307 @@ class Section(BaseModel):
 
 
 class PolicySection(Section):
-    allow: Annotated[
-        Names | None,
-        TOOLS,
-        Setting(
-            "allow",
-            "The tools that may be called, exactly these; replaces the preset",
-            option="--tools A,B",
-            env="MLX_TOOLS_ALLOWED_TOOLS",
-            group="policy",
-        ),
-    ] = None
-    preset: Annotated[
-        Name | None,
-        Setting(
-            "allow",
-            "A named set of tools that may be called; replaces the list",
-            option="--preset NAME",
-            group="policy",
-            allowed="the name of a preset",
-        ),
-    ] = None
-    deny: Annotated[
-        Names,
-        TOOLS,
-        Setting("add", "Tools that may not be called, whatever else allows them; adds up"),
-    ]
-    ask: Annotated[
-        Names, TOOLS, Setting("add", "Tools that need an approval for every call; adds up")
-    ]
-    ask_effects: Annotated[
-        Names,
-        EFFECTS,
-        Setting(
-            "more",
-            "Effects that ask a person before every call that has one of them, whichever tool it "
-            "is; network may be added, and an empty list asks about none",
-        ),
-    ]
-    standing_approvals: Annotated[
-        Names,
-        CALLS,
-        Setting(
-            "never",
-            "Calls that need no approval for their effects: a tool, or a tool with some of its "
-            'arguments, such as file_access operation=write "path=drafts/*"; never for one that '
-            "was repaired or echoed",
-        ),
-    ]
-    local_only: Annotated[
-        bool,
-        Setting(
-            "only_true",
-            "No tool with the network effect runs, and the backend is on loopback",
-            option="--local-only",
-            group="policy",
-        ),
-    ]
-    dry_run: Annotated[
-        bool,
-        Setting(
-            "only_true",
-            "Tools that write, execute or use the network report what they would do, and do not",
-            option="--dry-run",
-            env="MLX_TOOLS_DRY_RUN",
-            group="policy",
-        ),
-    ]
-    approve: Annotated[
-        Literal["never", "auto", "ask", "always"],
-        Setting(
-            "stricter",
-            "Calls that need approval: never pauses the run, ask asks at the terminal, always "
-            "approves all but repaired and echoed calls; auto is ask at a terminal and never "
-            "elsewhere",
-            option="--approve WHEN",
-            group="policy",
-        ),
-    ]
-    rate_limits: Annotated[
-        dict[str, str],
-        RATE_TABLE,
-        Setting("rarer", "How often each tool may be called, by tool; adds up"),
-    ]
-    session_rate_limit: Annotated[
-        str | None,
-        RATE,
-        Setting("rarer", "How often all tools together may be called in a session"),
-    ] = None
-    network_after_read: Annotated[
-        Literal["deny", "ask", "allow"],
-        Setting(
-            "stricter",
-            "What becomes of calls that may use the network once a tool has shown private data, "
-            "such as your files",
-        ),
-    ]
-    redact: Annotated[
-        bool, Setting("only_true", "Secrets of known kinds are taken out of what tools return")
-    ]
-    redact_paths: Annotated[
-        bool, Setting("only_true", "Paths are taken out of what tools return, too")
-    ]
+    allow: Names | None = setting(
+        "allow",
+        "The tools that may be called, exactly these; replaces the preset",
+        check=TOOLS,
+        option="--tools A,B",
+        env="MLX_TOOLS_ALLOWED_TOOLS",
+        group="policy",
+    )
+    preset: Name | None = setting(
+        "allow",
+        "A named set of tools that may be called; replaces the list",
+        option="--preset NAME",
+        group="policy",
+        allowed="the name of a preset",
+    )
+    deny: Names = setting(
+        "add", "Tools that may not be called, whatever else allows them; adds up", check=TOOLS
+    )
+    ask: Names = setting("add", "Tools that need an approval for every call; adds up", check=TOOLS)
+    ask_effects: Names = setting(
+        "more",
+        "Effects that ask a person before every call that has one of them, whichever tool it "
+        "is; network may be added, and an empty list asks about none",
+        check=EFFECTS,
+    )
+    standing_approvals: Names = setting(
+        "never",
+        "Calls that need no approval for their effects: a tool, or a tool with some of its "
+        'arguments, such as file_access operation=write "path=drafts/*"; never for one that '
+        "was repaired or echoed",
+        check=CALLS,
+    )
+    local_only: bool = setting(
+        "only_true",
+        "No tool with the network effect runs, and the backend is on loopback",
+        option="--local-only",
+        group="policy",
+    )
+    dry_run: bool = setting(
+        "only_true",
+        "Tools that write, execute or use the network report what they would do, and do not",
+        option="--dry-run",
+        env="MLX_TOOLS_DRY_RUN",
+        group="policy",
+    )
+    approve: Literal["never", "auto", "ask", "always"] = setting(
+        "stricter",
+        "Calls that need approval: never pauses the run, ask asks at the terminal, always "
+        "approves all but repaired and echoed calls; auto is ask at a terminal and never "
+        "elsewhere",
+        option="--approve WHEN",
+        group="policy",
+    )
+    rate_limits: dict[str, str] = setting(
+        "rarer", "How often each tool may be called, by tool; adds up", check=RATE_TABLE
+    )
+    session_rate_limit: str | None = setting(
+        "rarer", "How often all tools together may be called in a session", check=RATE
+    )
+    network_after_read: Literal["deny", "ask", "allow"] = setting(
+        "stricter",
+        "What becomes of calls that may use the network once a tool has shown private data, "
+        "such as your files",
+    )
+    redact: bool = setting("only_true", "Secrets of known kinds are taken out of what tools return")
+    redact_paths: bool = setting("only_true", "Paths are taken out of what tools return, too")
 
 
 class WebSettings(Section):
-    domains: Annotated[
-        Names,
-        DOMAINS,
-        Setting("never", "The only domains that fetch_url asks; empty: any on the internet"),
-    ]
+    domains: Names = setting(
+        "never", "The only domains that fetch_url asks; empty: any on the internet", check=DOMAINS
+    )
 
 
 class ToolSettings(Section):
-    roots: Annotated[
-        tuple[Root, ...],
-        Setting(
-            "never",
-            "Folders that file tools may see: DIR or DIR:ro, or DIR:rw",
-            option="--root DIR[:rw]",
-            group="policy",
-            allowed="a list of folders, each DIR, DIR:ro or DIR:rw",
-        ),
-    ]
-    disabled: Annotated[Names, TOOLS, Setting("add", "Tools that are switched off; adds up")]
-    commands: Annotated[
-        tuple[Program, ...],
-        Setting(
-            "never",
-            "Programs that run_command may run besides its own, with any arguments; they are "
-            "looked for in the system's folders alone",
-            allowed="a list of programs by name, without a folder",
-        ),
-    ]
-    notes: Annotated[
-        Root | None,
-        Setting(
-            "never",
-            "The folder of the notes; without it, notes in the data folder",
-            allowed="a folder",
-        ),
-    ] = None
-    cache: Annotated[
-        Literal["off", "run", "session"],
-        Setting(
-            "stricter",
-            "How long what a call that only reads was answered serves the same call again, if "
-            "nothing was changed since: for one question, or for all of a session",
-            run="cache",
-        ),
-    ]
+    roots: tuple[Root, ...] = setting(
+        "never",
+        "Folders that file tools may see: DIR or DIR:ro, or DIR:rw",
+        option="--root DIR[:rw]",
+        group="policy",
+        allowed="a list of folders, each DIR, DIR:ro or DIR:rw",
+    )
+    disabled: Names = setting("add", "Tools that are switched off; adds up", check=TOOLS)
+    commands: tuple[Program, ...] = setting(
+        "never",
+        "Programs that run_command may run besides its own, with any arguments; they are "
+        "looked for in the system's folders alone",
+        allowed="a list of programs by name, without a folder",
+    )
+    notes: Root | None = setting(
+        "never", "The folder of the notes; without it, notes in the data folder", allowed="a folder"
+    )
+    cache: Literal["off", "run", "session"] = setting(
+        "stricter",
+        "How long what a call that only reads was answered serves the same call again, if "
+        "nothing was changed since: for one question, or for all of a session",
+        run="cache",
+    )
 
 
 class LimitsSection(Section):
-    max_iterations: Annotated[
-        int,
-        Field(ge=1, le=1000),
-        Setting(
-            "lower",
-            "Completions in one run; then the model must answer",
-            option="--max-iterations N",
-            env="MLX_TOOLS_MAX_ITERATIONS",
-            group="run",
-        ),
-    ]
-    max_format_errors: Annotated[
-        int,
-        Field(ge=1, le=100),
-        Setting("lower", "Unreadable completions in a row before the run stops"),
-    ]
-    total_timeout_ms: Annotated[
-        Milliseconds,
-        Setting(
-            "lower",
-            "Time for the whole run; time waiting for a person does not count",
-            option="--timeout SECONDS",
-            env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
-            group="run",
-            scale=1000,
-        ),
-    ]
-    completion_timeout_ms: Annotated[Milliseconds, Setting("lower", "Time for one completion")]
-    idle_timeout_ms: Annotated[Milliseconds, Setting("lower", "Time a server may be silent")]
-    tool_timeout_ms: Annotated[
-        Milliseconds,
-        Setting(
-            "lower",
-            "Time for one tool call, where the tool sets no shorter one",
-            env="MLX_TOOLS_TOOL_TIMEOUT_MS",
-        ),
-    ]
-    max_tokens: Annotated[
-        int,
-        Field(ge=1, le=1_000_000),
-        Setting("lower", "Tokens of one completion", option="--max-tokens N", group="writing"),
-    ]
-    max_argument_bytes: Annotated[
-        int, Field(ge=1, le=100_000_000), Setting("lower", "Size of one call's arguments as JSON")
-    ]
-    max_observation_chars: Annotated[
-        int,
-        Field(ge=100, le=10_000_000),
-        Setting("lower", "Characters of a tool's output the model sees"),
-    ]
+    max_iterations: int = setting(
+        "lower",
+        "Completions in one run; then the model must answer",
+        ge=1,
+        le=1000,
+        option="--max-iterations N",
+        env="MLX_TOOLS_MAX_ITERATIONS",
+        group="run",
+    )
+    max_format_errors: int = setting(
+        "lower", "Unreadable completions in a row before the run stops", ge=1, le=100
+    )
+    total_timeout_ms: Milliseconds = setting(
+        "lower",
+        "Time for the whole run; time waiting for a person does not count",
+        option="--timeout SECONDS",
+        env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
+        group="run",
+        scale=1000,
+    )
+    completion_timeout_ms: Milliseconds = setting("lower", "Time for one completion")
+    idle_timeout_ms: Milliseconds = setting("lower", "Time a server may be silent")
+    tool_timeout_ms: Milliseconds = setting(
+        "lower",
+        "Time for one tool call, where the tool sets no shorter one",
+        env="MLX_TOOLS_TOOL_TIMEOUT_MS",
+    )
+    max_tokens: int = setting(
+        "lower",
+        "Tokens of one completion",
+        ge=1,
+        le=1_000_000,
+        option="--max-tokens N",
+        group="writing",
+    )
+    max_argument_bytes: int = setting(
+        "lower", "Size of one call's arguments as JSON", ge=1, le=100_000_000
+    )
+    max_observation_chars: int = setting(
+        "lower", "Characters of a tool's output the model sees", ge=100, le=10_000_000
+    )
 
 
 class Routing(Section):
-    local_enabled: Annotated[
-        bool,
-        Setting(
-            "only_false",
-            "Whether questions may go to a local model by way of a prompt",
-            env="ROUTING_LOCAL_ENABLED",
-        ),
-    ]
+    local_enabled: bool = setting(
+        "only_false",
+        "Whether questions may go to a local model by way of a prompt",
+        env="ROUTING_LOCAL_ENABLED",
+    )
 
 
 class BackendSettings(Section):
-    kind: Annotated[
-        Literal["auto", "completions", "server", "local", "native"],
-        Setting(
-            "never",
-            "Where the model runs: on a completions server that is up, on one that is started for "
-            "the run, in this process (local), or (auto) at the named address, else at "
-            "127.0.0.1:8080 where a server answers, else the embedded model is started",
-            option="--backend KIND",
-            group="backend",
-        ),
-    ]
-    url: Annotated[
-        str | None,
-        ADDRESS,
-        Setting(
-            "never",
-            "The completions server's address, with or without /v1",
-            option="--url URL",
-            group="backend",
-        ),
-    ] = None
-    api_key: Annotated[
-        Key | None,
-        Field(repr=False),
-        Setting(
-            "never",
-            "Sent to that address as a bearer token",
-            allowed="a key without spaces",
-            secret=True,
-        ),
-    ] = None
+    kind: Literal["auto", "completions", "server", "local", "native"] = setting(
+        "never",
+        "Where the model runs: on a completions server that is up, on one that is started for "
+        "the run, in this process (local), or (auto) at the named address, else at "
+        "127.0.0.1:8080 where a server answers, else the embedded model is started",
+        option="--backend KIND",
+        group="backend",
+    )
+    url: str | None = setting(
+        "never",
+        "The completions server's address, with or without /v1",
+        check=ADDRESS,
+        option="--url URL",
+        group="backend",
+    )
+    api_key: Key | None = setting(
+        "never",
+        "Sent to that address as a bearer token",
+        repr=False,
+        allowed="a key without spaces",
+        secret=True,
+    )
 
 
 class Model(Section):
-    name: Annotated[
-        Name | None,
-        Setting(
-            "never",
-            "The model: the server's name for it, or a folder that holds one",
-            option="--model NAME",
-            group="backend",
-            allowed="a name or a folder",
-        ),
-    ] = None
-    prompt_style: Annotated[
-        Literal["auto", "jsonl", "markdown-json", "xml", "native"],
-        Setting(
-            "any",
-            "How the model is told to write its messages; native as its own template has it, auto "
-            "as measured, else jsonl",
-            option="--style STYLE",
-            group="writing",
-            run="style",
-        ),
-    ]
-    chat_format: Annotated[
-        Literal["auto", "chatml", "llama3", "gemma", "mistral", "phi", "plain"],
-        Setting(
-            "never",
-            "The delimiters of turns; auto reads them from the model's own template",
-            option="--chat-format FORMAT",
-            group="writing",
-        ),
-    ]
-    reasoning: Annotated[
-        Literal["off", "auto"] | Annotated[int, Field(ge=1, le=100_000)],
-        Setting(
-            "any",
-            "Whether a model that can think may, and for how many tokens",
-            option="--reasoning off|auto|N",
-            group="mode",
-            run="reasoning",
-        ),
-    ]
-    response_mode: Annotated[
-        Literal["answer-first", "rag-first"],
-        Setting(
-            "any",
-            "Whether the model answers what it knows, or looks things up first",
-            option="--response-mode MODE",
-            group="mode",
-            run="response_mode",
-        ),
-    ]
-    strategy: Annotated[
-        Literal["auto", "free", "guided", "grammar"],
-        Setting(
-            "never",
-            "How a completion is held to the protocol: where a message begins (auto), never "
-            "(free), from its first character on (guided), or by a mask of the sampler (grammar)",
-            option="--strategy STRATEGY",
-            group="writing",
-            run="strategy",
-        ),
-    ]
-    long_observations: Annotated[
-        Literal["cut", "summary"],
-        Setting(
-            "any",
-            "What the model is shown of an output of more than limits.max_observation_chars: head "
-            "and tail (cut), or between them a summary that it is asked for (summary)",
-            run="long_observations",
-        ),
-    ]
-    context: Annotated[
-        Annotated[int, Field(ge=1, le=100_000_000)] | None,
-        Setting(
-            "any",
-            "How many tokens the model can take; without it as its server or its files say, and "
-            "where neither does it is unknown",
-            run="context",
-        ),
-    ] = None
-    compact: Annotated[
-        Literal["off", "auto"],
-        Setting(
-            "any",
-            "Whether the model sums up the oldest turns by itself once four fifths of its context "
-            "are used (auto), or only where that is asked for (off)",
-            run="compact",
-        ),
-    ]
-    temperature: Annotated[
-        float,
-        Field(ge=0, le=2),
-        Setting(
-            "any",
-            "Randomness of sampling; 0 always takes the likeliest token",
-            option="--temperature T",
-            group="writing",
-            run="temperature",
-        ),
-    ]
-    seed: Annotated[
-        Annotated[int, Field(ge=0, le=4_294_967_295)] | None,
-        Setting("any", "Seed of sampling", option="--seed N", group="writing", run="seed"),
-    ] = None
+    name: Name | None = setting(
+        "never",
+        "The model: the server's name for it, or a folder that holds one",
+        option="--model NAME",
+        group="backend",
+        allowed="a name or a folder",
+    )
+    prompt_style: Literal["auto", "jsonl", "markdown-json", "xml", "native"] = setting(
+        "any",
+        "How the model is told to write its messages; native as its own template has it, auto "
+        "as measured, else jsonl",
+        option="--style STYLE",
+        group="writing",
+        run="style",
+    )
+    chat_format: Literal["auto", "chatml", "llama3", "gemma", "mistral", "phi", "plain"] = setting(
+        "never",
+        "The delimiters of turns; auto reads them from the model's own template",
+        option="--chat-format FORMAT",
+        group="writing",
+    )
+    reasoning: Literal["off", "auto"] | Annotated[int, Field(ge=1, le=100_000)] = setting(
+        "any",
+        "Whether a model that can think may, and for how many tokens",
+        option="--reasoning off|auto|N",
+        group="mode",
+        run="reasoning",
+    )
+    response_mode: Literal["answer-first", "rag-first"] = setting(
+        "any",
+        "Whether the model answers what it knows, or looks things up first",
+        option="--response-mode MODE",
+        group="mode",
+        run="response_mode",
+    )
+    strategy: Literal["auto", "free", "guided", "grammar"] = setting(
+        "never",
+        "How a completion is held to the protocol: where a message begins (auto), never "
+        "(free), from its first character on (guided), or by a mask of the sampler (grammar)",
+        option="--strategy STRATEGY",
+        group="writing",
+        run="strategy",
+    )
+    long_observations: Literal["cut", "summary"] = setting(
+        "any",
+        "What the model is shown of an output of more than limits.max_observation_chars: head "
+        "and tail (cut), or between them a summary that it is asked for (summary)",
+        run="long_observations",
+    )
+    context: int | None = setting(
+        "any",
+        "How many tokens the model can take; without it as its server or its files say, and "
+        "where neither does it is unknown",
+        ge=1,
+        le=100_000_000,
+        run="context",
+    )
+    compact: Literal["off", "auto"] = setting(
+        "any",
+        "Whether the model sums up the oldest turns by itself once four fifths of its context "
+        "are used (auto), or only where that is asked for (off)",
+        run="compact",
+    )
+    temperature: float = setting(
+        "any",
+        "Randomness of sampling; 0 always takes the likeliest token",
+        ge=0,
+        le=2,
+        option="--temperature T",
+        group="writing",
+        run="temperature",
+    )
+    seed: int | None = setting(
+        "any",
+        "Seed of sampling",
+        ge=0,
+        le=4_294_967_295,
+        option="--seed N",
+        group="writing",
+        run="seed",
+    )
 
 
 class PromptSection(Section):
-    persona: Annotated[
-        Text | None,
-        Setting(
-            "never",
-            "Who the model is told to be, in place of the built-in words",
-            allowed="text",
-            run="persona",
-        ),
-    ] = None
-    project_context: Annotated[
-        Text,
-        Setting(
-            "any",
-            "What the model is told of the project; never read as instructions",
-            allowed="text",
-            run="project_context",
-        ),
-    ]
-    catalog_tokens: Annotated[
-        int,
-        Field(ge=0, le=1_000_000),
-        Setting(
-            "lower",
-            "Tokens that the tools may take in the prompt; past it those that match the question "
-            "are shown, and tool_search finds the others",
-            run="catalog_budget",
-        ),
-    ]
+    persona: Text | None = setting(
+        "never",
+        "Who the model is told to be, in place of the built-in words",
+        allowed="text",
+        run="persona",
+    )
+    project_context: Text = setting(
+        "any",
+        "What the model is told of the project; never read as instructions",
+        allowed="text",
+        run="project_context",
+    )
+    catalog_tokens: int = setting(
+        "lower",
+        "Tokens that the tools may take in the prompt; past it those that match the question "
+        "are shown, and tool_search finds the others",
+        ge=0,
+        le=1_000_000,
+        run="catalog_budget",
+    )
 
 
 class ArtifactSettings(Section):
-    keep: Annotated[
-        Literal["when_needed", "always"],
-        Setting(
-            "stricter",
-            "Which tools' outputs are stored whole: those that the model cannot see whole and all "
-            "of a run in which a tool failed, or always all of them",
-        ),
-    ]
-    keep_days: Annotated[
-        int, Field(ge=1, le=3650), Setting("lower", "Days after which stored outputs are deleted")
-    ]
+    keep: Literal["when_needed", "always"] = setting(
+        "stricter",
+        "Which tools' outputs are stored whole: those that the model cannot see whole and all "
+        "of a run in which a tool failed, or always all of them",
+    )
+    keep_days: int = setting("lower", "Days after which stored outputs are deleted", ge=1, le=3650)
 
 
 class Settings(Section):
     """All settings, each with a value."""
 
-    enabled: Annotated[
-        bool,
-        Setting(
-            "only_false",
-            "The switch of the whole program: with false, no tool runs",
-            env="PLUGIN_MLX_TOOLS_ENABLED",
-        ),
-    ]
+    enabled: bool = setting(
+        "only_false",
+        "The switch of the whole program: with false, no tool runs",
+        env="PLUGIN_MLX_TOOLS_ENABLED",
+    )
     routing: Routing
     backend: BackendSettings
     model: Model
@@ -557,7 +462,6 @@ class SettingRow:
     key: str
     type: Any
     setting: Setting
-    checked: Checked | None = None
 
     @property
     def env(self) -> str:
@@ -595,8 +499,8 @@ class SettingRow:
             raise ValueError
         try:
             value = self._adapter.validate_python(value, strict=True)
-            if self.checked is not None:
-                self.checked.test(value)
+            if self.setting.check is not None:
+                self.setting.check.test(value)
         except (ValidationError, MlxToolsError):
             raise ValueError from None
         return value
@@ -623,8 +527,10 @@ class SettingRow:
 
     def allowed(self, scale: int = 1) -> str:
         """What it may be, in words."""
-        if self.checked is not None or self.setting.allowed:
-            return self.checked.allowed if self.checked is not None else self.setting.allowed
+        if self.setting.check is not None:
+            return self.setting.check.allowed
+        if self.setting.allowed:
+            return self.setting.allowed
         words = [*self.choices, *(("true", "false") if self.is_a("boolean") else ())]
         for part in self._parts:
             if part["type"] in _NOUNS:
@@ -659,9 +565,7 @@ def _rows(model: type[BaseModel], prefix: str) -> list[SettingRow]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             rows += _rows(kind, f"{prefix}{name}.")
             continue
-        own = [one for one in field.metadata if not isinstance(one, Setting | Checked)]
-        setting = next(one for one in field.metadata if isinstance(one, Setting))
-        test = next((one for one in field.metadata if isinstance(one, Checked)), None)
-        bounded: Any = Annotated[(kind, *own)] if own else kind
-        rows.append(SettingRow(f"{prefix}{name}", bounded, setting, test))
+        extra: Any = field.json_schema_extra
+        bounded: Any = Annotated[(kind, *field.metadata)] if field.metadata else kind
+        rows.append(SettingRow(f"{prefix}{name}", bounded, extra["setting"]))
     return rows

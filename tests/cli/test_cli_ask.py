@@ -235,17 +235,6 @@ def test_a_run_that_stops_says_why_with_exit_code_1(run: Any) -> None:
     assert result.error.startswith("mlx-tools: stopped: format_errors")
 
 
-def test_a_turn_that_ends_inside_a_call_goes_on_from_there(run: Any) -> None:
-    begun = '{"type":"tool_call","name":"calculator","arguments":{"expression":'
-    script = Completion(begun), Completion('6*7"}}'), answer("It is 42.")
-    result, server = ask(run, *script, options=("Hi", "--json"))
-    assert (result.code, result.json["answer"]) == (0, "It is 42.")
-    (made,) = result.json["calls"]
-    assert (made["status"], made["arguments"]) == ("ok", {"expression": "6*7"})
-    assert result.json["mends"] == 1
-    assert server.prompts[1] == server.prompts[0] + begun + '"'
-
-
 def test_a_backend_that_fails_later_stops_the_run_with_exit_code_3(run: Any) -> None:
     result, _ = ask(run, CALCULATION[0], options=("Hi", "--json"))
     assert result.code == 3 and result.json["reason"] == "backend_error"

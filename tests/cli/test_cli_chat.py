@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -231,16 +230,6 @@ def test_an_approval_is_asked_in_place(
     assert ("too risky" in records) == (status == "denied")
 
 
-def test_ctrl_d_at_an_approval_pauses_the_run(terminal: Talk) -> None:
-    with ScriptedServer(call("calculator", expression="6*7")) as server:
-        screen = terminal(
-            "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
-        )
-        screen.until(QUESTION)
-        screen.type("\x04")
-        assert screen.end() == 4
-
-
 def test_ctrl_c_at_an_approval_interrupts_the_run(terminal: Talk, home: Path) -> None:
     with ScriptedServer(call("calculator", expression="6*7")) as server:
         screen = terminal(
@@ -251,24 +240,3 @@ def test_ctrl_c_at_an_approval_interrupts_the_run(terminal: Talk, home: Path) ->
         assert screen.end() == 130
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
     assert '"execution_started"' not in transcript.read_text()
-
-
-def test_what_was_typed_ahead_approves_nothing(terminal: Talk, home: Path) -> None:
-    slow = Completion(
-        '{"type":"tool_call","name":"calculator","arguments":{"expression":"6*7"}}', delay=0.05
-    )
-    with ScriptedServer(slow, answer("Done.")) as server:
-        screen = terminal(
-            "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
-        )
-        while not server.bodies:
-            time.sleep(0.02)
-        screen.type("y\ry\r")
-        screen.until(QUESTION)
-        screen.type("n")
-        screen.until(r"Why not\?")
-        screen.type("not so fast\r")
-        screen.until(r"Done\.")
-        assert screen.end() == 0
-    (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
-    assert "not so fast" in transcript.read_text()

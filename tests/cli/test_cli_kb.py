@@ -104,31 +104,6 @@ def test_a_full_disk_ends_like_any_file_that_cannot_be_written(
     assert run("kb", "add", "docs").code == 0
 
 
-def test_the_tool_answers_once_something_was_added(run: Any, docs: Path) -> None:
-    rows = {row["name"]: row for row in run("tools", "list", "--json").lines}
-    assert "mlx-tools kb add" in rows["query_knowledge_base"]["disabled_reason"]
-    run("kb", "add", "docs")
-    query = ("query_knowledge_base", '{"query": "milk"}', "--preset", "readonly_knowledge")
-    called = run("tools", "call", *query)
-    assert called.out.startswith("[1] Milk stands in the fridge. (")
-
-
-def test_counts_are_of_files_that_hold_text(run: Any, docs: Path) -> None:
-    """What cannot be searched was not added, and is not counted as gone either."""
-    run("kb", "add", "docs")
-    (docs / "shop.md").write_bytes(b"\0")
-    (docs / "image.png").write_text("A picture of the shop, in words.")
-    (docs / "deep" / "milk.txt").write_text("Milk stands in the cellar.")
-    told = "default: 1 added, 1 changed, 0 unchanged, 1 removed, 1 no text\n"
-    assert run("kb", "add", "docs").out == told
-    told = "default: 0 added, 0 changed, 2 unchanged, 0 removed, 1 no text\n"
-    assert run("kb", "add", "docs").out == told
-    (docs / "shop.md").unlink()
-    told = "default: 0 added, 0 changed, 2 unchanged, 0 removed\n"
-    assert run("kb", "add", "docs").out == told
-    assert run("kb", "remove", "default").out.startswith("default: 2 files removed")
-
-
 def test_a_file_that_was_named_and_holds_no_text_is_told_of(run: Any, docs: Path) -> None:
     done = run("kb", "add", "docs/image.png", "docs/shop.md")
     assert done.out == "default: 1 added, 0 changed, 0 unchanged, 0 removed, 1 no text\n"

@@ -353,29 +353,6 @@ def test_a_job_that_a_model_made_asks_for_its_own_approvals(run: Any) -> None:
     assert listed(run)["state"] == "paused"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"task": "x", "when": "whenever"}, "not understood"),
-        ({"task": " ", "when": "@daily"}, "empty"),
-        ({"task": "x", "when": "2020-01-01 10:00"}, "past"),
-    ],
-)
-def test_a_job_that_cannot_be_is_told_to_the_model(
-    run: Any, arguments: dict[str, str], said: str
-) -> None:
-    result = run(
-        *("tools", "call", "schedule_task", json.dumps(arguments)),
-        *("--tools", "schedule_task", "--approve", "always"),
-    )
-    assert result.code != 0 and not database().exists()
-    with ScriptedServer(call("schedule_task", **arguments), answer("So be it.")) as server:
-        asked = run(*("ask", "Plan", "--url", server.url, "--tools", "schedule_task", "--json"))
-        session = asked.json["session"]
-        run("sessions", "resume", session, "--approve-all")
-        assert said in server.prompts[1]
-
-
 # --- crashes ------------------------------------------------------------------------------------
 
 

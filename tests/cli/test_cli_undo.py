@@ -72,27 +72,6 @@ def test_a_call_without_a_model_shows_what_it_waits_with(run: Any, root: Path) -
     assert write(run, root, "--json").json["preview"].startswith("--- monday.txt\n")
 
 
-def test_a_users_own_configuration_and_no_projects_switches_it_off(
-    run: Any, home: Path, root: Path
-) -> None:
-    loose = "[policy]\nask_effects = []\n"
-    Path("mlx-tools.toml").write_text(loose)
-    refused = write(run, root)
-    assert refused.code == 2 and "policy.ask_effects: a project's file can only" in refused.err
-    Path("mlx-tools.toml").unlink()
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text(loose)
-    assert write(run, root).code == 0
-    Path("mlx-tools.toml").write_text('[policy]\nask_effects = ["write"]\n')
-    assert write(run, root).code == 4
-    Path("mlx-tools.toml").unlink()
-    standing = "[policy]\nstanding_approvals = ['file_access path=*.txt']\n"
-    (home / "config" / "config.toml").write_text(standing)
-    assert write(run, root).code == 0
-    (home / "config" / "config.toml").write_text(standing.replace("access", "acess"))
-    assert "there is no tool file_acess (did you mean file_access?)" in write(run, root).err
-
-
 def test_without_a_terminal_nothing_is_undone_unless_it_is_said(run: Any, root: Path) -> None:
     assert write(run, root, "--approve", "always").code == 0
     asked = run("undo")
