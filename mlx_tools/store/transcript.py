@@ -116,35 +116,38 @@ def _readers(cls: type[Any]) -> tuple[Mapping[str, _Read], frozenset[str]]:
 
 
 def _reader(hint: Any) -> _Read:
-    """How a value of this annotation is read."""
+    """The way to read a value of this annotation."""
     origin, inner = get_origin(hint), get_args(hint)
+    union = inner if origin in (UnionType, Union) else (hint,)
     if hint is Any:
         return lambda value: value
-    if hint in _SCALARS:
-        kinds = {float, int} if hint is float else {hint}
+    if all(one in _SCALARS for one in union):
+        kinds = frozenset((*union, int) if float in union else union)
         return _if(lambda value: type(value) in kinds)
+    if len(union) > 1:
+        return _first_that_fits([_reader(one) for one in inner])
     if origin is Literal:
         return _if(lambda value: any(type(value) is type(one) and value == one for one in inner))
-    if origin in (UnionType, Union):
-        return _first_that_fits([_reader(one) for one in inner])
     if origin is tuple:
         item = _reader(inner[0])
         return _if(lambda value: type(value) is list, lambda value: tuple(map(item, value)))
     if origin is Mapping:
+        is_object = _if(lambda value: type(value) is dict)
+        if inner[1] is Any:
+            return is_object
         member = _reader(inner[1])
-        fits = _if(lambda value: type(value) is dict)
-        return lambda value: {name: member(one) for name, one in fits(value).items()}
+        return lambda value: {name: member(one) for name, one in is_object(value).items()}
     if isinstance(hint, type) and is_dataclass(hint):
         name = f"a record's {hint.__name__}"
         return _if(lambda value: type(value) is dict, lambda value: _built(hint, value, name))
     raise LookupError(f"no record holds a {hint}")
 
 
-def _if(fits: Callable[[Any], bool], read: _Read = lambda value: value) -> _Read:
+def _if(fits: Callable[[Any], bool], read: _Read | None = None) -> _Read:
     def checked(value: Any) -> Any:
         if not fits(value):
             raise TypeError
-        return read(value)
+        return value if read is None else read(value)
 
     return checked
 
