@@ -163,7 +163,7 @@ class SessionFolder:
         found = [i for i in ids if given and i.startswith(given)]
         if given == LAST and ids:
             newest = [i for i in ids if i[:_SECOND] == ids[0][:_SECOND]]
-            found = [max(newest, key=lambda i: (self.folder / i).lstat().st_mtime_ns)]
+            found = [max(newest, key=lambda i: _last_write(self.folder / i))]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -270,6 +270,13 @@ class SessionFolder:
             yield file
         finally:
             os.close(file)
+
+
+def _last_write(folder: Path) -> int:
+    """The time when a session was last begun or written to beside its transcript."""
+    with contextlib.suppress(OSError):
+        return folder.stat().st_mtime_ns
+    return 0
 
 
 def _locked(file: int, kind: int) -> bool:

@@ -161,42 +161,15 @@ def write(value: Number) -> str:
     if isinstance(value, int):
         return str(value)
     exact = shortest(value)
-    size, sign = abs(exact), "-" if exact < 0 else ""
-    if isinstance(value, Fraction) and (text := _terminating(size)) is not None:
-        return sign + text
-    if size >= 10**15 or 0 < size < Fraction(1, 10**6):
-        return sign + _scientific(size)
-    digits = len(str(math.floor(size)))
-    if size < 1:
-        places = DIGITS + (Fraction(1, 10) > size) * (
-            len(str(math.floor(1 / size))) - 1 if size else 0
-        )
-    else:
+    with decimal.localcontext(decimal.Context(50, decimal.ROUND_HALF_UP)) as context:
+        number = decimal.Decimal(exact.numerator) / decimal.Decimal(exact.denominator)
+        shown = number.normalize().as_tuple()
+        ends = isinstance(value, Fraction) and not context.flags[decimal.Inexact]
+        if ends and max(len(shown.digits), -int(shown.exponent)) <= MAX_PLACES:
+            return f"{number.normalize():f}"
+        digits = number.adjusted() + 1  # before the point; below 0.1 the zeros behind it, negative
+        if number and not -6 < digits < 16:
+            text, _, exponent = f"{number:.{DIGITS - 1}e}".partition("e")
+            return f"{text.rstrip('0').rstrip('.')}e{int(exponent):+d}"
         places = max(DIGITS - digits, 4)
-    return sign + _decimal(size, places)
-
-
-def _terminating(size: Fraction) -> str | None:
-    """A decimal fraction written exactly; None where it does not end, or not soon."""
-    for places in range(MAX_PLACES + 1):
-        if 10**places % size.denominator == 0:
-            text = _decimal(size, places)
-            digits = len(text.replace(".", "").lstrip("0"))
-            return text if digits <= MAX_PLACES else None
-    return None
-
-
-def _scientific(size: Fraction) -> str:
-    exponent = len(str(math.floor(size))) - 1 if size >= 1 else -len(str(math.floor(1 / size)))
-    digits = _decimal(size / Fraction(10) ** exponent, DIGITS - 1)
-    if digits in ("10", "0.1"):  # rounded up, or an exact power of ten
-        exponent, digits = exponent + (1 if digits == "10" else -1), "1"
-    return f"{digits}e{exponent:+d}"
-
-
-def _decimal(size: Fraction, places: int) -> str:
-    """With at most so many decimal places, and no zeros at the end."""
-    scaled = str(math.floor(size * 10**places + Fraction(1, 2))).rjust(places + 1, "0")
-    if places == 0:
-        return scaled
-    return f"{scaled[:-places]}.{scaled[-places:]}".rstrip("0").rstrip(".")
+        return f"{number:.{places}f}".rstrip("0").rstrip(".")

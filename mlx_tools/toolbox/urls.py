@@ -21,7 +21,7 @@ MAX_CHARS: Final = 4096
 PORTS: Final = {"http": 80, "https": 443}
 
 _URL = re.compile(r"(https?)://([^/?#]*)(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
-_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_AUTHORITY = re.compile(r"(\[[^\]]*\]?|[^:]*)(?::([0-9]{0,5}))?", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _IPV4 = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
@@ -128,22 +128,13 @@ def _split(authority: str) -> tuple[str, int | None]:
         raise UrlRefused("a URL with a user name or a password is not asked for")
     if "%" in authority or any(char.isspace() for char in authority):
         raise UrlRefused("the host is written with an escape or a space")
-    if authority.startswith("["):
-        host, bracket, rest = authority.partition("]")
-        host += bracket
-    else:
-        host, colon, rest = authority.partition(":")
-        rest = colon + rest
-    if not rest:
-        return host, None
-    port = rest.removeprefix(":")
-    if rest[0] != ":" or (port and not _PORT.fullmatch(port)):
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
         raise UrlRefused("the port is no number")
-    if not port:
-        return host, None
-    if not 0 < int(port) < 65536:
+    port = int(found[2]) if found[2] else None
+    if port is not None and not 0 < port < 65536:
         raise UrlRefused("there is no such port")
-    return host, int(port)
+    return found[1], port
 
 
 def _address(text: str) -> str:
