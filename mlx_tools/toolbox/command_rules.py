@@ -14,11 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from mlx_tools.errors import ConfigError
 from mlx_tools.paths import read_data
 from mlx_tools.store.roots import Refused
 
-FILE: Final = "config/commands.toml"
 PATH: Final = "path"
 """The kind of an option's value that is a path below a root."""
 
@@ -79,19 +77,9 @@ class Rules:
 @functools.cache
 def rules() -> Rules:
     """The rules that come with the package."""
-    return parse(read_data(FILE))
-
-
-def parse(text: str) -> Rules:
-    """Reads rules. Raises ConfigError for a key that is none, and a kind that is not defined."""
-    document = tomllib.loads(text)
+    document = tomllib.loads(read_data("config/commands.toml"))
     kinds = {name: re.compile(pattern) for name, pattern in document["kinds"].items()}
     programs = {name: _rule(name, given) for name, given in document["programs"].items()}
-    for rule in programs.values():
-        for one in (rule, *rule.subcommands.values()):
-            used = {*one.values.values(), *one.optional.values()} - {PATH, *kinds}
-            if used:
-                raise ConfigError(f"{FILE}: {one.name}: no kind {', '.join(sorted(used))}")
     return Rules(programs, kinds)
 
 
@@ -102,10 +90,7 @@ def _rule(name: str, given: Mapping[str, Any]) -> Rule:
             values[key] = tuple(values[key].split())
     subcommands = values.pop("subcommands", {})
     below = {word: _rule(f"{name} {word}", inner) for word, inner in subcommands.items()}
-    try:
-        return Rule(name, **values, subcommands=below)
-    except TypeError as error:
-        raise ConfigError(f"{FILE}: {name}: {error}") from None
+    return Rule(name, **values, subcommands=below)
 
 
 # --- the arguments of a call --------------------------------------------------------------------

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.errors import ConfigError
 from mlx_tools.store.roots import Absent, Refused, Root, RootName
 from mlx_tools.toolbox.command_plan import MAX_MATCHES, expand, plan, trusted_folders
-from mlx_tools.toolbox.command_rules import MAX_ARGUMENTS, MAX_BYTES, check, parse, rules
+from mlx_tools.toolbox.command_rules import MAX_ARGUMENTS, MAX_BYTES, PATH, check, rules
 from scripts.commands_table import STRETCH
 
 RULES = rules()
@@ -116,19 +115,13 @@ def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: li
             )
 
 
-def test_the_table_is_checked_when_it_is_read() -> None:
-    with pytest.raises(ConfigError, match="no kind"):
-        parse("[kinds]\n[programs.x]\nvalues = { '-a' = 'nothing' }\n")
-    with pytest.raises(ConfigError, match="colour"):
-        parse("[kinds]\n[programs.x]\ncolour = 1\n")
-
-
-def test_no_rule_lets_an_option_in_twice_or_in_two_ways() -> None:
+def test_no_rule_lets_an_option_in_twice_or_names_a_kind_that_is_none() -> None:
     for top in RULES.programs.values():
         for rule in (top, *top.subcommands.values()):
             both = [*rule.flags, *rule.values]
             assert len(both) == len(set(both)), rule.name
             assert rule.about
+            assert {*rule.values.values(), *rule.optional.values()} <= {PATH, *RULES.kinds}
 
 
 def test_the_table_in_the_docs_is_that_of_the_rules() -> None:
