@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from strong_model import Mangled, RandomBytes, RandomTokens, Serving, StrongModel, Wish
 from strong_text import DIALECTS
 
-from mlx_tools import Limits, tool
+from mlx_tools import Answered, Controller, Limits, Policy, tool
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import Draw, HeldTurn, Score
-from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT
+from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, begins_anew
 from mlx_tools.golden.recorded import redrawn
 from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall, ToolSpec
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
@@ -28,7 +28,10 @@ from mlx_tools.protocol import (
     read,
     unknown_tool,
     validate_arguments,
+    write_answer,
+    write_call,
 )
+from mlx_tools.testing import Script, ScriptedBackend
 
 from .schemas import Rubbish, tools
 
@@ -281,6 +284,40 @@ def test_guided_reads_a_model_that_keeps_to_its_own_form_and_has_it_go_on_in_the
 def test_text_that_the_server_cut_out_is_asked_for_with_its_opening() -> None:
     made = turn(("", "tool_calls"), 'weather","arguments":{"city":"Oslo"}}')
     assert calls(made) == [("weather", {"city": "Oslo"}, ())]
+
+
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+@pytest.mark.parametrize("choice", ["none", "required", "weather"])
+def test_a_whole_line_is_known_for_one_and_a_rest_is_not(style: Style, choice: str) -> None:
+    prefix = forcing_prefix(style, choice)
+    whole = (
+        write_answer("3", style)
+        if choice == "none"
+        else write_call("weather", {"city": "x"}, None, style)
+    )
+    for size in range(1, len(whole) + 1):
+        assert begins_anew(whole[:size], prefix) in (True, None)
+    assert begins_anew(whole, prefix)
+    assert whole.startswith(prefix) and begins_anew(whole[len(prefix) :], prefix) is False
+
+
+def test_white_space_alone_does_not_tell_for_long() -> None:
+    assert begins_anew("  \n", "{") is None
+    assert begins_anew(" " * 100, "{") is False
+
+
+@pytest.mark.parametrize("strategy", ["auto", "guided", "free"])
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_a_server_that_pays_no_heed_to_the_prefix_is_read_all_the_same(
+    strategy: Strategy, pieces: int
+) -> None:
+    said = write_call("weather", {"city": "Oslo"}), write_answer("It rains.")
+    backend = ScriptedBackend(*(Script(text, pieces=pieces) for text in said))
+    settings = RunSettings(strategy=strategy, tool_choice="required")
+    run = Controller(backend, [weather], Policy(allow=["weather"]), settings=settings)
+    outcome = run.run_sync("How is it in Oslo?")
+    assert isinstance(outcome, Answered) and outcome.answer == "It rains."
+    assert outcome.requests == 2 and [call.repairs for call in outcome.calls] == [()]
 
 
 # --- for any model, and any tool -----------------------------------------------------------------
