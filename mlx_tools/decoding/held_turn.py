@@ -49,7 +49,7 @@ _BLANKS: Final = 64
 """After so much white space and nothing else, a text is what the model writes."""
 
 
-def begins_anew(text: str, prefix: str) -> bool | None:
+def restarts(text: str, prefix: str) -> bool | None:
     """Return whether ``text``, the first that a model wrote after the host's ``prefix``, begins its
     line anew; None: too short to tell.
 
@@ -229,12 +229,12 @@ class HeldTurn:
         """Take in the next text of a draw; return what can be shown of it."""
         if self._held_back is not None:
             piece = self._held_back = self._held_back + piece
-            anew = begins_anew(piece, self._gone_on_from)
-            if anew is None:
+            restarted = restarts(piece, self._gone_on_from)
+            if restarted is None:
                 return []
             self._held_back = None
-            if anew:  # the server paid no heed to what it was to go on from
-                self._begin_anew()
+            if restarted:  # the server paid no heed to what it was to go on from
+                self._restart()
         if not piece:
             return []
         if len(self._whole) == self._drawn_from and len(self.mends) > self._left:
@@ -243,7 +243,7 @@ class HeldTurn:
         self._whole += piece
         return self._go_on()
 
-    def _begin_anew(self, text: str = "") -> None:
+    def _restart(self, text: str = "") -> None:
         """Nothing of what stood stands any more, nor what the host began with, but ``text``."""
         drawn = tuple(filter(None, (self._whole[self._drawn_from :],)))
         mended = bool(self.mends)
@@ -262,7 +262,7 @@ class HeldTurn:
         if self._object is None:
             return piece
         text = self._whole[self._begin :]
-        plain, blank = self._object.anew(text + piece), self._object.anew(f"{text} {piece}")
+        plain, blank = self._object.retried(text + piece), self._object.retried(f"{text} {piece}")
         return f" {piece}" if plain.misfit is not None and blank.misfit is None else piece
 
     def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
@@ -316,7 +316,7 @@ class HeldTurn:
         boundary = self._open[1]
         edge = self._edge(boundary)
         owed = self._whole[edge:boundary]
-        held = self._object.anew(self._whole[self._begin : boundary])
+        held = self._object.retried(self._whole[self._begin : boundary])
         fronts: list[str] = []
         for token, _ in alternatives:
             rest = token[len(owed) :] if token.startswith(owed) else ""
@@ -391,7 +391,7 @@ class HeldTurn:
             if (own := find_call_mark(text, self._after, self._known)) is not None:
                 self._read_on(own, deltas)
                 if not self.closing:
-                    deltas += self._begin_call_anew(own)
+                    deltas += self._restart_call(own)
                 return False
             if call_mark_begins(text, self._after):
                 return False
@@ -469,7 +469,7 @@ class HeldTurn:
         rest = self._whole[boundary:].lstrip('"')
         if self._guided and find_call_mark(rest, 0, self._known) is not None:
             # The model begins a call in a form of its own: so it is read.
-            return self._as_written(self._whole[boundary:].lstrip('" \t\r\n'))
+            return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
         if kind == "name":
             is_data = self._dialect is not None and self._dialect is self._bare
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
@@ -487,9 +487,9 @@ class HeldTurn:
             boundary = key.end() if key is not None and free and key.end() < boundary else boundary
         return self._mend(kind, boundary)
 
-    def _as_written(self, text: str) -> list[Delta]:
+    def _take_whole(self, text: str) -> list[Delta]:
         """Take the turn for what the model wrote, without what the host began it with."""
-        self._begin_anew(text)
+        self._restart(text)
         return self._go_on()
 
     def _without_opening(self) -> list[Delta]:
@@ -497,8 +497,8 @@ class HeldTurn:
         it without what the host began it with."""
         first, ended = (self._first or "")[self._prefix :].lstrip(), self._first_ended
         if ended is not None:
-            return [*self._as_written(first), *self.close(ended)]
-        self._begin_anew()
+            return [*self._take_whole(first), *self.close(ended)]
+        self._restart()
         return self._ask(Draw(""))
 
     def _escape(self, quote: int) -> None:
@@ -519,7 +519,7 @@ class HeldTurn:
         # What must stand has to be more than the beginning of a value that the model has to choose:
         # left to itself, it would go on with the one that did not fit.
         if held is not None and kind in ("name", "value"):
-            begun = held.anew(self._whole[self._begin : boundary] + forced)
+            begun = held.retried(self._whole[self._begin : boundary] + forced)
             forced = "" if begun.is_open else forced
         if forced:
             return self._put(forced)
@@ -549,7 +549,7 @@ class HeldTurn:
         self._open = ("envelope", len(self._whole))
         return self._put(line + begun)
 
-    def _begin_call_anew(self, at: int) -> list[Delta]:
+    def _restart_call(self, at: int) -> list[Delta]:
         """Another call begins in another form than was asked for: let it begin in that one."""
         if not self._may_mend("envelope", at):
             return self._give_up()
@@ -565,7 +565,7 @@ class HeldTurn:
         if self._object is None:
             return ""
         text = self._whole[self._begin : self._open[1]] + after
-        held = self._object.anew(text)
+        held = self._object.retried(text)
         return "" if held.misfit is not None or held.complete else held.forced()
 
     def _put(self, put: str, alternatives: Alternatives | None = None) -> list[Delta]:
@@ -608,7 +608,7 @@ class HeldTurn:
             self._reader.feed(self._whole[self._prefix : boundary])
             self._fed = boundary
         if self._object is not None:
-            self._object = self._object.anew()
+            self._object = self._object.retried()
 
     def _note(
         self, kind: MendKind, at: int, cut: int, put: str, alternatives: Alternatives | None

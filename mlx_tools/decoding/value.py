@@ -41,13 +41,13 @@ def _compiled(schema: str) -> Any:
 
 
 @dataclass(slots=True)
-class WrittenKeys:
+class KeyOrder:
     """The keys of an object, or the number of items of an array, as they were written, and those of
     the parts in it."""
 
     keys: list[str] = field(default_factory=list)
     items: int = 0
-    parts: dict[str | int, WrittenKeys] = field(default_factory=dict)
+    parts: dict[str | int, KeyOrder] = field(default_factory=dict)
 
     def ordered(self) -> Mapping[str, Any] | bool:
         """A schema that allows anything, with the properties in this order."""
@@ -102,10 +102,10 @@ class JsonMatcher:
         self._state.rollback(size)
         del self._taken[-size:]
 
-    def reorder(self, written: WrittenKeys) -> bool:
-        """Match all again with the properties in the order in which they were ``written``; False
+    def reorder(self, keys: KeyOrder) -> bool:
+        """Match all again with the properties in the order of ``keys``; False
         where that is how they were matched, or cannot be."""
-        ordered = written.ordered()
+        ordered = keys.ordered()
         order = json.dumps(ordered)
         if isinstance(ordered, bool) or order == self._order:
             return False
@@ -118,7 +118,7 @@ class JsonMatcher:
         self._state, self._order = other._state, order
         return True
 
-    def narrowed(self, schema: Mapping[str, Any], written: WrittenKeys) -> JsonMatcher:
+    def narrowed(self, schema: Mapping[str, Any], keys: KeyOrder) -> JsonMatcher:
         """The same text matched by a narrower schema; this matcher where it does not fit that."""
         try:
             return JsonMatcher(schema, self._taken)
@@ -128,7 +128,7 @@ class JsonMatcher:
             except ValueError:
                 return self
         other._taken = self._taken
-        return other if other.reorder(written) else self
+        return other if other.reorder(keys) else self
 
     def forced(self, before: str = "") -> str:
         """The text that must come next, after ``before``."""
@@ -229,7 +229,7 @@ class _Level:
     ``before``: the last whole part before the key that is due or written."""
 
     is_object: bool
-    written: WrittenKeys
+    order: KeyOrder
     wrapped: bool = False
     before: int = 0
     key: str | None = None
@@ -267,7 +267,7 @@ class HeldObject:
         if text:
             self.feed(text)
 
-    def anew(self, text: str = "") -> HeldObject:
+    def retried(self, text: str = "") -> HeldObject:
         """Another object of the same form, with this text."""
         return HeldObject(self.form, text)
 
@@ -351,7 +351,7 @@ class HeldObject:
         found = self._forced()
         if len(self._levels) > 1 or not found:
             return found
-        if not self.name and self.anew(self.text + found).name:  # that is the model's to say
+        if not self.name and self.retried(self.text + found).name:  # that is the model's to say
             key = f'"{self.form.name_key}":"'
             at = found.find(key)
             return found[: at + len(key)] if at >= 0 else ""
@@ -361,7 +361,7 @@ class HeldObject:
     def _forced(self) -> str:
         if (token := self._walk.open_token()) is not None:
             if not (token.is_key or token.is_string):  # a number or a literal: it ends here
-                ended = self.anew(self.text + " ")
+                ended = self.retried(self.text + " ")
                 return "" if ended._walk.open_token() is not None else ended._forced()
             begun = self._separator() + _canonical(token.text)[:-1]
             return self._matcher.forced(begun).removeprefix(begun)
@@ -377,7 +377,7 @@ class HeldObject:
     def fitting(self, text: str) -> int:
         """Return how many characters of ``text`` may come next, white space at the end aside."""
         for size in range(len(text), 0, -1):
-            trial = self.anew(self.text)
+            trial = self.retried(self.text)
             trial.feed(text[:size])
             if trial.misfit is None and trial._open_fits() and trial._key_fits():
                 return size if size == len(text) or trial._may_go_on() else 0
@@ -387,7 +387,7 @@ class HeldObject:
         """Return whether a key that has just ended, its colon due, may stand there."""
         if not self.text.endswith('"') or not self._key_is_due():
             return True
-        misfit = self.anew(f"{self.text}:").misfit
+        misfit = self.retried(f"{self.text}:").misfit
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
     def _may_go_on(self) -> bool:
@@ -411,10 +411,10 @@ class HeldObject:
             wrapped = bool(self._levels) and self._take(f"{text[:-1]}[{text[-1]}")
             if not wrapped:
                 return self._misfit_or_doubt(self._value_kind(), self._value_begin(begin))
-        written = WrittenKeys()
+        order = KeyOrder()
         if self._levels:
-            self._levels[-1].written.parts[self._next_place()] = written
-        self._levels.append(_Level(is_object, written, wrapped, before=begin + 1, start=begin))
+            self._levels[-1].order.parts[self._next_place()] = order
+        self._levels.append(_Level(is_object, order, wrapped, before=begin + 1, start=begin))
         return True
 
     def keyed(self, begin: int, key: str) -> bool:
@@ -425,13 +425,13 @@ class HeldObject:
         if not self._blanks_before(begin):
             return False
         text = self._separator() + _canonical(key) + ":"
-        new = key not in level.written.keys
-        level.written.keys.append(key)
+        new = key not in level.order.keys
+        level.order.keys.append(key)
         if new and self._take(text):
             level.key = key
             level.begin = begin
             return True
-        level.written.keys.pop()
+        level.order.keys.pop()
         return self._misfit_or_doubt(self._kind("key"), level.before)
 
     def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
@@ -448,7 +448,7 @@ class HeldObject:
         if self._is_name() and (known := self.form.known(value)) is not None:
             self.name = known
             self._matcher = self._matcher.narrowed(
-                self.form.schema_of(known), self._levels[0].written
+                self.form.schema_of(known), self._levels[0].order
             )
         if len(self._levels) == 1 and self._walk.field == "content" and is_string:
             self.answer_end = end - 1
@@ -505,7 +505,7 @@ class HeldObject:
         return self._matcher.take(text) or (self._reordered() and self._matcher.take(text))
 
     def _reordered(self) -> bool:
-        if not self._levels or not self._matcher.reorder(self._levels[0].written):
+        if not self._levels or not self._matcher.reorder(self._levels[0].order):
             return False
         self._reorders += 1
         self._is_held = self._reorders < MAX_REORDERS  # then it is left to validation
@@ -516,7 +516,7 @@ class HeldObject:
         level = self._levels[-1]
         if level.key is None or len(self._levels) < 2:
             return False
-        level.written.keys.remove(level.key)
+        level.order.keys.remove(level.key)
         key, level.key = level.key, None
         self._matcher.undo(self._separator() + _canonical(key) + ":")
         return True
@@ -529,8 +529,8 @@ class HeldObject:
             return ""
         level = self._levels[-1]
         if level.is_object:
-            return "," if level.written.keys and level.key is None else ""
-        return "," if level.written.items else ""
+            return "," if level.order.keys and level.key is None else ""
+        return "," if level.order.items else ""
 
     def _next_place(self) -> str | int:
         """The place of the value that was just written; the next one is another."""
@@ -538,13 +538,13 @@ class HeldObject:
         if level.is_object:
             key, level.key = level.key, None
             return key or ""
-        level.written.items += 1
-        return level.written.items - 1
+        level.order.items += 1
+        return level.order.items - 1
 
     def _value_begin(self, begin: int) -> int:
         """Return where the value begins that does not fit: a list that has one item too many."""
         level = self._levels[-1] if self._levels else None
-        if level is None or level.is_object or not level.written.items or self._matcher.fits(","):
+        if level is None or level.is_object or not level.order.items or self._matcher.fits(","):
             return begin
         return level.start
 

@@ -126,7 +126,7 @@ class Run(TextSource):
         self._most = most
         self._closed = False
         self._junk = False
-        self._alone = False  # the family writes all its calls in one array or object
+        self._one_array = False  # the family writes all its calls in one array or object
         size = 0 if dialect.open in _TAG_OPENS else len(dialect.open)
         self._skip = size if skip is None else skip
 
@@ -185,7 +185,7 @@ class Run(TextSource):
         if not char:
             raise CutOff
         if char in "{[":
-            self._alone = self._dialect.name == "mistral"
+            self._one_array = self._dialect.name == "mistral"
             yield from self._object() if char == "{" else self._array()
         elif char in "<]":
             yield from self._tags()
@@ -209,9 +209,9 @@ class Run(TextSource):
         if not self._full:
             if (yield from self.mark(*_OPENING)):
                 self._closed = False
-                return not self._alone
+                return not self._one_array
             if (yield from self._another(char)):
-                return not self._alone
+                return not self._one_array
         return (yield from self._ended())
 
     def _another(self, char: str) -> Steps[bool]:
@@ -256,7 +256,12 @@ class Run(TextSource):
         ends = char in ("", "\n") or bool((yield from self.mark(*END_TOKENS)))
         self.put_back(here)
         opening = self._dialect.open
-        if not self._full and self._dialect.close and not self._dialect.line and not self._alone:
+        if (
+            not self._full
+            and self._dialect.close
+            and not self._dialect.line
+            and not self._one_array
+        ):
             ahead = yield from self.ahead(MOST_PROSE + len(opening))
             found = ahead.find(opening)
             if found >= 0 and not _FOREIGN.search(ahead, 0, found):

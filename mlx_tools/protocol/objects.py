@@ -101,8 +101,8 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
         kind = "alias"
         if arguments is None:
             known, repairs = known | {"parameters"}, (*repairs, "envelope_alias")
-        arguments, written = _arguments(value)
-        repairs += written
+        arguments, named = _arguments(value)
+        repairs += named
     if not isinstance(arguments, Mapping):
         return _faulty("arguments: an object", "invalid_arguments")
     call_id = value.get("id")
@@ -131,13 +131,13 @@ def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     if keys == {"function"} and isinstance(value["function"], Mapping):
         inner = value["function"]
         keys = set(inner)
-    arguments, written = _arguments(inner)
+    arguments, named = _arguments(inner)
     name = inner.get("name")
     if not keys <= _ALIAS_KEYS or not isinstance(name, str) or not name or arguments is None:
         return Judgement("prose")
     found = _call(
         {"name": name, "arguments": arguments, "id": value.get("id")},
-        (*repairs, "envelope_alias", *written),
+        (*repairs, "envelope_alias", *named),
     )
     return Judgement("alias", found.message)
 
@@ -149,14 +149,14 @@ def _arguments(value: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, tupl
     arguments = value.get("arguments")
     if arguments is None:
         arguments = value.get("parameters")
-    written: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     if isinstance(arguments, str):
-        written = ("arguments_string",)
+        named = ("arguments_string",)
         try:
             arguments = loads(arguments)
         except Unreadable:
             arguments = None
-    return (arguments if isinstance(arguments, Mapping) else None), written
+    return (arguments if isinstance(arguments, Mapping) else None), named
 
 
 _NAMES: Final = ("name", "tool_name", "tool", "function", "action")
@@ -177,12 +177,12 @@ def object_call(
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
     if not names or len(held) > 1 or value.get("type") in ("final_answer", "tool_observation"):
         return None, ()
-    arguments, written = _arguments({"arguments": value[held[0]]}) if held else ({}, _MISSING)
+    arguments, named = _arguments({"arguments": value[held[0]]}) if held else ({}, _MISSING)
     if arguments is None:
         return None, ()
     ids = [str(value[key]) for key in _IDS if isinstance(value.get(key), str | int)]
     known = frozenset((*_IDS, "type", "index", names[0], *_ARGUMENTS))
-    call = ToolCall(value[names[0]], arguments, ids[0] if ids else None, (*repairs, *written))
+    call = ToolCall(value[names[0]], arguments, ids[0] if ids else None, (*repairs, *named))
     return call, _dropped(value, known)
 
 
@@ -222,8 +222,8 @@ class ObjectPlace:
             return Judgement("stop")
         repairs = (*repairs, "inline") if self.inline else repairs
         found = envelope(value, repairs, tagged=self.tagged)
-        alone = found.what == "answer" or (found.what == "alias" and self.only_aliases)
-        if found.what == "call" or (alone and not self.in_run):
+        may_count = found.what == "answer" or (found.what == "alias" and self.only_aliases)
+        if found.what == "call" or (may_count and not self.in_run):
             return found
         if found.error is not None:
             return self.broken(found.error)

@@ -308,8 +308,8 @@ class ObjectScanner:
         self._state = _COMMA
         self._last = kind
         self._after_number = False
-        place, told = end + self._base, self._parts if kind != "closed" else None
-        if told is not None and not told.valued(self.begin, place, value, is_string):
+        place, parts = end + self._base, self._parts if kind != "closed" else None
+        if parts is not None and not parts.valued(self.begin, place, value, is_string):
             self.status = FAULT
         else:
             self.settled_end = place

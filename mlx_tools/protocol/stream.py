@@ -54,7 +54,7 @@ class Reader(ObjectSteps):
         super().__init__(rules, whole=_whole)
         self._ticks = 0  # backticks that opened the code that stands here
         self._ticking = 0  # backticks that were read just now, more may follow
-        self._told = False  # speech is for the user by its header: nothing in it is a call
+        self._for_user = False  # speech is for the user by its header: nothing in it is a call
         self._struck = False
         self._tried = -1  # where in the kept text a form without a mark was tried last
         self._failed = 0  # characters of such forms that were no call
@@ -125,7 +125,7 @@ class Reader(ObjectSteps):
     @property
     def _quoted(self) -> bool:
         """True if what stands here is shown, not said: within code, or in a fence beside text."""
-        return bool(self._ticks) or self._told or (self._fence and self._spoken)
+        return bool(self._ticks) or self._for_user or (self._fence and self._spoken)
 
     def _wrapping(self) -> bool:
         """At a line's start, or between calls: what may stand around a message."""
@@ -240,7 +240,7 @@ class Reader(ObjectSteps):
             return self._dialect_mark(what)
         if what in marks.ends:
             self._cursor.pos = mark.end()
-            self._told = what.startswith("<|channel|>")
+            self._for_user = what.startswith("<|channel|>")
             draft.forget()
             self._array = NO_ARRAY
             return self._begin_line(0)
@@ -341,7 +341,7 @@ class Reader(ObjectSteps):
             self._run_of_calls.put_back(run.end)
             if run.header.channel == "analysis" and not run.header.recipient:
                 return self._open_thought(_MESSAGE_END)
-            self._told = run.header.channel == "final" or run.header.recipient == "user"
+            self._for_user = run.header.channel == "final" or run.header.recipient == "user"
             return self._begin_line(self._draft.size)
         if run.calls and run.cut is None and self._fence and not run.quoted:
             self._step = self._after_fenced

@@ -77,7 +77,7 @@ def _judged(
     if spec is None:
         named = replace(call, name=own_name(call.name, aliases))
         return JudgedCall(call=named, error=unknown_tool(call.name, tools))
-    written = call
+    asked = call
     arguments, coercions, error = validate_arguments(spec, call.arguments)
     repairs = (*call.repairs, *repairs, *coercions)
     call = ToolCall(spec.name, arguments, call.id, repairs)
@@ -88,7 +88,7 @@ def _judged(
         return JudgedCall(call=call, error=ErrorInfo("not_allowed", f"{text} may be called here"))
     if error is not None:
         return JudgedCall(call=call, error=error)
-    echoed = bool(observations) and _is_echoed((written, call), observations)
+    echoed = bool(observations) and _is_echoed((asked, call), observations)
     mutates = spec.mutates(arguments)
     if echoed and mutates:
         error = ErrorInfo("echoed_call", "this call stands in an earlier observation")

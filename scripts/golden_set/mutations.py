@@ -444,7 +444,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "anew",
         "decoding/held_turn",
-        "if anew:",
+        "if restarted:",
         "if False:",
         lambda facts: facts.name == "mends/begun-anew",
         "the one that begins its line anew",
@@ -518,7 +518,7 @@ REPAIRS = (
         '_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))',
         '_ALIAS_KEYS: Final = frozenset(("name", "parameters"))',
     ),
-    ("arguments_string", "protocol/objects", 'written = ("arguments_string",)', "written = ()"),
+    ("arguments_string", "protocol/objects", 'named = ("arguments_string",)', "named = ()"),
     (
         "missing_arguments",
         "protocol/objects",

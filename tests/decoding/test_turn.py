@@ -17,7 +17,7 @@ from mlx_tools import Answered, Controller, Limits, Policy, tool
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import Draw, HeldTurn, Score
-from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, begins_anew
+from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
 from mlx_tools.golden.recorded import redrawn
 from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall, ToolSpec
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
@@ -296,14 +296,14 @@ def test_a_whole_line_is_known_for_one_and_a_rest_is_not(style: Style, choice: s
         else write_call("weather", {"city": "x"}, None, style)
     )
     for size in range(1, len(whole) + 1):
-        assert begins_anew(whole[:size], prefix) in (True, None)
-    assert begins_anew(whole, prefix)
-    assert whole.startswith(prefix) and begins_anew(whole[len(prefix) :], prefix) is False
+        assert restarts(whole[:size], prefix) in (True, None)
+    assert restarts(whole, prefix)
+    assert whole.startswith(prefix) and restarts(whole[len(prefix) :], prefix) is False
 
 
 def test_white_space_alone_does_not_tell_for_long() -> None:
-    assert begins_anew("  \n", "{") is None
-    assert begins_anew(" " * 100, "{") is False
+    assert restarts("  \n", "{") is None
+    assert restarts(" " * 100, "{") is False
 
 
 @pytest.mark.parametrize("strategy", ["auto", "guided", "free"])
