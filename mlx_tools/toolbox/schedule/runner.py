@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -109,25 +109,16 @@ def is_alive(folder: Path, token: str) -> bool:
 # --- running ------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class Runner:
     """Runs what is due in ``store``, one job after the other. Close it, or use it with ``with``."""
 
-    def __init__(
-        self,
-        store: JobStore,
-        start: Start,
-        look: Look,
-        *,
-        now: Callable[[], datetime] = utc_now,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-    ) -> None:
-        self._store = store
-        self._start = start
-        self._look = look
-        self._now = now
-        self._sleep = sleep
-        self._lock: RunnerLock | None = None
-        self._looked = now()
+    store: JobStore
+    start: Start
+    look: Look
+    now: Callable[[], datetime] = field(default=utc_now, kw_only=True)
+    sleep: Callable[[float], Awaitable[None]] = field(default=anyio.sleep, kw_only=True)
+    _lock: RunnerLock | None = field(default=None, init=False)
 
     def __enter__(self) -> Runner:
         return self
@@ -146,11 +137,11 @@ class Runner:
 
         ``tell`` is called as each run ends.
         """
-        settle(self._store, self._look)
+        settle(self.store, self.look)
         if self._lock is None:
-            self._lock = RunnerLock(self._store.owners)
-        self._looked, ended = self._now(), []
-        while (claimed := self._store.claim(self._looked, self._lock.token)) is not None:
+            self._lock = RunnerLock(self.store.owners)
+        now, ended = self.now(), []
+        while (claimed := self.store.claim(now, self._lock.token)) is not None:
             job, run = claimed
             if run.status == "skipped":
                 ended.append(Ended(run=run, job=job))
@@ -172,9 +163,10 @@ class Runner:
         told = ""
         while True:
             try:
+                looked = self.now()
                 await self.run_due(tell)
-                due = self._store.next_try(self._looked)
-                left = POLL if due is None else (due - self._now()).total_seconds()
+                due = self.store.next_try(looked)
+                left = POLL if due is None else (due - self.now()).total_seconds()
                 pause, told = min(max(left, 0.5), POLL), ""
             except ScheduleError as error:
                 if not error.passing:
@@ -183,7 +175,7 @@ class Runner:
                 if str(error) != told:
                     trouble(error)
                 pause, told = AGAIN, str(error)
-            await self._sleep(pause)
+            await self.sleep(pause)
 
     async def _run(self, job: Job, run: JobRun, tell: Callable[[Ended], None]) -> Ended:
         """One run, from its claim on. How it ended is told also where it cannot be written down."""
@@ -192,29 +184,29 @@ class Runner:
 
         def began(session: str) -> None:
             nonlocal noted
-            self._store.began(run, session)
+            self.store.began(run, session)
             noted = replace(run, session=session)
 
         end, fault, code = None, None, EXIT_STOPPED
         try:
-            end = await self._start(job, began)
+            end = await self.start(job, began)
             status, reason, code = end.status, end.reason, end.exit_code
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            status = "in_doubt" if _seen(self._look, noted).changed else "failed"
+            status = "in_doubt" if _seen(self.look, noted).changed else "failed"
             if isinstance(error, MlxToolsError):
                 reason, code = str(error), error.exit_code
             else:
                 reason, fault = f"{type(error).__name__}: {error}", error
         except BaseException:  # cancelled: as where the process ends
             with contextlib.suppress(ScheduleError):  # the next runner will find it out
-                _settle(self._store, self._look, noted)
+                _settle(self.store, self.look, noted)
             raise
-        done = replace(noted, status=status, reason=reason[:500], ended=self._now())
+        done = replace(noted, status=status, reason=reason[:500], ended=self.now())
         ended = Ended(run=done, job=job, end=end, fault=fault, exit_code=code)
         try:
-            self._store.settle(noted, status, reason)
+            self.store.settle(noted, status, reason)
             if status == "failed":
-                self._store.try_again(noted)
+                self.store.try_again(noted)
         finally:
             tell(ended)
         return ended

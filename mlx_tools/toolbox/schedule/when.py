@@ -122,6 +122,8 @@ _SPELLINGS: Final = tuple(
         (rf"\b(?:fortnightly|every fortnight),? on ({_WEEKDAY})\b", r"every 2 weeks on \1"),
         (r"\bevery 60 minutes\b", "every hour"),
         (r"\b(?:on )?week(day|end)s\b", r"every week\1"),
+        (r"\bfirst(?= of every month| day of every month)", "1st"),
+        (r"\b(?:monthly|every month),? on (?:the )?(\d\d?(?:st|nd|rd|th))", r"\1 of every month"),
         (rf"\b(?:weekly|every week),? on ({_WEEKDAY})s?\b", r"every \1"),
         (r"\bthis (?=mon|tue|wed|thu|fri|sat|sun)", ""),
     )
@@ -175,9 +177,7 @@ _COUNTED: Final = re.compile(
     re.ASCII,
 )
 _MONTHLY: Final = re.compile(
-    r"(?:on )?(?:the )?(?P<day>\d\d?(?=st|nd|rd|th)|first)(?:st|nd|rd|th)?(?: day)? of every month"
-    r"|(?:monthly|every month),? on (?:the )?(?P<day2>\d\d?(?=st|nd|rd|th)|first)(?:st|nd|rd|th)?",
-    re.ASCII,
+    r"(?:on )?(?:the )?(?P<day>\d\d?)(?:st|nd|rd|th)(?: day)? of every month", re.ASCII
 )
 _AHEAD: Final = re.compile(
     r"(?:in )?(?P<number>\d{1,3}|an?) (?P<unit>day|week)s?(?: from (?:now|today))?", re.ASCII
@@ -189,10 +189,6 @@ _DATED: Final = re.compile(
     rf"|(?P<month2>{_MONTH}) (?:the )?(?P<day2>{_NTH})[a-z]*)(?:,? (?P<year>\d{{4}}))?",
     re.ASCII,
 )
-_SOON: Final = timedelta(days=300)
-"""A date without a year is refused that does not come within this time: it may be one that has just
-passed, and was meant for this year."""
-
 _DAYS: Final = {"every day": "*", "every weekday": "1-5", "every weekend": "0,6"}
 
 _REFUSED: Final = {
@@ -449,11 +445,7 @@ def _date(dated: re.Match[str], today: date) -> date:
     name = (dated["month"] or dated["month2"])[:3]
     month = next(n for n, whole in enumerate(cron.MONTHS) if whole.startswith(name))
     meant = date(int(dated["year"] or today.year), month, int(dated["day"] or dated["day2"]))
-    if not dated["year"] and meant < today:
-        meant = meant.replace(year=today.year + 1)
-        if meant - today > _SOON:
-            raise UsageError(f"{dated[0]!r} may be past", hint=f"write the year: {meant}")
-    return meant
+    return meant if dated["year"] or meant >= today else meant.replace(year=today.year + 1)
 
 
 def _at(day: date, time: clock_time, now: datetime) -> datetime:
@@ -506,10 +498,9 @@ def _cron_days(day: str) -> str | None:
     if day in _DAYS:
         return f"* * {_DAYS[day]}"
     if monthly := _MONTHLY.fullmatch(day):
-        number = (monthly["day"] or monthly["day2"]).replace("first", "1")
-        if not 1 <= int(number) <= 28:
+        if not 1 <= int(monthly["day"]) <= 28:
             raise UsageError(f"{day!r}: not every month has that day", hint="take one from 1 to 28")
-        return f"{int(number)} * *"
+        return f"{int(monthly['day'])} * *"
     every, plural = day.startswith("every "), day.endswith("s")
     numbers: set[int] = set()
     for part in re.split(r",? and |, ?", day.removeprefix("every ")):
