@@ -20,8 +20,7 @@ from mlx_tools.backends.models.listing import (
 from mlx_tools.backends.router import find_served_format, found_within
 from mlx_tools.backends.transport import parse_address
 from mlx_tools.backends.verdicts import decide, find_verdict
-from mlx_tools.controller.approvals import Approver
-from mlx_tools.controller.controller import Controller, RunSettings
+from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in

@@ -30,7 +30,7 @@ from mlx_tools.cli.call_text import (
     wrapped,
 )
 from mlx_tools.cli.inputs import at_terminal, read_key, read_line, terminal_kept
-from mlx_tools.controller.approvals import (
+from mlx_tools.controller import (
     AlwaysApprove,
     ApprovalAnswer,
     ApprovalRequest,

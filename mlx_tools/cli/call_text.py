@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from mlx_tools.cli.output import COLOURS, colourful, cut, folded
 
 if TYPE_CHECKING:
-    from mlx_tools.controller.approvals import ApprovalRequest
+    from mlx_tools.controller import ApprovalRequest
 
 MAX_INDENT: Final = 6
 """Levels that are indented. What is nested deeper stands on one line: depth is no padding."""

@@ -18,8 +18,7 @@ from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import beside, columns_of, complain, note, ours, print_text
 from mlx_tools.cli.session_text import compacted
 from mlx_tools.cli.view import LiveView, ending, list_sources
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.driver import Conversation
+from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.transcript.events import Compacted, Event, Finished
 from mlx_tools.transcript.outcome import Answered, Outcome, Paused

@@ -20,7 +20,7 @@ from mlx_tools.backends.verdicts import StrategyChoice
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import counting, note, print_json, print_text
-from mlx_tools.controller.controller import RunSettings
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,

@@ -20,7 +20,7 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, shown
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView
-from mlx_tools.controller.driver import Conversation
+from mlx_tools.controller import Conversation
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import (
     CannotSettle,

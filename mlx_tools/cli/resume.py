@@ -21,9 +21,14 @@ from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.tools import NO_MODEL
 from mlx_tools.cli.view import LiveView, tell
-from mlx_tools.controller.approvals import ApprovalAnswer, Approvals, Approver, check_begun_here
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.driver import Conversation
+from mlx_tools.controller import (
+    ApprovalAnswer,
+    Approvals,
+    Approver,
+    Controller,
+    Conversation,
+    check_begun_here,
+)
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.events import Finished

@@ -20,8 +20,7 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
 from mlx_tools.cli.sessions import session_folder
-from mlx_tools.controller.approvals import NobodyThere
-from mlx_tools.controller.controller import Controller
+from mlx_tools.controller import Controller, NobodyThere
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,

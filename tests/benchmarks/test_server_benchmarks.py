@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.evaluate.bfcl_data import wheel_path
-from tests.cli.scripted_server import ScriptedServer, answer
+from mlx_tools.testing import ScriptedServer, answer
 from tests.conftest import ENVIRON
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -33,7 +33,7 @@ from mlx_tools.cli.call_text import (
     whole,
     wrapped,
 )
-from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import USAGE, Completion, ScriptedServer, answer, call
+from mlx_tools.testing import USAGE, Completion, ScriptedServer, answer, call
 
 KEYS = [
     *("status", "answer", "bare_text", "truncated", "call_like", "reason", "session", "transcript"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.core.full_disk import file_size_limit
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import ScriptedServer, answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 
 pytestmark = [
     pytest.mark.slow,

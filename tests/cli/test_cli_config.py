@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from mlx_tools.app import config
 from mlx_tools.cli import ask
-from tests.cli.scripted_server import ScriptedServer
+from mlx_tools.testing import ScriptedServer
 
 
 def test_every_setting_is_shown_with_its_value_and_origin(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.evaluate.questions import make_wheel
 
 RIGHT = {"width": 2.5, "height": 4}

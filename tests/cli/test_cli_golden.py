@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.golden import read_golden
+from mlx_tools.testing import ScriptedServer, answer, call
 from tests.cli.conftest import Run
-from tests.cli.scripted_server import ScriptedServer, answer, call
 from tests.core.full_disk import file_size_limit
 
 SCRIPT = (call("calculator", expression="17*23"), answer("It is 391."))

@@ -16,7 +16,7 @@ import pytest
 from mlx_tools import cli
 from mlx_tools.cli import root
 from mlx_tools.errors import BackendUnreachable, UsageError
-from tests.cli.scripted_server import Completion, ScriptedServer, answer
+from mlx_tools.testing import Completion, ScriptedServer, answer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = [sys.executable, "-m", "mlx_tools"]

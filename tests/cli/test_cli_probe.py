@@ -15,7 +15,7 @@ from mlx_tools.backends import VerdictStore
 from mlx_tools.backends.models.listing import folder_identity
 from mlx_tools.backends.wire import GrammarOption
 from mlx_tools.evaluate.probe import load_questions
-from tests.cli.scripted_server import Completion, ScriptedServer, answer
+from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.core.test_verdicts import verdict
 from tests.evaluate.oracle import Oracle
 

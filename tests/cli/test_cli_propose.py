@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 
 TOOLS = [
@@ -56,7 +56,7 @@ def test_the_proposal_is_what_parse_prints_and_more(run: Any, write: Any) -> Non
     assert (result.code, result.err) == (0, "")
     value = result.json
     assert list(value) == KEYS
-    assert value["completion"] == script.text and value["strategy"] == "free"
+    assert value["completion"] == script and value["strategy"] == "free"
     assert value["usage"] == {
         "requests": 1,
         "prompt_tokens": 100,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import ScriptedServer, answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 
 MAKE = call("create_file", path="note.txt", content="hello\n")
 

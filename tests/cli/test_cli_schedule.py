@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.paths import data_dir, state_dir
-from tests.cli.scripted_server import Completion, ScriptedServer, answer, call
+from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.forked import forks
 

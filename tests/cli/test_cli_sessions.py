@@ -19,6 +19,7 @@ from mlx_tools.cli.session_text import conversation, row, title, waiting
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.store.session_list import ListedSession, standing_of
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
+from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -29,7 +30,6 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.cli.scripted_server import ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.core.records import RECORDS
 

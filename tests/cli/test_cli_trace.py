@@ -15,7 +15,7 @@ import pytest
 
 from mlx_tools.cli.ask import FullTrace
 from mlx_tools.errors import UsageError
-from tests.cli.scripted_server import ScriptedServer, answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 
 CALCULATION = (call("calculator", expression="17 * 23"), answer("It is 391."))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.scripted_server import ScriptedServer, answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 
 WRITE = '{"operation": "write", "path": "monday.txt", "content": "Buy flour.\\n"}'

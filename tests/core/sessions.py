@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
+from mlx_tools.testing import call
 from mlx_tools.transcript.records import (
     CompletionRecord,
     ExecutionRecord,
@@ -61,16 +61,6 @@ def open_session(
 ) -> Session:
     """A session that has folded a header and ``records``."""
     return Session([header(policy, limits, **more), *records], specs=SPECS, words=load_words())
-
-
-def call(name: str, **arguments: Any) -> str:
-    """The line of a call."""
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-
-def answer(content: str = "done") -> str:
-    """The line of an answer."""
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 def completion(

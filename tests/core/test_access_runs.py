@@ -28,10 +28,9 @@ from mlx_tools import (
 from mlx_tools.errors import BackendUnreachable
 from mlx_tools.store.session_store import fingerprints
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
 from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord, ObservationRecord
-from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"])
 

@@ -22,14 +22,13 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, call
 from mlx_tools.tools import Offer, Registry, ToolContext
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
-from tests.core.sessions import call
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """

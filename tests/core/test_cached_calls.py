@@ -24,11 +24,10 @@ from mlx_tools import (
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import ScriptedApprover, ScriptedBackend
+from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord
-from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})

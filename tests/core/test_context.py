@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -35,17 +34,16 @@ from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import format_for_name
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode, load
-from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.testing import Script, ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
     Record,
     State,
-    StoppedRecord,
     UserRecord,
 )
-from tests.core.sessions import answer, call, in_state
+from tests.core.sessions import in_state
 from tests.core.test_shortlist import DEEDS, THINGS
 from tests.core.test_shortlist import made as tool_for
 
@@ -112,12 +110,6 @@ def test_a_backend_may_say_the_size_and_the_settings_say_it_louder() -> None:
     assert made.run_sync("Hi").context.size == SIZE
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.5, "8k", True])
-def test_a_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(UsageError, match="context"):
-        RunSettings(context=size)
-
-
 # --- what is sent ---
 
 
@@ -160,20 +152,6 @@ def test_a_question_that_is_too_long_by_itself_is_refused_before_anybody_is_aske
     assert backend_of(made).requests == []
 
 
-def test_after_a_question_that_was_too_long_the_next_one_is_answered(tmp_path: Path) -> None:
-    made = controller(answer(), store=TranscriptStore(tmp_path))
-
-    async def main() -> Any:
-        async with await made.conversation() as talk:
-            first = await talk.run("why " * 3000)
-            return first, await talk.run("Hi")
-
-    first, second = anyio.run(main)
-    assert first.status == "stopped" and isinstance(second, Answered)
-    assert "why why" not in backend_of(made).prompts[0]
-    assert within(made)
-
-
 # --- told ---
 
 
@@ -184,11 +162,6 @@ def test_a_person_is_told_once_when_four_fifths_are_used() -> None:
     assert len(told) == 1
     assert told[0].size == SIZE and SIZE * 4 // 5 <= told[0].used <= SIZE
     assert isinstance(last(happened), Answered)
-
-
-def test_below_four_fifths_nobody_is_told() -> None:
-    happened = heard(controller(answer()))
-    assert not [e for e in happened if isinstance(e, events.ContextFilling)]
 
 
 # --- what leaves ---
@@ -216,14 +189,6 @@ def test_an_observation_that_was_cut_leaves_for_what_was_kept_whole(tmp_path: Pa
     assert [len((folder / key).read_text()) for key in first.artifacts] == [3000] * len(
         first.observations
     )
-
-
-def test_the_reader_is_offered_once_something_can_be_read_there(tmp_path: Path) -> None:
-    made = controller(*looks(6), answer(), store=TranscriptStore(tmp_path))
-    records = load(Path(made.run_sync("What happened?").transcript or ""))
-    session = folded(records[: 1 + next(places(records))], made)
-    due = session.next_step()
-    assert isinstance(due, Complete) and "read_artifact" in due.tools
 
 
 def test_without_a_place_to_keep_it_what_leaves_is_only_told_of() -> None:
@@ -428,20 +393,6 @@ def test_a_tool_whose_line_has_left_comes_again_with_a_question_that_it_fits(
     assert any("measure_garden" in line for line in asked[3].tools) == summed_up
 
 
-def test_by_hand_it_works_where_the_size_is_unknown() -> None:
-    made = controller(answer("Rain."), "Of weather.", answer("Sun."), settings=RunSettings())
-
-    async def main() -> Any:
-        async with await made.conversation() as talk:
-            await talk.run("First?")
-            return await talk.compact(), await talk.run("Second?")
-
-    done, outcome = anyio.run(main)
-    assert (done.turns, done.before, done.after) == (1, None, None)
-    assert isinstance(outcome, Answered)
-    assert "Of weather." in backend_of(made).prompts[-1]
-
-
 def test_a_failing_server_leaves_the_conversation_as_it_was() -> None:
     made = controller(answer("Rain."), BackendRefused("no"), "", answer("Sun."))
 
@@ -583,9 +534,3 @@ def test_a_record_that_takes_away_what_is_no_whole_turn_is_refused() -> None:
         session = in_state(state)
         with pytest.raises(TranscriptError, match="no whole turn"):
             session.apply(CompactedRecord(reason="full", gone=7))
-
-
-def test_the_records_go_through_json() -> None:
-    one = CompactedRecord(reason="full", gone=3, observations={"c1": "x"}, artifacts=("a",))
-    assert decode(encode(one)) == one
-    assert json.loads(encode(StoppedRecord(reason="context_full", used=9)))["used"] == 9

@@ -29,22 +29,16 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.errors import BackendBroken, BackendUnreachable, StorageError
-from mlx_tools.messages import Usage
+from mlx_tools.errors import BackendBroken, BackendUnreachable
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend
+from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import (
-    ApprovalRecord,
     CompletionRecord,
-    ExecutionRecord,
-    ObservationRecord,
     StoppedRecord,
 )
-from tests.clock import run, skip
-from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -123,17 +117,6 @@ def test_a_call_without_declared_effects_runs_when_it_is_clean_and_pauses_when_i
     assert outcome.pending[0].arguments == {"x": "2"}
     assert len(outcome.pending[0].digest) == 64
     assert calls == ["1"]
-
-
-def test_a_run_that_pauses_keeps_its_transcript(tmp_path: Path) -> None:
-    note = recorded([], "note", needs_approval=True)
-    controller = Controller(
-        ScriptedBackend(call("note")), [note], ALL, store=TranscriptStore(tmp_path)
-    )
-    outcome = controller.run_sync("Hi")
-    assert isinstance(outcome, Paused)
-    assert outcome.transcript is not None
-    assert load(Path(outcome.transcript))[-1].type == "paused"
 
 
 def test_always_approving_does_not_cover_a_repaired_call() -> None:
@@ -258,36 +241,6 @@ def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
     assert outcome.calls[0].error_code == "timeout"
 
 
-def test_a_long_output_is_cut_for_the_model_and_kept_whole(tmp_path: Path) -> None:
-    whole = "".join(f"line {n}\n" for n in range(1000))
-
-    @tool(effects={"read"})
-    def long() -> str:
-        """Says much."""
-        return whole
-
-    backend = ScriptedBackend(call("long"), answer())
-    controller = Controller(
-        backend,
-        [long],
-        ALL,
-        limits=Limits(max_observation_chars=400),
-        store=TranscriptStore(tmp_path),
-    )
-    outcome = controller.run_sync("Hi")
-    (made,) = outcome.calls
-    assert made.output_size_chars == len(whole)
-    assert made.output == whole
-    assert "line 0" in backend.prompts[1]
-    assert "line 999" in backend.prompts[1]
-    assert "line 500" not in backend.prompts[1]
-    assert outcome.transcript is not None
-    path = Path(outcome.transcript)
-    (seen,) = [r for r in load(path) if isinstance(r, ObservationRecord)]
-    assert seen.artifact is not None
-    assert (path.parent / "artifacts" / seen.artifact).read_text() == whole
-
-
 def test_the_stream_is_closed_when_the_message_is_complete() -> None:
     text = answer() + "\n" + call("area", width=1, height=1) + " and on and on" * 100
     backend = ScriptedBackend(Script(text, pieces=7))
@@ -307,16 +260,6 @@ def test_a_server_that_stays_silent_after_the_message_holds_nothing_up() -> None
     silent = Silent(Script(answer(), None))
     outcome = Controller(silent, [area], ALL, limits=limits).run_sync("Hi")
     assert isinstance(outcome, Answered)
-
-
-def test_usage_is_summed_over_the_run() -> None:
-    backend = ScriptedBackend(
-        Script(call("area", width=1, height=1), usage=Usage(100, 0, 10)),
-        Script(answer(), usage=Usage(150, 100, 5)),
-    )
-    outcome = Controller(backend, [area], ALL).run_sync("Hi")
-    assert outcome.usage == Usage(250, 100, 15)
-    assert outcome.requests == 2
 
 
 def test_a_backend_that_is_not_there_raises_and_leaves_a_transcript(tmp_path: Path) -> None:
@@ -437,58 +380,9 @@ def test_earlier_messages_stand_in_the_prompt() -> None:
     assert "<|im_end|>Ada" not in backend.prompts[0]
 
 
-@pytest.mark.parametrize(
-    "settings", [RunSettings(require_tools=("area", "other")), RunSettings(tool_choice="other")]
-)
-def test_a_required_tool_that_is_missing_fails_before_any_completion(settings: Any) -> None:
-    backend = ScriptedBackend()
-    with pytest.raises(UsageError, match="other"):
-        Controller(backend, [area], ALL, settings=settings).run_sync("Hi")
-    assert backend.requests == []
-
-
 def test_an_empty_question_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
         Controller(ScriptedBackend()).run_sync("  \n")
-
-
-def test_a_full_disk_stops_the_run_before_the_tool(tmp_path: Path) -> None:
-    calls: list[str] = []
-    note = recorded(calls, "note")
-
-    class Full(TranscriptStore):
-        def create(self) -> Any:
-            files = super().create()
-            append = files.transcript.append
-
-            def refuse(record: Any) -> None:
-                if isinstance(record, ExecutionRecord):
-                    raise StorageError("no space left")
-                append(record)
-
-            files.transcript.append = refuse  # type: ignore[method-assign]
-            return files
-
-    controller = Controller(ScriptedBackend(call("note")), [note], ALL, store=Full(tmp_path))
-    with pytest.raises(StorageError, match="no space"):
-        controller.run_sync("Hi")
-    assert calls == []
-
-
-def test_an_approval_is_recorded_with_what_it_binds_to(tmp_path: Path) -> None:
-    note = recorded([], "note", needs_approval=True)
-    approver = ScriptedApprover(True)
-    controller = Controller(
-        ScriptedBackend(call("note"), answer()),
-        [note],
-        ALL,
-        store=TranscriptStore(tmp_path),
-        approver=approver,
-    )
-    controller.run_sync("Hi")
-    (path,) = tmp_path.glob("*/transcript.jsonl")
-    (approval,) = [r for r in load(path) if isinstance(r, ApprovalRecord)]
-    assert approval.digest == approver.requests[0].digest
 
 
 def test_a_thinking_model_is_given_its_thought_before_a_forced_prefix() -> None:
@@ -504,15 +398,3 @@ def test_a_thinking_model_is_given_its_thought_before_a_forced_prefix() -> None:
     assert backend.prompts[1].endswith('{"type":"final_answer","content":"')
     assert "Let me see." in backend.prompts[1]
     assert "junk" not in backend.prompts[1]
-
-
-def test_the_completion_record_tells_what_counted(tmp_path: Path) -> None:
-    controller = Controller(
-        ScriptedBackend("Sure!\n" + answer("yes") + "\nMore."), store=TranscriptStore(tmp_path)
-    )
-    controller.run_sync("Hi")
-    (path,) = tmp_path.glob("*/transcript.jsonl")
-    (record,) = [r for r in load(path) if isinstance(r, CompletionRecord)]
-    assert record.counted == "Sure!\n" + answer("yes")
-    assert record.commentary.strip() == "Sure!"
-    assert record.text.startswith("Sure!")

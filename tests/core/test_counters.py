@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import Controller, Policy, tool
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript.outcome import Counters, ToolCounters, count
 from mlx_tools.transcript.records import (
     CallRecord,
@@ -24,7 +24,6 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.records import RECORDS
-from tests.core.sessions import answer, call
 
 
 def made(key: str, name: str, *, ran: bool, error: ErrorInfo | None = None) -> list[Record]:

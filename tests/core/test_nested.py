@@ -24,11 +24,9 @@ from mlx_tools import (
 )
 from mlx_tools.controller import RunSettings
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript.records import Header
-from tests.clock import run, skip
-from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"], ask_effects=())
 

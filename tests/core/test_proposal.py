@@ -14,8 +14,7 @@ from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.testing import Script, ScriptedBackend
-from tests.core.sessions import answer, call
+from mlx_tools.testing import Script, ScriptedBackend, answer, call
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = {

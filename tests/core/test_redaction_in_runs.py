@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, TranscriptStore, tool
-from mlx_tools.testing import ScriptedBackend
-from tests.core.sessions import call
+from mlx_tools.testing import ScriptedBackend, call
 
 TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"[:36]
 """Made up, of the shape of a token of GitHub's."""

@@ -27,7 +27,7 @@ from mlx_tools import (
 )
 from mlx_tools.errors import TranscriptError
 from mlx_tools.store.transcript import encode, load
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview, ToolContext, ToolError, current_context
 from mlx_tools.transcript.records import (
     ApprovalRecord,
@@ -36,7 +36,6 @@ from mlx_tools.transcript.records import (
     Header,
     PauseRecord,
 )
-from tests.core.sessions import answer, call
 
 ALL = Policy(allow=["*"])
 

@@ -17,6 +17,7 @@ from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import read
+from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
     TRANSITIONS,
     AnswerRecord,
@@ -42,17 +43,7 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
 )
-from tests.core.sessions import (
-    answer,
-    call,
-    completion,
-    header,
-    in_state,
-    open_session,
-    ran,
-    say,
-    settle,
-)
+from tests.core.sessions import completion, header, in_state, open_session, ran, say, settle
 
 EXAMPLES: dict[str, Record] = {
     record.type: record
@@ -122,13 +113,6 @@ def _kinds(records: list[Record]) -> list[str]:
     return [record.type for record in records]
 
 
-def test_a_question_makes_a_completion_due() -> None:
-    due = _asked().next_step()
-    assert isinstance(due, Complete)
-    assert "hello" in due.prompt
-    assert due.rules.prefix == ""
-
-
 def test_an_answer_ends_the_run_and_the_next_question_goes_on_from_it() -> None:
     session = _asked()
     first = session.next_step()
@@ -188,22 +172,6 @@ def test_a_call_that_must_be_asked_about_waits_and_the_others_run_first() -> Non
     assert [c.name for c in ask.calls] == ["careful"]
 
 
-def test_an_approved_call_runs_and_a_refused_one_is_answered_with_the_reason() -> None:
-    session = _asked()
-    say(session, call("careful", x=1), call("careful", x=2))
-    session.apply(ApprovalRecord(call="c1", approved=True, digest="d"))
-    session.apply(ApprovalRecord(call="c2", approved=False, digest="d", reason="too risky"))
-    (denial,) = settle(session)
-    assert isinstance(denial, ObservationRecord)
-    assert denial.call == "c2"
-    assert denial.error is not None
-    assert denial.error.code == "denied"
-    assert "too risky" in denial.error.message
-    due = session.next_step()
-    assert isinstance(due, Execute)
-    assert [c.call for c in due.calls] == ["c1"]
-
-
 def test_no_execution_is_taken_of_a_call_that_was_not_allowed() -> None:
     session = _asked()
     say(session, call("careful"))
@@ -258,18 +226,6 @@ def test_at_the_iteration_limit_the_answer_is_forced() -> None:
     assert due.prompt.endswith('{"type":"final_answer","content":"')
     session.apply(completion(2, 'done"}', prefix=due.rules.prefix))
     assert _kinds(settle(session)) == ["final_answer"]
-
-
-def test_a_forced_answer_that_is_cut_off_ends_the_run_as_such() -> None:
-    session = _asked(limits=Limits(max_iterations=1))
-    say(session, call("look"))
-    for record in ran("c1", "look"):
-        session.apply(record)
-    settle(session)
-    due = session.next_step()
-    assert isinstance(due, Complete)
-    session.apply(completion(2, "on and on", "length", prefix=due.rules.prefix))
-    assert settle(session)[-1] == AnswerRecord(turn=2, content="on and on", truncated=True)
 
 
 def _loop(session: Session, *names: str) -> list[str]:
@@ -447,13 +403,6 @@ def test_a_session_reads_the_dialects_of_its_tools_and_knows_its_models_own() ->
     written = say(session, text)
     assert [r for r in written if isinstance(r, RepairRecord)] == []
     assert [r.name for r in written if isinstance(r, CallRecord)] == ["look"]
-
-
-def test_an_answer_that_was_cut_off_says_so() -> None:
-    session = _asked()
-    session.apply(completion(1, "The capital of", "length"))
-    (said,) = settle(session)
-    assert said == AnswerRecord(turn=1, content="The capital of", bare_text=True, truncated=True)
 
 
 def test_an_answer_ends_where_the_next_turn_begins() -> None:

@@ -16,6 +16,7 @@ from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.session_list import SessionFolder, standing_of
 from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile, encode
+from mlx_tools.testing import answer, call
 from mlx_tools.transcript.outcome import Paused, outcome_of
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -30,7 +31,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.records import RECORDS
-from tests.core.sessions import answer, call, completion, header, open_session, ran, settle
+from tests.core.sessions import completion, header, open_session, ran, settle
 
 ASKED = UserRecord(content="what?")
 

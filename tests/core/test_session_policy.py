@@ -15,7 +15,7 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, SecretFinder
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     DecisionRecord,
@@ -23,7 +23,7 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.core.sessions import SPECS, answer, call, completion, header, ran, settle, spec
+from tests.core.sessions import SPECS, completion, header, ran, settle, spec
 from tests.policy.test_facts import Words
 
 MORE: dict[str, ToolSpec] = {

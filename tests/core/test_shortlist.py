@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -20,10 +19,8 @@ from mlx_tools import (
     Policy,
     RunSettings,
     Tool,
-    TranscriptStore,
     UsageError,
     builtin_tools,
-    tool,
 )
 from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
@@ -31,7 +28,7 @@ from mlx_tools.prompt import Finder, count_tokens
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store import load_words
-from mlx_tools.store.transcript import decode, encode, load
+from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import Header, Record, UserRecord
 
@@ -121,34 +118,6 @@ def test_a_tool_that_is_not_listed_is_searched_for_and_called(style: Style) -> N
         assert after.startswith(before)
 
 
-def test_a_tool_that_was_found_without_parameters_is_called_and_not_echoed() -> None:
-    @tool(effects={"read"})
-    def tidal_almanac() -> str:
-        """Tells when the tide comes in."""
-        return "at six"
-
-    backend = ScriptedBackend(
-        call("tool_search", query="when the tide comes in"), call("tidal_almanac"), answer()
-    )
-    outcome = controller(backend, [*three_hundred(), tidal_almanac]).run_sync("Translate it.")
-    assert "tidal_almanac()" in backend.prompts[1]
-    assert isinstance(outcome, Answered) and [c.status for c in outcome.calls] == ["ok", "ok"]
-
-
-def test_what_fits_is_listed_as_it_came_and_nothing_is_searched() -> None:
-    backend = ScriptedBackend(answer())
-    tools = three_hundred()[:5]
-    registry = builtin_tools(switched_off=NETWORK)
-    for one in tools:
-        registry.add(one)
-    controller(backend, registry).run_sync("Rename the planet 4.")
-    assert names_in(catalog_of(backend.prompts[0])) == [
-        *("calculator", "clock", "format_xml"),
-        *(tool.spec.name for tool in tools),
-    ]
-    assert "tool_search" not in backend.prompts[0]
-
-
 def test_a_tool_that_is_not_listed_can_be_called_by_its_name() -> None:
     backend = ScriptedBackend(call("weigh_satellite", satellite_id=7), answer())
     outcome = controller(backend).run_sync("Translate the recipe number 3.")
@@ -164,17 +133,6 @@ def test_without_leave_to_search_the_rest_is_only_counted() -> None:
     assert names_in(shown)[0] == "weigh_planet" and "tool_search" not in shown
     assert shown.split("\n")[-1].endswith("more tools are not listed here.")
     assert [c.error_code for c in outcome.calls] == ["not_allowed"]
-
-
-def test_a_callers_own_tool_of_that_name_is_a_tool_like_any_other() -> None:
-    own = Tool(
-        ToolSpec("tool_search", "Searches the tool shed.", effects=frozenset()), lambda a: ""
-    )
-    backend = ScriptedBackend(answer())
-    controller(backend, [*three_hundred(), own]).run_sync("Search the shed.")
-    shown = names_in(catalog_of(backend.prompts[0]))
-    assert shown[0] == "tool_search" and shown.count("tool_search") == 1
-    assert "more tools are not listed here." in backend.prompts[0]
 
 
 def test_the_tools_that_a_run_needs_are_listed_whatever_it_asks() -> None:
@@ -205,13 +163,6 @@ def test_a_search_is_not_the_call_that_was_required() -> None:
     assert isinstance(outcome, Answered)
     assert backend.prompts[1].endswith('{"type":"tool_call","name":"')
     assert not backend.prompts[2].endswith('"name":"')
-
-
-def test_a_search_that_must_be_made_is_made_once() -> None:
-    backend = ScriptedBackend('"query":"weigh a satellite"}}', answer())
-    run = {"strategy": "free", "tool_choice": "tool_search"}
-    outcome = controller(backend, builtin_tools(), settings=run).run_sync("Which tools?")
-    assert isinstance(outcome, Answered) and [c.status for c in outcome.calls] == ["ok"]
 
 
 def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
@@ -296,15 +247,6 @@ def test_later_questions_bring_their_best_matches_and_rewrite_nothing() -> None:
         assert after.startswith(before)
     assert f"{users[1].tools[-1]}\n\nWeigh the satellite 4." in backend.prompts[1]
     assert isinstance(records[0], Header) and "weigh_satellite" not in records[0].shortlist
-
-
-def test_a_later_question_brings_the_tool_that_must_be_called() -> None:
-    backend = ScriptedBackend(answer(), '"bridge_id":1}}', answer())
-    choices = (None, "polish_bridge")
-    records = asked(controller(backend), "Translate it.", "Go on.", choices=choices)
-    users = [record for record in records if isinstance(record, UserRecord)]
-    assert names_in("\n".join(users[1].tools))[0] == "polish_bridge"
-    assert "polish_bridge(bridge_id: integer)" in backend.prompts[1]
 
 
 def test_a_choice_that_cannot_be_writes_no_header() -> None:
@@ -428,13 +370,3 @@ def test_the_order_in_which_tools_came_changes_no_shortlist(
     )
     if "more tools" in catalog_of(one.prompts[0]):
         assert catalog_of(one.prompts[0]) == catalog_of(two.prompts[0])
-
-
-def test_a_transcript_on_disk_keeps_what_was_told(tmp_path: Path) -> None:
-    backend = ScriptedBackend(answer(), answer())
-    run = controller(backend, store=TranscriptStore(tmp_path))
-    records = asked(run, "Translate the recipe 3.", "Weigh the satellite 4.")
-    (path,) = tmp_path.glob("*/transcript.jsonl")
-    assert load(path) == records
-    session = Session(load(path), specs=run.registry.specs(), words=load_words())
-    assert "weigh_satellite" in session.known.tools

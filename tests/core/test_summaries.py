@@ -21,7 +21,6 @@ from mlx_tools import (
     Stopped,
     Tool,
     TranscriptStore,
-    UsageError,
     tool,
 )
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
@@ -30,11 +29,9 @@ from mlx_tools.errors import BackendError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.testing import Script, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord, SummaryRecord
-from tests.clock import run, skip
-from tests.core.sessions import answer, call
 
 LIMIT = 1600
 LIMITS = Limits(max_observation_chars=LIMIT, max_iterations=8)
@@ -116,20 +113,6 @@ def test_a_summary_is_the_first_paragraph_and_the_model_is_stopped_there(tmp_pat
     outcome = made.run_sync("Hi")
     assert [part["summary"] for part in summary_of(outcome).parts] == ["It went well."]
     assert "And then" not in seen(outcome)
-
-
-def test_a_model_that_says_the_same_again_is_stopped(tmp_path: Path) -> None:
-    script = Script("It went well. Paint is due. " + "Paint is due. " * 50, pieces=5)
-    made = controller(call("log"), script, "", answer(), store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("Hi")
-    said = [part["summary"] for part in summary_of(outcome).parts]
-    assert said == ["It went well. Paint is due."]
-
-
-def test_a_short_output_is_shown_as_it_is_and_nobody_is_asked() -> None:
-    made = controller(call("log"), answer(), made=log("x" * LIMIT))
-    assert isinstance(made.run_sync("Hi"), Answered)
-    assert len(prompts(made)) == 2
 
 
 def test_nothing_is_summarised_unless_that_is_wanted() -> None:
@@ -242,11 +225,6 @@ def test_secrets_are_in_no_prompt(tmp_path: Path) -> None:
     outcome = made.run_sync("Hi")
     assert isinstance(outcome, Answered)
     assert not any(secret in prompt for prompt in prompts(made))
-
-
-def test_a_value_that_is_none_is_told() -> None:
-    with pytest.raises(UsageError, match="long_observations"):
-        RunSettings(long_observations="shorten")  # type: ignore[arg-type]
 
 
 # --- what is written down, and told ---

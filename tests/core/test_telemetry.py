@@ -11,13 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Controller, Policy, Stopped, tool
+from mlx_tools import Controller, Policy, tool
 from mlx_tools.controller import RunSettings
 from mlx_tools.controller.telemetry import observed
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage
-from mlx_tools.testing import Script, ScriptedBackend
-from tests.core.sessions import answer, call
+from mlx_tools.testing import Script, ScriptedBackend, answer, call
 
 SECRET = "zebra"
 """Stands in the question, the arguments, the outputs, the errors and the answer."""
@@ -163,14 +162,6 @@ def test_a_run_that_stops_has_its_reason_as_status() -> None:
     assert last.ended == 1
 
 
-def test_a_run_that_raises_closes_its_spans() -> None:
-    api = Api()
-    with pytest.raises(BackendBroken):
-        anyio.run(lambda: traced(api, BackendBroken(SECRET)))
-    assert [span.ended for span in api.spans] == [1, 1]
-    assert all(span.status == ("error", "backend_error") for span in api.spans)
-
-
 class Faulty(Api):
     """An interface of which some part fails."""
 
@@ -238,8 +229,3 @@ def test_the_real_sdk_takes_the_spans() -> None:
     assert spans["execute_tool look"].parent.span_id == top.context.span_id
     assert spans["execute_tool broken"].status.description == "tool_error"
     assert SECRET not in " ".join(span.to_json() for span in spans.values())
-
-
-def test_a_controller_traces_where_it_is_installed_and_runs_where_it_is_not() -> None:
-    controller = Controller(ScriptedBackend(call("look"), answer()), [look], Policy(allow=["look"]))
-    assert not isinstance(controller.run_sync("Hi"), Stopped)

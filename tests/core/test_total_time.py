@@ -7,9 +7,8 @@ import pytest
 
 from mlx_tools import CompletionsBackend, Controller, Limits, Outcome, Stopped
 from mlx_tools.errors import BackendTimeout
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, run, skip
 from tests.backends.loopback import Connection, says, serving
-from tests.clock import run, skip
 
 
 def hang(connection: Connection) -> None:

@@ -21,8 +21,7 @@ from mlx_tools.evaluate.tasks import (
     run_tasks,
 )
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.testing import ScriptedBackend
-from tests.core.sessions import answer, call
+from mlx_tools.testing import ScriptedBackend, answer, call
 
 TASKS = load_tasks()
 BY_ID = {task.id: task for task in TASKS.tasks}

@@ -14,8 +14,7 @@ from mlx_tools import Policy, Registry, Tool, ToolSpec, builtin_tools
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live
-from mlx_tools.testing import ScriptedBackend
-from tests.core.sessions import call
+from mlx_tools.testing import ScriptedBackend, call
 from tests.golden.made import SETTINGS, answer, golden_of
 
 

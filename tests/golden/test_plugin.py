@@ -15,7 +15,7 @@ import pytest
 from mlx_tools.backends import StrategyChoice, StyleChoice
 from mlx_tools.golden import Difference, plugin
 from mlx_tools.golden.results import GoldenCheck, Sample, decode_check, encode_check
-from tests.cli.scripted_server import ScriptedServer, answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 from tests.golden.made import changed_file, golden_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_workers_and_the_junit_file_tell_the_same(folder: Path) -> None:
 
 
 CONFTEST = """
-from tests.cli.scripted_server import ScriptedServer, answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 from tests.golden.made import registry
 def pytest_golden_registry(config):
     return registry(wrong={wrong})

@@ -30,6 +30,7 @@ from mlx_tools.golden import (
 )
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import encode
+from mlx_tools.testing import call
 from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
@@ -39,7 +40,6 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.core.sessions import call
 from tests.golden.made import answer, golden_of
 
 

@@ -16,9 +16,8 @@ from mlx_tools import (
     RunSettings,
     builtin_tools,
 )
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.toolbox.kb import KnowledgeBase
-from tests.core.sessions import answer, call
 
 TOOLS = ["query_knowledge_base", "list_corpora"]
 
