@@ -1,16 +1,23 @@
-"""BFCL's rules, one by one. That they are its own, `benchmarks/bfcl_official/agree.py` shows."""
+"""BFCL's rules, as its checker has them, and the official checker agrees."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.evaluate.bfcl_data import load_items
 from mlx_tools.evaluate.bfcl_score import CallScore, score
 from mlx_tools.messages import ToolCall
-from tests.evaluate.questions import AREA, AREA_ANSWER, PLAY, PLAY_ANSWER
+from tests.evaluate.questions import AREA, AREA_ANSWER, PLAY, PLAY_ANSWER, QUESTIONS, make_wheel
 
 RIGHT = {"width": 2.5, "height": 4}
 
@@ -183,3 +190,40 @@ def test_any_value_against_any_answer_gets_a_verdict(
 ) -> None:
     schema = {} if inner is None else {"items": {"type": inner}}
     assert value_fault(kind, value, allowed, **schema) in ("", "wrong_type", "wrong_value")
+
+
+# --- what the official checker is held against: calls that are right, and others --------------
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks" / "bfcl_official"
+
+
+@pytest.fixture
+def mutations(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("mutations")
+
+
+@pytest.mark.parametrize("category", [c for c in QUESTIONS if "relevance" not in c])
+def test_right_calls_are_right_and_changed_ones_of_both_kinds(
+    mutations: Any, category: str, tmp_path: Path
+) -> None:
+    item = load_items(category, make_wheel(tmp_path / "bfcl.whl"))[0]
+
+    def correct(calls: Any) -> bool:
+        made = [ToolCall(call["name"], call["arguments"]) for call in calls]
+        return score(category, item.functions, made, item.answers).correct
+
+    for turn in (0, 2):  # an odd turn writes out what may be left out
+        right = mutations.right_calls(item, turn)
+        assert correct(right)
+        changed = [*mutations.mutations(item, right, random.Random(turn))]
+        assert len({json.dumps(calls) for calls in changed}) > 20
+        assert {correct(calls) for calls in changed} == {True, False}
+
+
+@pytest.mark.slow
+def test_the_official_checker_agrees() -> None:
+    command = [sys.executable, str(SCRIPTS / "agree.py"), "--every", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n0 disagreements" in done.stdout

@@ -1,16 +1,24 @@
-"""A file of results: gone on with, whatever happened to it, and never mixed."""
+"""Asking what a file of results does not hold yet, the file itself, and what results come to."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.errors import UsageError
+from mlx_tools.app.proposal import Proposal
+from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
+from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
 from mlx_tools.evaluate.results import Key, Results
+from mlx_tools.evaluate.summary import AVERAGES, summarise, table
+from mlx_tools.messages import ToolCall, Usage
+from tests.evaluate.questions import make_wheel
 
 SETTINGS: dict[str, Any] = {"model": "a", "limits": {"max_tokens": 512, "parallel": 4}}
 KEYS = [Key("multiple", f"multiple_{n}", s) for n in range(3) for s in ("free", "guided")]
@@ -103,3 +111,206 @@ def test_where_nothing_can_be_written_that_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             open_results(path)
+
+
+# --- asking what is not there yet, and what results come to -----------------------------------
+
+AREA = ToolCall("shapes.area", {"width": 2.5, "height": 4})
+RIGHT = Proposal(
+    calls=(AREA,),
+    valid=True,
+    requests=2,
+    usage=Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=7),
+    seconds=0.5,
+    completion="{}",
+)
+NOTHING = Proposal(answered=True, valid=True, completion="Hi.", pieces=3)
+
+
+class Says:
+    """A proposer that says what it is told for each question, by its id."""
+
+    def __init__(self, **said: Any) -> None:
+        self.said = said
+        self.asked: list[Mapping[str, Any]] = []
+
+    async def __call__(self, question: str, tools: Any, **more: Any) -> Proposal:
+        self.asked.append({"question": question, "tools": list(tools), **more})
+        found = self.said.get(question, self.said.get("other", RIGHT))
+        if isinstance(found, Exception):
+            raise found
+        assert isinstance(found, Proposal)
+        return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheel(tmp_path_factory.mktemp("wheel") / "bfcl.whl")
+
+
+def run(
+    items: list[BfclItem], path: Path | None = None, steps: list[int] | None = None, **says: Says
+) -> Any:
+    async def main() -> Any:
+        with Results(path, "bfcl", {"model": "a"}) as results:
+            step = (lambda: steps.append(1)) if steps is not None else lambda: None
+            return await run_bfcl(items, says, results, step)
+
+    return anyio.run(main)
+
+
+def test_an_item_is_scored_and_its_cost_kept(wheel: Path) -> None:
+    (result,) = run(load_items("simple_python", wheel)[:1], free=Says())
+    assert {key: result[key] for key in ("correct", "valid", "fault", "answered", "error")} == {
+        "correct": True,
+        "valid": True,
+        "fault": "",
+        "answered": False,
+        "error": None,
+    }
+    assert (result["requests"], result["prompt_tokens"], result["seconds"]) == (2, 100, 0.5)
+    assert result["calls"] == [
+        {"name": "shapes.area", "arguments": {"width": 2.5, "height": 4}, "repairs": []}
+    ]
+
+
+def test_where_a_call_is_due_an_answer_is_neither_right_nor_a_valid_call(wheel: Path) -> None:
+    (result,) = run(load_items("simple_python", wheel)[:1], free=Says(other=NOTHING))
+    assert (result["correct"], result["valid"], result["fault"]) == (False, False, "not_called")
+    (result,) = run(load_items("irrelevance", wheel), free=Says(other=NOTHING))
+    assert (result["correct"], result["valid"], result["answered"]) == (True, True, True)
+    (result,) = run(load_items("irrelevance", wheel), free=Says())
+    assert (result["correct"], result["valid"], result["fault"]) == (False, True, "called")
+
+
+def test_one_strategy_comes_after_the_other(wheel: Path) -> None:
+    steps: list[int] = []
+    items = load_items("simple_python", wheel)[:3]
+    found = run(items, steps=steps, free=Says(), guided=Says())
+    assert [r["strategy"] for r in found] == ["free"] * 3 + ["guided"] * 3
+    assert len(steps) == 6
+
+
+def test_what_a_file_holds_is_not_asked_again(wheel: Path, tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    items = load_items("simple_python", wheel)
+    run(items[:3], path, free=Says())
+    says, other = Says(other=NOTHING), Says()
+    found = run(items[:5], path, free=says, guided=other)
+    assert (len(says.asked), len(other.asked)) == (2, 5)
+    assert [r["correct"] for r in found] == [True] * 3 + [False] * 2 + [True] * 5
+    assert run(items[:5], path, free=Says(other=BackendBroken("never asked"))) == found[:5]
+
+
+def test_a_backend_that_fails_ends_the_run_and_nothing_is_lost(wheel: Path, tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    items = load_items("simple_python", wheel)[:4]
+    breaks = Says(**{items[2].question: BackendBroken("gone")})
+    with pytest.raises(BackendBroken, match="gone"):
+        run(items, path, free=breaks)
+    says = Says()
+    assert len(run(items, path, free=says)) == 4
+    assert [asked["question"] for asked in says.asked] == [items[2].question, items[3].question]
+
+
+def test_what_the_server_refuses_is_a_result_where_it_takes_others(wheel: Path) -> None:
+    items = load_items("simple_python", wheel)[:6]
+    refused = BackendRefused("too long")
+    says = Says(
+        **{items[1].question: refused, items[2].question: refused, items[5].question: refused}
+    )
+    found = run(items, free=says)
+    assert [r["error"] for r in found] == [None, "refused", "refused", None, None, "refused"]
+    assert [r["id"] for r in found] == [item.id for item in items]
+
+
+def test_a_server_that_refuses_everything_ends_the_run(wheel: Path, tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    says = Says(other=BackendRefused("bad key"))
+    with pytest.raises(BackendError, match="bad key"):
+        run(load_items("simple_python", wheel), path, free=says)
+    assert len(says.asked) == 3
+    with pytest.raises(BackendError, match="bad key"):
+        run(load_items("irrelevance", wheel), path, free=says)
+    assert path.read_text().count("\n") == 1
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+# --- what it comes to -------------------------------------------------------------------------
+
+
+def result(category: str, number: int, strategy: str, correct: bool, **more: Any) -> dict[str, Any]:
+    base = {"category": category, "id": f"{category}_{number}", "strategy": strategy}
+    cost = {"requests": 1, "prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 3}
+    return {**base, "correct": correct, "valid": True, "seconds": 0.25, **cost, **more}
+
+
+def test_a_row_counts_and_adds_up() -> None:
+    results = [result("multiple", n, "free", n < 3) for n in range(10)]
+    results[9] |= {"valid": False, "error": "timeout", "answered": True}
+    (row,) = summarise(results).rows
+    assert (row.correct.hits, row.valid.hits, row.answered) == (3, 9, 1)
+    assert (row.requests, row.generated_tokens, row.uncached_tokens) == (10, 30, 60)
+    assert row.seconds == 2.5 and row.errors == {"timeout": 1}
+    shown = row.to_json()
+    assert shown["items"] == 10 and shown["correct"]["share"] == 0.3
+    assert shown["correct"]["low"] < 0.3 < shown["correct"]["high"]
+
+
+def test_a_number_that_is_not_known_for_all_is_not_known() -> None:
+    known, pieces, unknown = (
+        result("multiple", n, "free", True, completion_tokens=tokens, pieces=some)
+        for n, tokens, some in ((0, 5, 9), (1, None, 4), (2, None, None))
+    )
+    assert summarise([known, pieces]).rows[0].generated_tokens == 9
+    (row,) = summarise([known, pieces, {**unknown, "cached_tokens": None}]).rows
+    assert row.generated_tokens is None and row.uncached_tokens is None
+    assert summarise([]).rows == ()
+
+
+def test_the_non_live_average_is_the_mean_of_four_and_the_live_one_weighs_by_size() -> None:
+    shares = {"simple_python": 0.8, "multiple": 0.6, "parallel": 0.4, "parallel_multiple": 0.0}
+    shares |= {category: float(category == "live_multiple") for category in AVERAGES["live"]}
+    results = [
+        result(category, n, "free", n < 10 * share)
+        for category, share in shares.items()
+        for n in range(10)
+    ]
+    means = {name: mean.value for name, _, mean in summarise(results).averages}
+    live = 1053 / (258 + 1053 + 16 + 24)
+    assert means == pytest.approx({"non_live": (0.8 + 0.6 + 0.4 + 0.0) / 4, "live": live})
+
+
+def test_strategies_are_compared_on_the_items_they_share() -> None:
+    results = [result("multiple", n, "free", n < 2) for n in range(8)]
+    results += [result("multiple", n, "guided", n != 0) for n in range(7)]
+    (pair,) = summarise(results).pairs
+    assert (pair.first, pair.second, pair.only_first, pair.only_second) == ("free", "guided", 1, 5)
+    assert pair.p == pytest.approx(2 * 7 / 64)
+    assert pair.to_json()["p"] == pair.p
+
+
+def test_the_table_has_strategies_side_by_side() -> None:
+    results = [
+        result(category, n, strategy, n < (1 if strategy == "free" else 3))
+        for category in ("multiple", "irrelevance", "live_irrelevance")
+        for strategy in ("free", "guided")
+        for n in range(4)
+    ]
+    lines = table(summarise(results)).splitlines()
+    assert lines[0].split() == [
+        "items",
+        *["free", "valid", "tokens", "time", "guided", "valid", "tokens", "time"],
+    ]
+    assert lines[1].split()[:5] == ["multiple", "4", "25.0", "%", "(5-70)"]
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "multiple",
+        "irrelevance",
+        "live_irrelevance",
+    ]
+    assert lines[4].startswith("average no_call")
+    assert lines[5].startswith("multiple: only free right 0, only guided right 2, p = 0.500")
+    assert Counter(len(line) for line in lines[:4]).most_common(1)[0][1] == 4
+    assert table(summarise([])).strip() == "items"
