@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL as DEFAULT_MODEL
     from mlx_tools.backends.models.files import ModelFiles as ModelFiles
     from mlx_tools.backends.models.files import read_model_files as read_model_files
-    from mlx_tools.backends.models.listing import ListedModel as ListedModel
+    from mlx_tools.backends.models.hub import ListedModel as ListedModel
     from mlx_tools.backends.models.listing import ModelMissing as ModelMissing
     from mlx_tools.backends.models.listing import find_model as find_model
     from mlx_tools.backends.models.listing import list_models as list_models
@@ -84,8 +84,9 @@ _NAMES: Final = {
     "models.download": "PullProgress Report fetch_wheel file_sha256",
     "models.embedded": "DEFAULT_MODEL",
     "models.files": "ModelFiles read_model_files",
+    "models.hub": "ListedModel",
     "models.listing": (
-        "ListedModel ModelMissing find_model list_models memory_bytes model_identity "
+        "ModelMissing find_model list_models memory_bytes model_identity "
         "model_path pull_model suggest_model"
     ),
     "models.tokens": "TokenCounter",

@@ -180,14 +180,15 @@ class CompletionsBackend:
                 yield (await self._read_whole(begun, request.max_tokens)).chunk
                 return
             collector = Collector(str(self.address), request.max_tokens)
-            while not collector.done:
-                data = await _next(begun, collector)
+            data: bytes | None = begun.first
+            while True:
                 for text in collector.feed(data):
                     yield Chunk(text)
-                if data is None:
+                if collector.done:
+                    await begun.drain()
+                if collector.done or data is None:
                     break
-            else:
-                await begun.drain()
+                data = await _next(begun, collector)
             yield collector.last()
 
     async def ask_whole(
@@ -358,13 +359,10 @@ class CompletionsBackend:
     async def _read_whole(self, begun: Begun, max_tokens: int) -> Answer:
         """All of an answer that came whole, or that is a stream though nobody asked for one."""
         address, body = str(self.address), bytearray()
-        try:
-            while True:
-                body += await begun.next()
-                if len(body) > MAX_ANSWER:
-                    raise BackendBroken(f"{address} sent more than {MAX_ANSWER} bytes")
-        except StopAsyncIteration:
-            pass
+        async for piece in begun:
+            body += piece
+            if len(body) > MAX_ANSWER:
+                raise BackendBroken(f"{address} sent more than {MAX_ANSWER} bytes")
         if not begun.whole:
             collector = Collector(address, max_tokens)
             text = "".join(collector.feed(bytes(body)))
@@ -372,17 +370,17 @@ class CompletionsBackend:
             last = collector.last()
             return Answer(replace(last, text=text + last.text))
         try:
-            piece = read_event(body.decode("utf-8-sig"), address)
+            event = read_event(body.decode("utf-8-sig"), address)
         except UnicodeDecodeError as error:
             raise BackendBroken(f"{address} sent what is not UTF-8") from error
-        if piece.choice is None:
+        if event.choice is None:
             raise BackendBroken(f"{address} sent what is no completion", hint=LOG_HINT)
-        text = without_surrogates(piece.text)
-        size, tokens = len(text.encode()), piece.usage and piece.usage.completion_tokens
+        text = without_surrogates(event.text)
+        size, tokens = len(text.encode()), event.usage and event.usage.completion_tokens
         check_size(size, max_tokens, address)
-        edited = piece.finish == "tool_calls" or cut_out(tokens or 0, size)
+        edited = event.finish == "tool_calls" or cut_out(tokens or 0, size)
         # an end without a reason promises nothing: it is cut off
-        return Answer(Chunk(text, piece.finish or "length", piece.usage, edited), piece.choice)
+        return Answer(Chunk(text, event.finish or "length", event.usage, edited), event.choice)
 
     def _limits(self, request: CompletionRequest) -> Deadlines:
         return Deadlines(request, str(self.address), clock=self._retry.clock)

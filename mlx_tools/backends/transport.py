@@ -311,39 +311,43 @@ def error_text(value: Any, depth: int = 4) -> str:
 # --- the exchange -----------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class Begun:
-    """An answer of which the first bytes are there. ``whole``: it is one JSON value, no stream.
+    """An answer of which the ``first`` bytes are there. ``silent``: no sign of life can be expected
+    before it is there as a whole."""
 
-    A server may answer either way whatever was asked for, so its first character tells.
-    """
+    response: httpx.Response
+    stream: AsyncIterator[bytes]
+    first: bytes
+    limits: Deadlines
+    silent: bool
 
-    def __init__(
-        self,
-        response: httpx.Response,
-        stream: AsyncIterator[bytes],
-        first: bytes,
-        limits: Deadlines,
-        *,
-        silent: bool,
-    ) -> None:
-        self.whole = first.lstrip(_BLANK).startswith((b"{", b"["))
-        self._response = response
-        self._stream = stream
-        self._first: bytes | None = first
-        self._limits = limits
-        self._silent = silent
+    @property
+    def whole(self) -> bool:
+        """Whether it is one JSON value, and no stream, as its first character tells: a server may
+        answer either way whatever was asked for."""
+        return self.first.lstrip(_BLANK).startswith((b"{", b"["))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes, from the first on."""
+        yield self.first
+        while True:
+            try:
+                yield await self.next()
+            except StopAsyncIteration:
+                return
 
     async def next(self, most: float | None = None) -> bytes:
-        """The next bytes, within ``most`` seconds where given. Raises `StopAsyncIteration`."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            return first
-        with self._limits.step(most, silent=self._silent):
-            return await anext(self._stream)
+        """The bytes after those that came, within ``most`` seconds where given.
+
+        Raises `StopAsyncIteration` at the end.
+        """
+        with self.limits.step(most, silent=self.silent):
+            return await anext(self.stream)
 
     async def drain(self) -> None:
         """Wait a moment for the end of an answer of which nothing more is wanted."""
-        if self._response.http_version == "HTTP/1.0":
+        if self.response.http_version == "HTTP/1.0":
             return  # such a connection is not kept
         try:
             while True:
@@ -353,7 +357,7 @@ class Begun:
 
     async def aclose(self) -> None:
         """Let go of the connection; it is closed where the answer was not read to its end."""
-        await self._response.aclose()
+        await self.response.aclose()
 
 
 class Exchange:
@@ -413,7 +417,7 @@ class Exchange:
             raise refused(response.status_code, said, str(self._address), location)
         if not first:
             raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
-        begun = Begun(response, stream, first, limits, silent=silent)
+        begun = Begun(response, stream, first, limits, silent)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html" and not begun.whole:
             raise BackendBroken(

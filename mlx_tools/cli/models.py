@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.backends.models.download import PullProgress
-from mlx_tools.backends.models.listing import (
+from mlx_tools.backends import (
     ListedModel,
+    PullProgress,
     list_models,
     memory_bytes,
     model_path,

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
@@ -30,17 +30,20 @@ _SCRIPT: Final = str(Path(__file__).with_name("hub_fetch.py"))
 
 
 @dataclass(frozen=True, slots=True)
-class CachedModel:
-    """A model in the Hugging Face cache that mlx-lm can be asked to load. ``size`` is in bytes.
+class ListedModel:
+    """A row of ``mlx-tools models list``. ``size`` is in bytes: on the disk, or to be.
 
-    ``mlx``: it was made for MLX (quantised by it, or published as such); others load as well where
-    mlx-lm knows their architecture.
+    ``pulled`` is False for the embedded model where it is still to be fetched; ``path`` is then
+    None. ``mlx``: it was made for MLX (quantised by it, or published as such); others load as well
+    where mlx-lm knows their architecture.
     """
 
     name: str
-    path: Path
+    source: Literal["embedded", "huggingface"]
+    pulled: bool
     size: int
-    mlx: bool
+    path: Path | None
+    mlx: bool = True
 
 
 def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -54,32 +57,32 @@ def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def cached_models(environ: Mapping[str, str] = os.environ) -> list[CachedModel]:
+def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
     """The whole models in the cache, by name; half-fetched ones are left out."""
-    try:
-        folders = sorted(hub_cache_dir(environ).glob("models--*--*"))
-    except OSError:
-        return []
-    found = (_cached(folder) for folder in folders)
-    return sorted((model for model in found if model is not None), key=lambda model: model.name)
+    rows = []
+    for folder in hub_cache_dir(environ).glob("models--*--*"):
+        if (snapshot := _whole(folder)) is not None:
+            name = "/".join(folder.name.split("--")[1:3])
+            config = _object(snapshot / "config.json") or {}
+            made = "quantization" in config or "mlx" in name.lower()
+            size = folder_bytes(snapshot)
+            rows.append(ListedModel(name, "huggingface", True, size, snapshot, made))
+    return sorted(rows, key=lambda row: row.name)
 
 
-def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> CachedModel | None:
-    """The model called ``owner/name``, a `REPOSITORY`, if the cache holds all of it."""
-    return _cached(hub_cache_dir(environ) / f"models--{name.replace('/', '--')}")
+def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of the model ``owner/name``, a `REPOSITORY`, if the cache holds all of it."""
+    return _whole(hub_cache_dir(environ) / f"models--{name.replace('/', '--')}")
 
 
-def _cached(folder: Path) -> CachedModel | None:
-    name = "/".join(folder.name.split("--")[1:3])
+def _whole(folder: Path) -> Path | None:
+    """The first snapshot that mlx-lm can be asked to load."""
     for snapshot in _snapshots(folder):
-        config = _object(snapshot / "config.json")
-        if config is None or not isinstance(config.get("model_type"), str):
-            continue
-        if _has_tokenizer(snapshot) and _has_weights(snapshot):
-            made = "quantization" in config or name.startswith("mlx-community/")
-            return CachedModel(
-                name, snapshot, folder_bytes(snapshot), made or "mlx" in name.lower()
-            )
+        config = _object(snapshot / "config.json") or {}
+        tokenizers = (snapshot / "tokenizer.json", snapshot / "tokenizer.model")
+        known = isinstance(config.get("model_type"), str)
+        if known and any(path.is_file() for path in tokenizers) and _has_weights(snapshot):
+            return snapshot
     return None
 
 
@@ -97,10 +100,6 @@ def _snapshots(folder: Path) -> Iterator[Path]:
     except OSError:
         return
     yield from (path for path in others if path.name != named)
-
-
-def _has_tokenizer(snapshot: Path) -> bool:
-    return any((snapshot / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
 
 
 def _has_weights(snapshot: Path) -> bool:
@@ -148,13 +147,13 @@ def pull_from_hub(
     cache = private_dir(hub_cache_dir(environ))
     with tempfile.TemporaryDirectory(prefix="mlx-tools-") as work:
         _fetch(name, cache, Path(work) / "log", report, environ)
-    model = cached_model(name, environ)
-    if model is None:
+    path = cached_model(name, environ)
+    if path is None:
         raise ModelError(
             f"{name} holds no model that mlx-lm can load (config, tokenizer and safetensors)",
             hint="look for a version of it under mlx-community",
         )
-    return model.path
+    return path
 
 
 def _fetch(name: str, cache: Path, log: Path, report: Report, environ: Mapping[str, str]) -> None:

@@ -8,9 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from mlx_tools.backends.models.download import Report
 from mlx_tools.backends.models.embedded import (
@@ -25,25 +24,15 @@ from mlx_tools.backends.models.embedded import (
     pull_embedded,
     read_manifest,
 )
-from mlx_tools.backends.models.hub import REPOSITORY, cached_model, cached_models, pull_from_hub
+from mlx_tools.backends.models.hub import (
+    REPOSITORY,
+    ListedModel,
+    cached_model,
+    cached_models,
+    pull_from_hub,
+)
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.process import clean
-
-
-@dataclass(frozen=True, slots=True)
-class ListedModel:
-    """A row of ``mlx-tools models list``. ``size`` is in bytes: on the disk, or to be.
-
-    ``pulled`` is False for the embedded model where it is still to be fetched; ``path`` is then
-    None.
-    """
-
-    name: str
-    source: Literal["embedded", "huggingface"]
-    pulled: bool
-    size: int
-    path: Path | None
-    mlx: bool = True
 
 
 class ModelMissing(ModelError):
@@ -64,8 +53,7 @@ def list_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
         pulled = is_complete(folder, model)
         size = folder_bytes(folder) if pulled else model.converted_bytes[best_precision()]
         rows.append(ListedModel(model.name, "embedded", pulled, size, folder if pulled else None))
-    cached = cached_models(environ)
-    return rows + [ListedModel(m.name, "huggingface", True, m.size, m.path, m.mlx) for m in cached]
+    return rows + cached_models(environ)
 
 
 def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -81,7 +69,7 @@ def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | Non
     if REPOSITORY.fullmatch(name):
         cached = cached_model(name, environ)
         if cached is not None:
-            return cached.path
+            return cached
     try:
         folder = Path(name).expanduser()
         return folder.absolute() if name and (folder / "config.json").is_file() else None
@@ -123,7 +111,7 @@ def pull_model(
         raise _unknown(name)
     before = cached_model(name, environ)
     path = pull_from_hub(name, report, environ)
-    return Pulled(path, fetched=before is None or before.path != path)
+    return Pulled(path, fetched=before != path)
 
 
 def _unknown(name: str) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,7 @@ def _of_word(word: str) -> int:
     return len(word) if word.isdecimal() else -(-3 * len(word) // 4)
 
 
+@dataclass(slots=True)
 class TokenCounter:
     """Counts the tokens of prompts.
 
@@ -47,17 +49,17 @@ class TokenCounter:
     from the end of the other one.
     """
 
-    def __init__(self, folder: Callable[[], Path | None] = lambda: None) -> None:
-        self._folder = folder
-        self._tokenizer: _Tokenizer | None = None
-        self._found = False
-        self._text = ""
-        self._marks = [(0, 0)]  # places in that text where it can be cut, and the tokens before
+    folder: Callable[[], Path | None] = lambda: None
+    _tokenizer: _Tokenizer | None = field(default=None, init=False)
+    _found: bool = field(default=False, init=False)
+    _text: str = field(default="", init=False)
+    # places in that text where it can be cut, and the tokens before
+    _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], init=False)
 
     def count(self, text: str) -> int:
         """How many tokens ``text`` has."""
         if not self._found:
-            folder = self._folder()
+            folder = self.folder()
             self._tokenizer = None if folder is None else _tokenizer_in(folder)
             self._found = True
         alike = _alike(self._text, text)
