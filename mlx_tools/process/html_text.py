@@ -213,7 +213,7 @@ class _MarkdownWriter:
             self._space = words.endswith(" ")
 
     def enter(self, node: Node) -> None:
-        """What stands before an element's content."""
+        """Write the beginning of an element."""
         name = node.name
         if name in _BREAKS:
             self._end_line(_BREAKS[name])
@@ -254,7 +254,7 @@ class _MarkdownWriter:
                 self._mark = _HEADINGS.get(name, self._mark)
 
     def leave(self, node: Node) -> None:
-        """What stands after it."""
+        """Write its end."""
         name = node.name
         match name:
             case "ul" | "ol" | "menu" | "dir" if self._lists:
@@ -332,7 +332,7 @@ class _MarkdownWriter:
             self._put(f"[{words}]({target})")
 
     def _taken(self, start: int) -> str:
-        """What was written from a piece on, taken back; the line is that of its beginning."""
+        """The text from a piece on, taken back; the line is that of its beginning."""
         taken = self._pieces[start:]
         del self._pieces[start:]
         self._line = next((line for _, line in taken if line), self._line)
@@ -341,7 +341,7 @@ class _MarkdownWriter:
         return text
 
     def _target(self, href: str) -> str:
-        """Where a link leads, empty where that is no other page."""
+        """The address of a link, empty where it is no other page."""
         href = "".join(href[: 2 * _MAX_LINK].split())
         if not href or href.startswith("#") or not self._base:
             return ""

@@ -26,7 +26,7 @@ _LOOK = 0.02
 
 
 def question() -> dict[str, Any]:
-    """What is asked, once this process is held to the question's ``limits``: ``cpu_seconds`` and
+    """The question, once this process is held to the question's ``limits``: ``cpu_seconds`` and
     ``memory_mb``, and to write no file. What goes beyond ends it, by a signal, by MemoryError, or
     at once."""
     asked: dict[str, Any] = json.load(sys.stdin.buffer)
@@ -61,7 +61,6 @@ def _used() -> int:
 
 
 def main() -> None:
-    """Load the package, and run the module."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     spec = importlib.util.spec_from_file_location(
         "mlx_tools",

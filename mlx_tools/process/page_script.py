@@ -10,7 +10,6 @@ from mlx_tools.process.isolated import answer, question
 
 
 def main() -> None:
-    """Answer one question."""
     import justhtml  # noqa: F401 - before no file may be written: compiled, it comes quicker
 
     from mlx_tools.process.html_text import read_html

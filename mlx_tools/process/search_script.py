@@ -12,7 +12,6 @@ from mlx_tools.process.isolated import answer, question
 
 
 def main() -> None:
-    """Answer one question."""
     import ddgs.engines  # noqa: F401 - before no file may be written: compiled, it comes quicker
 
     answer(_search(question()))

@@ -77,7 +77,7 @@ class KeptFiles:
         self._make_room(key)
 
     def _read(self, key: str) -> bytes | None:
-        """What the file holds. None where there is none (any more), and where it cannot be read."""
+        """The content of a file, None where there is none (any more), or it cannot be read."""
         if not _ID.fullmatch(key):
             return None
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -193,12 +193,11 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Where the file is."""
         return str(Path(self.root, *self.names))
 
 
 class UndoStore(KeptFiles):
-    """What the calls of one session replaced and deleted, whole, for `mlx_tools.toolbox.restore`.
+    """All that the calls of one session replaced and deleted, for `mlx_tools.toolbox.restore`.
 
     Each file is a line of JSON that says what was to be changed, and behind it the old content. It
     is there, for good, before the change is made.
@@ -228,7 +227,6 @@ class UndoStore(KeptFiles):
 
     @property
     def empty(self) -> bool:
-        """True if nothing is kept."""
         return next(self._files(), None) is None
 
     def old(self, key: str) -> bytes:
@@ -236,7 +234,6 @@ class UndoStore(KeptFiles):
         return (self._read(key) or b"").partition(b"\n")[2]
 
     def forget(self, key: str) -> None:
-        """Remove a copy that is needed no more."""
         with contextlib.suppress(OSError):
             (self.folder / key).unlink()
 
@@ -259,7 +256,6 @@ class Sweeper:
     _last: float | None = None
 
     def sweep_if_due(self) -> None:
-        """Sweep, unless that was done within `SWEEP_EVERY`."""
         if self._last is None or self.ticks() - self._last >= SWEEP_EVERY:
             self.sweep()
 
@@ -305,7 +301,6 @@ def _sync(folder: Path) -> None:
 
 
 def _time_of(path: Path) -> float | None:
-    """When a mark was last set, None where it never was."""
     try:
         return path.lstat().st_mtime
     except OSError:

@@ -49,7 +49,7 @@ class Taken(Unfit):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file is or would be: a folder that is held open, and a name in it.
+    """The place of a file, be it there or not: a folder that is held open, and a name in it.
 
     ``names`` lead to it from the root, its own the last. ``writable`` is what the innermost root
     says that the folder lies in.
@@ -62,11 +62,9 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The file's own name."""
         return self.names[-1]
 
     def exists(self) -> bool:
-        """True if anything has the name, be it a link."""
         return status_of(self.folder, self.name) is not None
 
 
@@ -151,7 +149,7 @@ def status_of(folder: int, name: str) -> os.stat_result | None:
 
 
 def _trouble(error: OSError, name: str) -> Exception:
-    """What an error of the system means to somebody who wanted to change a file."""
+    """The meaning of an error of the system to somebody who wanted to change a file."""
     if error.errno in _NO_ROOM:
         return Unfit(f"the disk is full, or what you may use of it; {_UNCHANGED}")
     match error.errno:
@@ -167,7 +165,7 @@ def _trouble(error: OSError, name: str) -> Exception:
 
 
 def state_of(content: bytes | int | None) -> str:
-    """What identifies the content that a path has: a hash of its bytes, or that nothing is there.
+    """A name for the content that a path has: a hash of its bytes, or that nothing is there.
 
     ``content`` is the bytes themselves, or a descriptor of a file, which is read to its end. Raises
     Unfit for a file that is too large to be compared.
@@ -303,7 +301,7 @@ def _kept(
 
 
 def _content(place: Place, before: os.stat_result) -> bytes | None:
-    """What the file holds, None where that is too much to be kept."""
+    """The content of the file, None where it is too much to be kept."""
     with _opened(place) as fd:
         if fd is None:
             raise Refused(f"{place.name} was deleted meanwhile; {_UNCHANGED}")

@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Unfit(Exception):
-    """What is at the path is of another kind than what was asked for."""
+    """The thing at the path is of another kind than what was asked for."""
 
 
 class Absent(Exception):
@@ -183,7 +183,6 @@ class Root:
 
 
 def identity_of(status: os.stat_result) -> Identity:
-    """What tells a file from every other."""
     return status.st_dev, status.st_ino
 
 
@@ -229,7 +228,7 @@ def _comparable(parts: Sequence[str]) -> tuple[str, ...]:
 
 
 def fault(error: OSError, parent: int, name: str) -> Exception:
-    """What an error of the system means. Looks again only for the words: it stays refused."""
+    """The meaning of an error of the system. Looks again only for the words: it stays refused."""
     match error.errno:
         case errno.ENOENT:
             return Absent(f"there is no {name}")

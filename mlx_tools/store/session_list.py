@@ -55,7 +55,7 @@ _ENDED: Final = frozenset({"answered", "stopped", "empty"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a session's records tell: see `standing_of`.
+    """The state of a session by its records: see `standing_of`.
 
     ``reason`` is that of a session that stopped, or what is wrong with one that is damaged.
     ``question`` is the first one, ``first_call`` the name of the first call. ``in_doubt`` are the
@@ -91,7 +91,7 @@ class ListedSession:
 
 
 def standing_of(records: Sequence[Record]) -> Standing:
-    """Where a session stands by its records, which no process is adding to.
+    """The standing of a session by its records, which no process is adding to.
 
     It folds them once, and knows neither tools nor policy.
     """
@@ -178,7 +178,7 @@ class SessionFolder:
         )
 
     def path(self, session: str) -> Path:
-        """Where the transcript of a session is, by an id that `find` or `ids` gave."""
+        """The path of a transcript, by an id that `find` or `ids` gave."""
         return self.folder / session / NAME
 
     def records(self, session: str) -> list[Record]:

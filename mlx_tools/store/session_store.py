@@ -64,7 +64,6 @@ class MemoryAccess:
         return refused(own, session, spec, policy_hash=own.policy, configuration=now)
 
     def end(self) -> None:
-        """Remove the list: the run has ended, however it did."""
         self._own = None
 
 
@@ -118,7 +117,7 @@ class AccessFile(MemoryAccess):
 
 
 def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """What is at each place now: a hash of the file's content, or a word where there is none."""
+    """The state of each place now: a hash of the file's content, or a word where there is none."""
     return {os.fspath(place): _fingerprint(place) for place in places}
 
 
@@ -134,7 +133,7 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
 
 
 def _read_owned(path: Path) -> bytes:
-    """What stands in a file that is ours alone. Raises OSError: PermissionError for one that others
+    """The content of a file that is ours alone. Raises OSError: PermissionError for one that others
     own or may write to, BlockingIOError for one that is locked."""
     with os.fdopen(_opened(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         info = os.fstat(file.fileno())
@@ -213,7 +212,6 @@ class SessionFiles:
 
     @property
     def path(self) -> str | None:
-        """Where the transcript is, None where it is in memory alone."""
         return None if self.transcript.path is None else str(self.transcript.path)
 
 
@@ -233,7 +231,6 @@ class MemoryStore:
     _kept: dict[str, Transcript] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
-        """A new session, in memory."""
         session = new_session_id()
         self._kept[session] = Transcript()
         while len(self._kept) > KEPT:
@@ -329,7 +326,7 @@ class TranscriptStore:
         )
 
     def artifacts(self, folder: Path) -> ArtifactStore:
-        """Where the outputs of the session in ``folder`` are kept. What is put there sweeps all
+        """The place for outputs of the session in ``folder`` are kept. What is put there sweeps all
         sessions too, now and then: artifacts expire also where a program runs for days."""
         return ArtifactStore(
             folder / ARTIFACTS,
@@ -340,7 +337,7 @@ class TranscriptStore:
         )
 
     def path_of(self, session: str | os.PathLike[str]) -> Path:
-        """Where the transcript of a session is, or would be. An id never leads out of the store;
+        """The path of a transcript, be it there or not. An id never leads out of the store;
         a path is taken as it is. Raises `UsageError` for what is neither."""
         text = os.fspath(session)
         if _SESSION_ID.fullmatch(text):

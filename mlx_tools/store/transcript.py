@@ -50,7 +50,6 @@ def _defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _plain(value: Any) -> Any:
-    """A record's value as JSON types."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -109,14 +108,12 @@ _Read = Callable[[Any], Any]
 
 @functools.cache
 def _readers(cls: type[Any]) -> tuple[Mapping[str, _Read], frozenset[str]]:
-    """How each field is read, and which must be there."""
     hints, own = get_type_hints(cls), fields(cls)
     needed = (f.name for f in own if f.default is MISSING and f.default_factory is MISSING)
     return {f.name: _reader(hints[f.name]) for f in own}, frozenset(needed)
 
 
 def _reader(hint: Any) -> _Read:
-    """The way to read a value of this annotation."""
     origin, inner = get_origin(hint), get_args(hint)
     union = inner if origin in (UnionType, Union) else (hint,)
     if hint is Any:
@@ -219,7 +216,6 @@ class Transcript(list[Record]):
     in_use = True
 
     def close(self) -> None:
-        """Let go of whatever holds the transcript. Closing twice is allowed."""
         self.in_use = False
 
     def __enter__(self) -> Self:
@@ -326,7 +322,6 @@ class TranscriptFile(Transcript):
         )
 
     def close(self) -> None:
-        """Closes the file and gives up its lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -78,7 +78,6 @@ def _factorial(a: Number) -> Number:
 
 
 def _log(a: Number, base: Number | None = None) -> Number:
-    """The natural logarithm, or that to a base."""
     if base is None:
         return _logarithm(a, math.log)
     if base <= 0 or base == 1:
@@ -116,12 +115,10 @@ def _circular(function: Callable[[float], float]) -> Callable[[Number], Number]:
 
 
 def _floating(function: Callable[..., float]) -> Callable[..., Number]:
-    """A function of ``math``, in floating point."""
     return lambda *values: computed(lambda: function(*map(approximate, values)))
 
 
 def _of_whole(function: Callable[..., int]) -> Callable[..., Number]:
-    """A function of ``math``, on whole numbers."""
     return lambda *values: bounded(function(*map(whole, values)))
 
 

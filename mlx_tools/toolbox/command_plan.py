@@ -62,7 +62,7 @@ _MISREAD: Final = tuple("-+@(!,")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will run: ``argv`` with the program's absolute path first, the variables that its
+    """A command to run: ``argv`` with the program's absolute path first, the variables that its
     environment has besides those that every program gets, and what it must not see."""
 
     rule: Rule
@@ -76,7 +76,7 @@ class Plan:
         return shlex.join(self.argv)
 
     def state(self) -> str:
-        """What identifies the words and the program's file as they are now. Raises OSError."""
+        """A name for the words and the program's file as they are now. Raises OSError."""
         path = Path(self.argv[0])
         found = path.stat()
         file = f"{path.resolve()} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
@@ -87,7 +87,7 @@ class Plan:
 def plan(
     rules: Rules, folders: Sequence[str], roots: Sequence[Root], name: str, words: Sequence[str]
 ) -> Plan:
-    """What a call runs. Raises Refused for what may not run, Absent for what is not there."""
+    """The command of a call. Raises Refused where it may not run, Absent for what is not there."""
     rule = rules.programs.get(name)
     if rule is None:
         known = ", ".join(rules.programs)
@@ -214,7 +214,6 @@ _ANY_DEPTH: Final = "**"
 
 
 def is_pattern(text: str) -> bool:
-    """True if a text has a character that makes it a pattern."""
     return _MAGIC.search(text) is not None
 
 
@@ -254,7 +253,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
                 yield entry, is_folder
 
     def below(at: tuple[str, ...], pattern: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """What matches in the folder ``at``, which holds what came before in the pattern."""
+        """The matches in the folder ``at``, which holds what came before in the pattern."""
         name, rest = pattern[0], pattern[1:]
         if name == _ANY_DEPTH:
             while rest[:1] == (_ANY_DEPTH,):  # more of them mean the same, and cost more
@@ -302,7 +301,7 @@ class Hidden:
 
 
 def hidden(roots: Sequence[Root]) -> Hidden:
-    """What is private below the roots. Raises Refused where it cannot all be looked through."""
+    """All that is private below the roots. Raises Refused where it cannot all be looked through."""
     found = Hidden()
     left = MAX_ENTRIES
     waiting = [(str(root.path), _above((root.path.name,))) for root in roots]
@@ -328,7 +327,7 @@ def hidden(roots: Sequence[Root]) -> Hidden:
 
 
 def repository_state(config: Path) -> bytes:
-    """What git must know to read a repository, out of its configuration, and nothing else of it.
+    """The lines of a configuration that git must know to read a repository, and no others.
 
     Everything that names a program, a file or an address is left out, whatever it is called.
     """

@@ -28,7 +28,7 @@ _LISTS: Final = ("flags", "instead", "anywhere", "before", "insert")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one program, or one of its subcommands, may be given.
+    """The arguments that one program, or one of its subcommands, may be given.
 
     ``values`` and ``optional`` map options to the kind of their value; ``least`` and ``most`` count
     the operands after the ``first`` one. The form ``any`` takes any arguments: it is that of the
@@ -76,7 +76,6 @@ class Rules:
 
 @functools.cache
 def rules() -> Rules:
-    """The rules that come with the package."""
     document = tomllib.loads(read_data("config/commands.toml"))
     kinds = {name: re.compile(pattern) for name, pattern in document["kinds"].items()}
     programs = {name: _rule(name, given) for name, given in document["programs"].items()}

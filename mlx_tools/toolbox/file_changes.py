@@ -61,13 +61,12 @@ class Changes:
                 return self._made(place, path, raw, new=True)
 
     def delete(self, path: str) -> str:
-        """Deletes a regular file below a root that is writable."""
         with tool_errors(), self._changeable(path, making=False) as place:
             self._put(place, None)
             return self._notice("deleted", place, path)
 
     def preview_write(self, path: str, content: object) -> Preview:
-        """What `write` would do: a diff."""
+        """The diff that `write` would make."""
         after = encoded(content).decode()
         with tool_errors(), self._changeable(path, making=True) as place:
             shown = self._shown(place.root, path)
@@ -77,14 +76,14 @@ class Changes:
             return Preview(_replacing(present, after, shown), present.state)
 
     def preview_create(self, path: str, content: object) -> Preview:
-        """What `create` would do: the content, as a diff from nothing."""
+        """The content that `create` would make, as a diff from nothing."""
         after = encoded(content).decode()
         with tool_errors():
             root, _ = self._free(path)
         return Preview(_diff(None, after, self._shown(root, path)), ABSENT)
 
     def preview_delete(self, path: str) -> Preview:
-        """What `delete` would do: which file, its size and its first lines."""
+        """The loss that `delete` would be: which file, its size and its first lines."""
         with tool_errors(), self._changeable(path, making=False) as place:
             present = _present(place)
             if present is None:
@@ -131,7 +130,7 @@ class Changes:
 
     @contextmanager
     def _changeable(self, path: str, *, making: bool) -> Iterator[Place]:
-        """Where the file is that the path means: in the first root that has it; else, for making
+        """The place of the file that a path means: in the first root that has it; else, for making
         it, in the first writable root that has its folder. Raises Refused where that is below a
         root that is not writable."""
         with ExitStack() as opened:
@@ -242,13 +241,13 @@ class _Present:
         return much if self.size > MAX_KEPT_BYTES else ""
 
     def in_words(self) -> str:
-        """What stands for a content that is not shown."""
+        """The words for a content that is not shown."""
         no_text = self.content is not None
         return f"{self.size} bytes, " + ("which are no text" if no_text else "too many to be shown")
 
 
 def _present(place: Place) -> _Present | None:
-    """What is at the place. State and content are of the same bytes, whoever writes meanwhile."""
+    """The file at the place. State and content are of the same bytes, whoever writes meanwhile."""
     fd = open_present(place)
     if fd is None:
         return None

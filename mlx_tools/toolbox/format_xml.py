@@ -60,7 +60,7 @@ def pretty(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What stands in an element besides others. Blanks are layout unless they stood in a CDATA
+    """A part of an element that is none itself. Blanks are layout unless they stood in a CDATA
     section or as a reference, which nobody writes for layout; a comment or an instruction is a
     line."""
 
@@ -101,8 +101,6 @@ class _Element:
 
 
 class _Document:
-    """Takes in what the parser tells."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._top: list[_Element | _Piece] = []
@@ -125,7 +123,6 @@ class _Document:
         )
 
     def lines(self) -> Iterator[str]:
-        """The document, line by line."""
         for part in self._top:
             if isinstance(part, _Element):
                 yield from part.lines(0)

@@ -48,14 +48,14 @@ def approximate(value: Number) -> float:
 
 
 def _nonzero(value: float) -> float:
-    """What stands for a number that is not zero. Raises CalculationError where it became zero."""
+    """A number that is not zero. Raises CalculationError where it became zero."""
     if value == 0:
         raise CalculationError("the result is too close to zero")
     return value
 
 
 def computed(do: Callable[[], float]) -> float:
-    """What a function in floating point gives. Raises CalculationError where it has no value."""
+    """The value of a function in floating point. Raises CalculationError where it has no value."""
     try:
         value = do()
     except OverflowError:
@@ -102,7 +102,7 @@ def floor(a: Number) -> Number:
 
 
 def modulo(a: Number, b: Number) -> Number:
-    """What is left of a division; it has the sign of the divisor, as in Python."""
+    """The remainder of a division; it has the sign of the divisor, as in Python."""
     if b == 0:
         raise CalculationError("division by zero")
     return _remainder(a, b)

@@ -42,13 +42,11 @@ class UndoStep:
 
     @property
     def action(self) -> Action:
-        """What undoing it does."""
         if self.change.before == ABSENT:
             return "remove"
         return "bring_back" if self.change.after == ABSENT else "restore"
 
     def to_json(self) -> dict[str, Any]:
-        """The step as an object of ``undo --json``."""
         return {
             "session": self.session,
             "path": self.change.path,
@@ -59,7 +57,7 @@ class UndoStep:
 
 
 class Undo:
-    """What can be undone of one session and of the runs within its calls.
+    """All that can be undone of one session and of the runs within its calls.
 
     Use it with ``with``: no other process is at the sessions meanwhile, be it to undo the same.
     Raises `TranscriptError` where one is.
@@ -81,7 +79,7 @@ class Undo:
         self._held.close()
 
     def steps(self) -> list[UndoStep]:
-        """What there is to undo, the newest change first; what never came to pass is left out."""
+        """The changes to undo, the newest change first; what never came to pass is left out."""
         found = [
             (session, change)
             for session, store in self._stores.items()
@@ -142,7 +140,7 @@ def undoable(folder: SessionFolder) -> str | None:
 
 
 def _store(folder: SessionFolder, session: str) -> UndoStore:
-    """What a session kept, however old: what has expired was removed when a session began."""
+    """The copies of a session, however old: what has expired was removed when a session began."""
     return UndoStore(folder.path(session).parent / UNDO_FOLDER, keep=inf)
 
 
@@ -163,7 +161,7 @@ def _within(folder: SessionFolder, session: str) -> list[str]:
 
 @contextlib.contextmanager
 def _place(change: Change) -> Iterator[Place]:
-    """Where the file is. Raises what the walk raises, and Refused where the folder that it was
+    """The place of the file. Raises what the walk raises, and Refused where the folder that it was
     found under is another one by now."""
     root = Root(RootName(change.root, writable=True))
     try:
@@ -177,7 +175,7 @@ def _place(change: Change) -> Iterator[Place]:
 
 
 def _state(change: Change) -> str:
-    """What the file holds now."""
+    """The state of the file now."""
     with _place(change) as place:
         fd = open_present(place)
         try:

@@ -152,8 +152,8 @@ class _Commands:
         )
 
     def _report(self, ran: Ran) -> str:
-        """How it ended, on the first line, where nothing that it prints can stand; then what it
-        printed."""
+        """The end of the program, on the first line, where nothing that it prints can stand; then
+        what it printed."""
         notices = self._notices
         first = notices["code"].format(code=ran.code)
         if ran.ending == "flood":
@@ -167,7 +167,7 @@ class _Commands:
         return "\n".join(part.rstrip("\n") for part in parts)
 
     def _text(self, printed: bytes) -> str:
-        """What was printed, with U+FFFD for what is no UTF-8; only told of where it is no text."""
+        """The printed text, with U+FFFD for what is no UTF-8; only told of where it is no text."""
         if b"\0" in printed:
             return self._notices["binary"].format(size=len(printed))
         return printed.decode("utf-8", "replace")

@@ -43,9 +43,9 @@ class NoSandbox(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """What a program sees: the roots, each with whether it may write there, and of what is below
-    them not what is ``hidden``. ``replaced`` has other contents for some hidden files. It runs in
-    ``folder``; ``starts`` is whether it may start other programs."""
+    """The part of the system that a program sees: the roots, each with whether it may write there,
+    and of what is below them not what is ``hidden``. ``replaced`` has other contents for some
+    hidden files. It runs in ``folder``; ``starts`` is whether it may start other programs."""
 
     folder: str
     roots: Sequence[tuple[str, bool]]
@@ -78,9 +78,7 @@ class Sandbox(Protocol):
     def hides_contents(self) -> bool: ...
     def confined(
         self, argv: Sequence[str], view: SandboxView
-    ) -> contextlib.AbstractContextManager[Confined]:
-        """The command that runs ``argv``; its descriptors are open as long as the context is."""
-        ...
+    ) -> contextlib.AbstractContextManager[Confined]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,6 @@ class Bubblewrap:
 
     @contextlib.contextmanager
     def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
-        """See `Sandbox`."""
         with contextlib.ExitStack() as stack:
             status, status_end = os.pipe()
             stack.callback(os.close, status)
@@ -129,7 +126,6 @@ class Seatbelt:
 
     @contextlib.contextmanager
     def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
-        """See `Sandbox`."""
         yield Confined((self.path, "-p", seatbelt_profile(argv[0], view), *argv))
 
 
@@ -167,7 +163,7 @@ def _proven(sandboxes: Sequence[Sandbox], folders: Sequence[str]) -> Sandbox:
 
 
 def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
-    """What is wrong with a sandbox, None where a program in it reads below a root, reads nothing
+    """The fault of a sandbox, None where a program in it reads below a root, reads nothing
     outside, writes nowhere, and has no network but its own."""
     cat, touch = program("cat", folders), program("touch", folders)
     if cat is None or touch is None:
@@ -428,12 +424,10 @@ class _OutputReader:
 
     @property
     def flooded(self) -> bool:
-        """True if there was more than is kept."""
         return len(self.output) + len(self.errors) > self._most
 
     @property
     def open(self) -> bool:
-        """True if more may be printed."""
         return any(key.fileobj != self._status for key in self._selector.get_map().values())
 
     def read(self, seconds: float) -> None:
@@ -487,7 +481,7 @@ def _watch(
 
 
 def _processes(status: bytes) -> int:
-    """How many processes the program has come to, itself included; 0 where it cannot be seen.
+    """The number of processes of the program, itself included; 0 where it cannot be seen.
 
     The system's own limit does not hold for its superuser, and does not count by program.
     """

@@ -45,7 +45,7 @@ class UrlRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL asks for. ``host`` is a name in ASCII or an address without brackets, ``path`` is
+    """The parts of a URL. ``host`` is a name in ASCII or an address without brackets, ``path`` is
     path and query, ready to be sent."""
 
     scheme: str
@@ -61,12 +61,10 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The URL again, in its one spelling."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
     def address(self) -> Address | None:
-        """The address, where the host is one and no name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -110,7 +108,6 @@ def joined(base: Target, location: str) -> Target:
 
 
 def is_within(host: str, domains: tuple[str, ...]) -> bool:
-    """True if a host is one of these domains, or a name below one."""
     return any(host == domain or host.endswith("." + domain) for domain in domains)
 
 
@@ -123,7 +120,6 @@ def read_domain(text: str) -> str:
 
 
 def _split(authority: str) -> tuple[str, int | None]:
-    """Host and port. Raises UrlRefused."""
     if "@" in authority:
         raise UrlRefused("a URL with a user name or a password is not asked for")
     if "%" in authority or any(char.isspace() for char in authority):
@@ -226,7 +222,7 @@ _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
 
 
 def not_public(address: Address) -> str | None:
-    """What an address leads to where that is no site on the internet, None where it is one."""
+    """The kind of an address that is no site on the internet, None where it is one."""
     if isinstance(address, IPv4Address):
         return next((words for network, words in _V4 if address in network), None)
     if address.scope_id is not None:

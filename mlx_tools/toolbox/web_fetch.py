@@ -66,7 +66,7 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """What a server sent: under ``target``, the URL that it stands at after all redirects."""
+    """An answer of a server: under ``target``, the URL that it stands at after all redirects."""
 
     target: Target
     media: Media
@@ -120,7 +120,7 @@ class Fetcher:
         return [str(address) for address in found[:MAX_ADDRESSES]]
 
     def check(self, target: Target) -> None:
-        """What can be said without looking the name up. Raises UrlRefused."""
+        """Check all that needs no look-up of the name. Raises UrlRefused."""
         if target.port not in self.ports:
             listed = ", ".join(map(str, sorted(self.ports)))
             raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
@@ -207,7 +207,7 @@ class Fetcher:
 
 
 def _next(target: Target, response: httpx.Response) -> Target:
-    """Where a redirect leads. Raises UrlRefused."""
+    """The target of a redirect. Raises UrlRefused."""
     named = set(response.headers.get_list("location"))
     if len(named) != 1:
         raise UrlRefused(f"{target.host} leads on without saying where to, or to several places")
@@ -220,7 +220,7 @@ def _next(target: Target, response: httpx.Response) -> Target:
 
 
 def _broken(target: Target, error: Exception) -> ToolError:
-    """What went wrong while a server answered, in words."""
+    """The error for what went wrong while a server answered."""
     import httpx
 
     if isinstance(error, httpx.TimeoutException):
@@ -287,7 +287,7 @@ async def page_text(page: FetchedPage, seconds: float) -> PageText:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a process may use: seconds in all, seconds of a processor, megabytes of memory, bytes
+    """The bounds of a process: seconds in all, seconds of a processor, megabytes of memory, bytes
     that it may print."""
 
     seconds: float
@@ -308,7 +308,7 @@ class WorkerFailed(Exception):
 async def ask_script(
     script: str, package: str, question: dict[str, Any], bounds: Bounds
 ) -> dict[str, Any]:
-    """What a module of ``mlx_tools.process`` answers: an object for an object, both as JSON.
+    """The answer of a module of ``mlx_tools.process``: an object for an object, both as JSON.
 
     ``package`` is the foreign one that it needs. The process has none of this one's environment,
     and is ended at once when nobody waits for it any more. Raises WorkerFailed, and ToolError where
@@ -355,7 +355,7 @@ async def ask_script(
 
 
 async def _answer(child: asyncio.subprocess.Process, asked: bytes, most: int) -> bytes:
-    """What the child prints until it ends, once it was handed the question."""
+    """All that the child prints until it ends, once it was handed the question."""
     assert child.stdin is not None and child.stdout is not None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         child.stdin.write(asked)

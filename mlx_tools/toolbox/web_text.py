@@ -21,7 +21,7 @@ _MAX_MEMBERS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What was read, unpacked. ``cut`` is whether there was more."""
+    """A body, unpacked. ``cut`` is whether there was more."""
 
     data: bytes = field(repr=False)
     cut: bool
@@ -36,7 +36,7 @@ class _Unpacker:
         self.whole = True  # whether what came so far is
 
     def feed(self, piece: bytes, room: int) -> bytes:
-        """What a piece unpacks to, at most ``room`` bytes. Raises ToolError where it is broken."""
+        """A piece unpacked, at most ``room`` bytes of it. Raises ToolError where it is broken."""
         out = bytearray()
         more = began = bool(piece)
         while more and len(out) < room and (not self._unpack.eof or piece[:1] == b"\x1f"):
@@ -143,7 +143,7 @@ class Media:
 
 
 def media_of(declared: str) -> Media:
-    """What a ``Content-Type`` field says. Raises ToolError for what is no text."""
+    """The meaning of a ``Content-Type`` field. Raises ToolError for what is no text."""
     declared = declared[:1000]
     name = declared.partition(";")[0].strip().lower()
     found = _CHARSET.search(declared)

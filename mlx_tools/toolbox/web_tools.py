@@ -42,7 +42,7 @@ class WebOptions:
     engines: tuple[str, ...] = DEFAULT_ENGINES
 
     def fetcher(self) -> Fetcher:
-        """What fetches pages under these options. Raises UsageError for what is no domain."""
+        """A fetcher of pages under these options. Raises UsageError for what is no domain."""
         return Fetcher(
             domains=_domains("web.domains", self.domains),
             blocked=_domains("web.blocked_domains", self.blocked_domains),
@@ -192,13 +192,13 @@ class EngineSearch:
 
 
 def _fault(said: str) -> str:
-    """What the library said of a failure, in plain words where it is one of those that it knows."""
+    """The failure that the library named, in plain words where it is a known one."""
     known = (plain for sign, plain in _FAULTS.items() if sign in said)
     return next(known, clean(said, 80))
 
 
 def sources_of(found: Iterable[Mapping[str, Any]], most: int) -> tuple[Source, ...]:
-    """What a search gave, made fit to be shown: pages on the web alone, each once, cut short."""
+    """The results of a search, fit to be shown: pages on the web alone, each once, cut short."""
     sources: dict[str, Source] = {}
     for one in found:
         try:
