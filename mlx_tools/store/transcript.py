@@ -193,20 +193,16 @@ def parse(data: bytes) -> tuple[list[Record], int]:
             records.append(decode(line.decode()))
         except (TranscriptError, UnicodeDecodeError) as error:
             raise TranscriptError(f"line {number} of the transcript is damaged: {error}") from None
-    if records:
-        _check_header(records[0])
-    return records, end
-
-
-def _check_header(record: Record) -> None:
-    if not isinstance(record, Header):
+    header = records[0] if records else None
+    if records and not isinstance(header, Header):
         raise TranscriptError("the transcript does not begin with its header")
-    if not 1 <= record.version <= FORMAT_VERSION:
+    if isinstance(header, Header) and not 1 <= header.version <= FORMAT_VERSION:
         raise TranscriptError(
-            f"the transcript has format version {record.version}; this program reads 1 to "
+            f"the transcript has format version {header.version}; this program reads 1 to "
             f"{FORMAT_VERSION}",
             hint="use the version of mlx-tools that wrote it, or a newer one",
         )
+    return records, end
 
 
 class Transcript(list[Record]):

@@ -307,7 +307,12 @@ def hidden(roots: Sequence[Root]) -> Hidden:
     waiting = [(str(root.path), _above((root.path.name,))) for root in roots]
     while waiting:
         folder, above = waiting.pop()
-        for entry in _entries(folder):
+        try:
+            with os.scandir(folder) as listed:
+                entries = list(itertools.islice(listed, MAX_ENTRIES + 1))
+        except OSError:  # the program runs as the same user: what we cannot open, it cannot
+            continue
+        for entry in entries:
             left -= 1
             is_folder = entry.is_dir(follow_symlinks=False)
             if _private(entry.name, above):
@@ -347,14 +352,6 @@ def repository_state(config: Path) -> bytes:
         elif within and (found := _STATE.match(line.lower())):
             lines.append(f"\t{found[1]} = {found[2]}")
     return ("\n".join(lines) + "\n").encode() if lines else b""
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            yield from found
-    except OSError:  # the program runs as the same user: what we cannot open, it cannot
-        return
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -51,7 +51,11 @@ def file_access(roots: Sequence[Root]) -> Tool:
                 return changes.write(path, arguments.get("content"))
             case "delete" if writable:
                 return changes.delete(path)
-        raise ToolError(_impossible(arguments["operation"]), code="not_allowed")
+        operation = str(arguments["operation"])[:100]
+        why = "not possible here"
+        if operation in ("write", "delete"):
+            why = "for folders that were named with :rw (--root DIR:rw); none was"
+        raise ToolError(f"{operation} is {why}", code="not_allowed")
 
     def preview(arguments: Mapping[str, Any]) -> Preview | None:
         path = arguments["path"]
@@ -63,12 +67,6 @@ def file_access(roots: Sequence[Root]) -> Tool:
         return None
 
     return Tool(file_access_spec(writable=writable), run, preview=preview)
-
-
-def _impossible(operation: object) -> str:
-    if operation in ("write", "delete"):
-        return f"{operation} is for folders that were named with :rw (--root DIR:rw); none was"
-    return f"{str(operation)[:100]} is not possible here"
 
 
 class _Files:

@@ -82,12 +82,6 @@ def test_what_a_page_is_made_of_cannot_be_more_than_the_answer_may_be() -> None:
     assert found["cut"] and len(found["text"]) == 100_000
 
 
-def test_the_environment_does_not_reach_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONHOME", "/nonexistent")
-    monkeypatch.setenv("PYTHONSTARTUP", "/nonexistent")
-    assert asked("x")["text"] == "x"
-
-
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
 def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that is named there would be asked by a library that looks for it."""
