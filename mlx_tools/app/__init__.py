@@ -1,1 +1,1 @@
-"""What applications stand on: settings, and the registry, store, backend and controller of them."""
+"""The ground of applications: settings, and the registry, store, backend and controller of them."""

@@ -1,4 +1,4 @@
-"""What stands behind ``mlx-tools doctor``: each check is a value, and none of them raises.
+"""The checks of ``mlx-tools doctor``: each check is a value, and none of them raises.
 
 A check asks one thing of the server, of the model's files or of this machine. ``warn`` is a thing
 that works and could be better, ``fail`` one that stops a run, ``skip`` one that cannot be told.
@@ -59,7 +59,7 @@ _CACHE: Final = {
 }
 
 TOKENS_ASKED: Final = 8
-"""How many control tokens are tried: each takes a request."""
+"""The control tokens that are tried at most: each takes a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ async def check_all(
 async def check_server(
     backend: CompletionsBackend | ServerBackend,
 ) -> tuple[Check, CompletionsBackend | None]:
-    """Whether the server answers; and its client, None where it does not."""
+    """Return whether the server answers; and its client, None where it does not."""
     try:
         client = await backend.connected() if backend.kind == "server" else backend
     except MlxToolsError as error:
@@ -124,7 +124,7 @@ async def check_server(
 
 
 async def check_local(backend: LocalBackend) -> list[Check]:
-    """Whether a model in this process loads and completes text, and what it can do."""
+    """Return whether a model in this process loads and completes text, and what it can do."""
     try:
         await backend.start()
     except MlxToolsError as error:
@@ -136,7 +136,7 @@ async def check_local(backend: LocalBackend) -> list[Check]:
 
 
 async def check_completion(client: Backend) -> Check:
-    """Whether the server completes text as a run needs it: streamed, one token."""
+    """Return whether the server completes text as a run needs it: streamed, one token."""
     request = CompletionRequest(prompt="1, 2,", max_tokens=1, timeout=60)
     try:
         async with aclosing(cast(Any, client.complete(request))) as chunks:
@@ -148,7 +148,7 @@ async def check_completion(client: Backend) -> Check:
 
 
 def check_model(chosen: Chosen) -> Check:
-    """Whether it is known which model is served, and whether its files are here."""
+    """Return whether it is known which model is served, and whether its files are here."""
     if chosen.model is None:
         return Check(
             "model", "warn", "the server does not say which model it serves", "name it with --model"
@@ -203,7 +203,7 @@ def check_verdict(
 
 
 async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]) -> Check:
-    """Whether the server's tokenizer reads the chat format's control tokens as such."""
+    """Return whether the server's tokenizer reads the chat format's control tokens as such."""
     asked = list(dict.fromkeys(token for token in tokens if token))[:TOKENS_ASKED]
     if not asked:
         return Check("control tokens", "skip", "the chat format has none")
@@ -236,7 +236,7 @@ async def check_abilities(client: CompletionsBackend) -> list[Check]:
 
 
 def check_native_tools(chat_format: ChatFormat) -> Check:
-    """Whether the style ``native`` is to be had: the model's own template tells of tools."""
+    """Return whether the style ``native`` is to be had: the model's own template tells of tools."""
     tools = chat_format.tools
     if tools is None:
         return Check("native tools", "ok", f"no style native: {chat_format.toolless}")
@@ -245,7 +245,7 @@ def check_native_tools(chat_format: ChatFormat) -> Check:
 
 
 def check_origins(health: Health | None, *, own: bool) -> Check:
-    """Whether any web page may read the server's answers."""
+    """Return whether any web page may read the server's answers."""
     if health is None or health.status == "unreachable":
         return Check("web pages", "skip", "the server does not answer")
     if health.allowed_origin == "*":
@@ -261,7 +261,7 @@ def check_origins(health: Health | None, *, own: bool) -> Check:
 
 
 def check_openblas(platform: str = sys.platform) -> Check:
-    """Whether OpenBLAS is here for MLX's Linux build."""
+    """Return whether OpenBLAS is here for MLX's Linux build."""
     if not platform.startswith("linux"):
         return Check("OpenBLAS", "skip", "only MLX's Linux build needs it")
     found = find_openblas(platform)
@@ -276,7 +276,7 @@ def check_openblas(platform: str = sys.platform) -> Check:
 
 
 def check_folder(name: str, folder: Path) -> Check:
-    """Whether files can be written to ``folder``, which is created where it is missing."""
+    """Return whether files can be written to ``folder``, which is created where it is missing."""
     try:
         with tempfile.TemporaryFile(dir=private_dir(folder)) as file:
             file.write(b"x" * 4096)

@@ -102,7 +102,7 @@ class Configuration:
         )
 
     def run_values(self) -> dict[str, Any]:
-        """What of the settings a run takes, by the fields of `RunSettings`."""
+        """Return what of the settings a run takes, by the fields of `RunSettings`."""
         return {
             row.setting.run: functools.reduce(getattr, key.split("."), self.settings)
             for key, row in table().items()
@@ -125,7 +125,7 @@ class Configuration:
         return policy
 
     def standing(self) -> Policy:
-        """What files and the environment take away from any session, also from one that was begun
+        """The policy that files and the environment hold any session to, also one that was begun
         with other choices: nothing that is merely a default or an option of this command."""
         lasting = merge([layer for layer in self.layers if layer.kind != "option"])
         chosen = any(lasting.is_set(key) for key in _TOOL_CHOICE)
@@ -139,7 +139,7 @@ class Configuration:
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
     def is_set(self, key: str) -> bool:
-        """Whether anything but the defaults sets it."""
+        """Return whether anything but the defaults sets it."""
         return any(origin.kind != "default" for origin in self.origins.get(key, ()))
 
 
@@ -259,7 +259,7 @@ def _bad_choice(layer: Layer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source sets. ``names`` says by what name each key was set there."""
+    """The settings of one source. ``names`` says by what name each key was set there."""
 
     kind: Kind
     source: str
@@ -494,7 +494,7 @@ def _widened(wanted: Collection[str], before: Collection[str]) -> str | None:
 
 
 def _covered(name: str, before: Collection[str]) -> bool:
-    """Whether what ``name`` means may be allowed already.
+    """Return whether what ``name`` means may be allowed already.
 
     Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
     run holds what a project's file allows to what holds without it (`Configuration.policy`).

@@ -1,4 +1,4 @@
-"""What the settings say of jobs: where they are kept, and what a job is made with."""
+"""Jobs by the settings: where they are kept, and what a job is made with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job_store() -> JobStore:
 
 
 def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
-    """What ``schedule_task`` makes jobs with under these settings, or in a session that goes on:
+    """Return what ``schedule_task`` uses under these settings, or in a session that goes on:
     then its ``header`` says how the model is spoken to, and the limits."""
     return Jobs(
         store=job_store(),
@@ -41,7 +41,7 @@ def roots_of(configuration: Configuration) -> tuple[str, ...]:
 
 
 def lasting(configuration: Configuration) -> dict[str, str]:
-    """How the model is reached and spoken to, and the limits, as options would give them: what was
+    """The way to the model, and the limits, as options would give them: what was
     set here holds for the job, wherever it runs."""
     found = {}
     for key, row in config.table().items():
@@ -56,7 +56,7 @@ def lasting(configuration: Configuration) -> dict[str, str]:
 
 
 def recorded(header: Header) -> dict[str, str]:
-    """How a session speaks to its model, and its limits, as options would give them."""
+    """Return how a session speaks to its model, and its limits, as options would give them."""
     said: dict[str, Any] = {
         "model.strategy": header.strategy,
         "model.prompt_style": header.style,

@@ -28,12 +28,12 @@ from mlx_tools.transcript.records import (
 )
 
 _FOLLOWS: Final = (CallRecord, AnswerRecord, CorrectionRecord)
-"""What ends a turn: the records that follow from its last completion."""
+"""The end of a turn: the records that follow from its last completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a model would write in one turn.
+    """One turn as a model would write it.
 
     ``calls`` are those it makes, right or wrong, with the arguments as the tools would get them;
     ``answered`` says that it answers. ``valid``: it keeps to the protocol with no repair, and every
@@ -80,7 +80,7 @@ class Proposer:
         history: Sequence[Mapping[str, str]] = (),
         context: str = "",
     ) -> Proposal:
-        """What the model would write.
+        """Return what the model would write.
 
         ``history`` are earlier messages as `Controller.run` takes them; ``context`` is told to the
         model besides the settings' project context. Raises the `BackendError` that left no turn to
@@ -159,7 +159,7 @@ def _total(numbers: Sequence[int | None]) -> int | None:
 def _reading(
     opening: Sequence[Record], completion: CompletionRecord, tools: Mapping[str, ToolSpec]
 ) -> Reading:
-    """How a completion of the first turn is read."""
+    """Return how a completion of the first turn is read."""
     if completion.error is not None:
         return Reading(error=completion.error)
     due = Session(opening, specs=tools, words=load_words()).next_step()
@@ -200,7 +200,7 @@ class _MemoryStore(MemoryStore):
         return found
 
     def turn_is_over(self) -> bool:
-        """Whether what the first turn brings is written down."""
+        """Return whether what the first turn brings is written down."""
         records = self.records[len(self.opening()) :]
         return any(isinstance(record, _FOLLOWS) for record in records)
 

@@ -31,7 +31,7 @@ from mlx_tools.policy import (
 ProjectRule = Literal[
     "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"
 ]
-"""What a project's file may do with a setting. Such a file comes with a cloned repository, so it
+"""The rule for a setting in a project's file. Such a file comes with a cloned repository, so it
 can take power away and never give it.
 
 ``never``: not set it. ``any``: set it, it gives no power. ``only_true`` and ``only_false``: switch
@@ -46,7 +46,7 @@ Group = Literal["", "backend", "writing", "mode", "policy", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a setting has besides its type.
+    """A setting's properties besides its type.
 
     ``project`` says what a project's file may do with it, ``help`` what it means. ``option`` is its
     option on the command line with what stands for the value, which times ``scale`` is the
@@ -75,7 +75,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a type cannot test: ``test`` raises an `MlxToolsError`. ``allowed`` says it in words."""
+    """A test beyond the type: ``test`` raises an `MlxToolsError`. ``allowed`` says it in words."""
 
     allowed: str
     test: Callable[[Any], object]
@@ -470,7 +470,7 @@ class SettingRow:
 
     @property
     def optional(self) -> bool:
-        """Whether it may be without a value."""
+        """Return whether it may be without a value."""
         return self.is_a("null")
 
     @cached_property
@@ -479,7 +479,7 @@ class SettingRow:
         return tuple(word for part in self._parts for word in part.get("enum", ()))
 
     def is_a(self, kind: str) -> bool:
-        """Whether its values may be of this type of JSON Schema's."""
+        """Return whether its values may be of this type of JSON Schema's."""
         return any(part["type"] == kind for part in self._parts)
 
     @cached_property
@@ -526,7 +526,7 @@ class SettingRow:
         return self.check(float(text) if self.is_a("number") else text)
 
     def allowed(self, scale: int = 1) -> str:
-        """What it may be, in words."""
+        """Return what it may be, in words."""
         if self.setting.check is not None:
             return self.setting.check.allowed
         if self.setting.allowed:

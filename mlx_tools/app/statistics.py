@@ -1,4 +1,4 @@
-"""How sure a measured share is, and whether two that were measured on the same items differ."""
+"""Intervals of measured shares, and tests whether two on the same items differ."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def weighted_mean(parts: Sequence[tuple[float, Share]]) -> Mean | None:
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Whether two ways differ on the same items: the exact two-sided p (McNemar 1947).
+    """Return whether two ways differ on the same items: the exact two-sided p (McNemar 1947).
 
     What comes in: on how many items only the first was right, and on how many only the second.
     Items on which they agree say nothing.
@@ -95,7 +95,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def difference(
     both: int, only_first: int, only_second: int, neither: int
 ) -> tuple[float, tuple[float, float]]:
-    """How much larger the first share is of two on the same items, and the 95 % interval of that
+    """Return by how much the first of two shares is larger, and the 95 % interval of that
     (Newcombe 1998, method 10). Counted are the items on which both are right, one alone, neither;
     there must be one."""
     total = both + only_first + only_second + neither
@@ -117,7 +117,7 @@ def difference(
 
 
 def fisher(before: Share, after: Share) -> float:
-    """Whether a share has fallen: how likely so few hits ``after``, or fewer, are where nothing has
+    """Return how likely so few hits ``after``, or fewer, are where nothing has
     changed (Fisher's exact test, 1922, one-sided)."""
     hits, total = before.hits + after.hits, before.total + after.total
     ways = math.comb(total, after.total)

@@ -37,7 +37,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What an application that asks a model was told: the settings that hold, and what is asked
+    """The options of an application that asks a model: the settings that hold, and what is asked
     once. ``person``: a person reads what is noted, not a program."""
 
     configuration: Configuration
@@ -257,7 +257,7 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
 
 
 async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSettings:
-    """How a run speaks with the model that was chosen.
+    """Return how a run speaks with the model that was chosen.
 
     Where its chat format is a guess, ``note`` is told where a person reads it: nobody else can act
     on it, and a program may rely on silence. `doctor` says it everywhere.
@@ -287,5 +287,5 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
 
 
 def identity_of(chosen: Chosen, model: str | None) -> str | None:
-    """What identifies the model that was chosen; ``model`` is its name, where it has one."""
+    """Return what identifies the model that was chosen; ``model`` is its name, where it has one."""
     return model_identity(model, chosen.files.path if chosen.files is not None else None)

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def help_text(columns: int | None = None) -> str:
-    """What `mlx-tools --help` prints, folded to so many columns where that is a number."""
+    """Return what `mlx-tools --help` prints, folded to so many columns where that is a number."""
     from mlx_tools.cli.output import beside, folded
 
     def rows(said: Mapping[str, str]) -> list[str]:

@@ -85,7 +85,7 @@ def _ask_about_the_rest(
 
 
 def _plain(request: ApprovalRequest) -> bool:
-    """Whether a consent that was not given for this call alone may cover it."""
+    """Return whether a consent that was not given for this call alone may cover it."""
     return not (request.suspect or request.in_doubt)
 
 
@@ -157,7 +157,7 @@ class Questions:
             self._answers.append(answer)
 
     def _decide(self, number: int) -> ApprovalAnswer:
-        """What the user decides about one call."""
+        """Return what the user decides about one call."""
         request = self._requests[number]
         arguments, draft = request.arguments, ""
         foot_shown = False

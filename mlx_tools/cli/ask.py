@@ -123,7 +123,7 @@ def _event(event: Event, include_outputs: bool) -> dict[str, object]:
 
 
 def cleaner(configuration: Configuration) -> Callable[[str], str]:
-    """What takes secrets, and folders, out of a trace, as the settings of the policy say."""
+    """Return what takes secrets, and folders, out of a trace, as the settings of the policy say."""
     policy = configuration.policy()
     if not (policy.redacts or policy.redacts_paths):
         return str

@@ -34,7 +34,7 @@ def answering(
     stream: Callable[[Conversation], AsyncGenerator[Event]],
     view: LiveView,
 ) -> Iterator[Event]:
-    """What happens in a conversation of its own, of which ``stream`` gives the events.
+    """Return what happens in a conversation of its own, of which ``stream`` gives the events.
 
     Ctrl-C ends it, says where its transcript is, and is raised again.
     """
@@ -86,7 +86,7 @@ class Turns:
         return question.answers.result()
 
     def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
-        """What happens in a run, whose events ``stream`` gives; the last is `Finished`.
+        """Return what happens in a run, whose events ``stream`` gives; the last is `Finished`.
 
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.

@@ -138,12 +138,12 @@ def spelled(text: str) -> str:
 
 
 def cells(text: str) -> int:
-    """How many columns a text takes at most: terminals disagree, and the larger number is safe."""
+    """The columns that a text takes at most: terminals disagree, and the larger number is safe."""
     return len(text) if text.isascii() else sum(map(cell, text))
 
 
 def cell(char: str) -> int:
-    """How many columns a character takes at most."""
+    """Return how many columns a character takes at most."""
     if char.isascii():
         return 1
     wide = unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) == "So"
@@ -229,7 +229,7 @@ def diff(text: str) -> Iterator[ShownLine]:
 def foot(
     request: ApprovalRequest, arguments: Mapping[str, Any], *, columns: int, heads: bool
 ) -> list[ShownLine]:
-    """What stands right above the question, however long the call is: name, reason and digest.
+    """The lines right above the question, however long the call is: name, reason and digest.
 
     ``heads``: also the beginning of each argument, since the arguments themselves may be out of
     sight. A row has ``columns`` columns.

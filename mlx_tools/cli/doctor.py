@@ -155,7 +155,7 @@ async def _checks(run: RunOptions, chosen: Chosen) -> list[Check]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What came of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
+    """The result of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
     which model it was; ``stored`` is where the verdict is kept, and ``problem`` why it is not."""
 
     measured: Measured
@@ -182,7 +182,7 @@ class Probed:
         return Check("probe", "ok", f"{said}; the verdict is kept in {self.stored}")
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` prints of it."""
+        """Return what ``--json`` prints of it."""
         failure = self.measured.failure
         return {
             "complete": self.measured.complete,
@@ -248,7 +248,7 @@ def _prepare(chosen: Chosen, forbidden: tuple[int, ...]) -> Callable[[Style], No
 
 
 def _versions(chosen: Chosen) -> dict[str, Any]:
-    """What the model was measured on."""
+    """Return what the model was measured on."""
     found: dict[str, Any] = {"mlx_tools": version()}
     if chosen.backend.kind != "completions":
         for name in ("mlx", "mlx-lm"):

@@ -206,7 +206,7 @@ async def _measured(
     ask: Ask,
     **more: Any,
 ) -> tuple[Mapping[str, Any], Sequence[Result]]:
-    """What was asked, of which model and how, and what came of it."""
+    """Return what was asked, of which model and how, and what came of it."""
     async with found(run, note) as (chosen, settings):
         each: dict[str, RunSettings] = {
             name: replace(settings, strategy=name) for name in strategies

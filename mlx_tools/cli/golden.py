@@ -199,7 +199,7 @@ def _target(into: Path, name: str, force: bool) -> Path:
 
 
 def _expected(text: str) -> Sequence[Any]:
-    """What a live check wants, as it was typed. Raises `UsageError`."""
+    """Return what a live check wants, as it was typed. Raises `UsageError`."""
     if not text:
         return ()
     try:

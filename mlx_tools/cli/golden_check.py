@@ -171,7 +171,7 @@ def differences(found: Sequence[Difference]) -> Lines:
 
 
 def _sums(every: Sequence[GoldenCheck]) -> Lines:
-    """How many passed, by cell where there are several, and what the others come from."""
+    """Return how many passed, by cell where there are several, and what the others come from."""
     cells = list(dict.fromkeys(check.cell for check in every))
     for cell in cells if any(check.mode == "live" for check in every) else ():
         own = [check.share for check in every if check.cell == cell]
@@ -191,7 +191,7 @@ def _sums(every: Sequence[GoldenCheck]) -> Lines:
 
 
 def _fallen(regressions: Iterable[Regression]) -> Lines:
-    """What passes less often than in the baseline."""
+    """Return what passes less often than in the baseline."""
     for one in regressions:
         what = one.name or "all transcripts"
         was, now = (f"{s.hits}/{s.total}" for s in (one.before, one.after))

@@ -1,4 +1,4 @@
-"""What comes in: files, standard input, the JSON in them, and what a person types. Each fault is
+"""Input: files, standard input, the JSON in them, and what a person types. Each fault is
 one clear line."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _bounded(stream: BinaryIO, name: str) -> bytes:
 
 
 def stdin_is_piped() -> bool:
-    """Whether somebody sends something: a pipe, a file or a socket, not a terminal or nothing."""
+    """Return whether something is sent: a pipe, a file or a socket, not a terminal or nothing."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
@@ -121,7 +121,7 @@ def as_question(text: str, what: str = "question") -> str:
 
 
 def as_text(text: str, what: str) -> str:
-    """What was typed. Raises `UsageError` where it is no text, or empty."""
+    """Return what was typed. Raises `UsageError` where it is no text, or empty."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -142,7 +142,7 @@ PROMPT: Final = "> "
 
 
 def at_terminal() -> bool:
-    """Whether a person is there to be asked: keyboard and screen."""
+    """Return whether a person is there to be asked: keyboard and screen."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -202,7 +202,7 @@ def terminal_kept(keyboard: TextIO) -> Iterator[None]:
 
 
 def agreed(question: str, alone: str, hint: str) -> bool:
-    """Whether the user at the terminal says yes. Nothing, and the end of the input, is no.
+    """Return whether the user at the terminal says yes. Nothing, and the end of the input, is no.
 
     What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
     can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.

@@ -31,10 +31,10 @@ def _group(name: Group) -> tuple[str, ...]:
 BACKEND, WRITING = _group("backend"), _group("writing")
 POLICY, RUN = _group("policy"), _group("run")
 ASK = (*BACKEND, *WRITING, *_group("mode"), *POLICY, *RUN)
-"""What asks a person's question takes."""
+"""The settings that a person's question takes."""
 
 TOOLS = ("policy.allow", "policy.preset", "tools.roots")
-"""Which tools there are, and which of them may be called."""
+"""The settings that say which tools there are, and which may be called."""
 
 _PANELS: Mapping[Group, str] = {
     "backend": "Model",
@@ -134,7 +134,7 @@ def load(options: Options) -> Configuration:
 def run_options(
     options: Options, tool_choice: str = "auto", required: str = "", *, tools: bool = True
 ) -> RunOptions:
-    """What a command that asks a model was told. Raises `UsageError` where that is turned off, or
+    """The options of a command that asks a model. Raises `UsageError` where that is turned off, or
     without ``tools``, where asking is."""
     from mlx_tools.app.wiring import RunOptions, refuse_where_off  # it brings all a run needs
 

@@ -1,4 +1,4 @@
-"""What goes out: JSON to standard output, words for people with nothing a terminal would obey.
+"""Output: JSON to standard output, words for people with nothing a terminal would obey.
 
 Standard output is for what a command answers: whatever else prints goes to standard error. A
 package's tools run in this process. Python's ``print`` finds standard error in the place of
@@ -19,7 +19,7 @@ COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 LINES = "\n\t"
 PROSE = "\n\t\u200c\u200d"
-"""What may stay in a text that is read, not approved: the joiners of scripts and emoji too."""
+"""Characters that stay in a text that is read, not approved: joiners of scripts and emoji too."""
 
 _ROOM: Final = 30
 """Columns that a text of a list needs beside what stands before it; else it goes below that."""
@@ -179,12 +179,12 @@ def painted(text: str, colour: str, stream: Any) -> str:
 
 
 def steerable(stream: Any) -> bool:
-    """Whether a stream is a terminal that obeys, and a line on it can be taken back."""
+    """Return whether a stream is a terminal that obeys, and a line on it can be taken back."""
     return bool(stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def colourful(stream: Any) -> bool:
-    """Whether a stream is a terminal that should get colours (https://no-color.org)."""
+    """Return whether a stream is a terminal that should get colours (https://no-color.org)."""
     return steerable(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -209,7 +209,7 @@ def complain(message: str, *, kind: str = "error") -> None:
 
 
 def note(message: str) -> None:
-    """What a person should know, and that is no error."""
+    """Return what a person should know, and that is no error."""
     complain(message, kind="note")
 
 

@@ -29,7 +29,7 @@ from mlx_tools.schema.resolve import check_parameters
 Tools = Mapping[str, ToolSpec]
 
 _OPENINGS: Final = frozenset(("", *(dialect.open for dialect in DIALECTS)))
-"""How calls begin in the form of some model's own template, which is not known here."""
+"""The openings of calls in the form of some model's own template, which is not known here."""
 
 app = typer.Typer(add_completion=False)
 

@@ -34,7 +34,7 @@ app = typer.Typer(add_completion=False)
 Tools = Mapping[str, ToolSpec]
 
 _OF_A_LINE: Final = (BackendRefused, BackendBroken, BackendTimeout)
-"""What may be the fault of what was asked. Of a server that is gone, nothing more is asked."""
+"""Errors that may be the question's fault. Of a server that is gone, nothing more is asked."""
 
 FAILURES: Final = 3
 """So many of these in a row are the server's state, and no longer the lines'."""
@@ -143,7 +143,7 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
 
 
 def _failed(item: Item, run: RunOptions, error: MlxToolsError) -> dict[str, Any]:
-    """What is printed for a line of a batch to which the server gave nothing."""
+    """Return what is printed for a line of a batch to which the server gave nothing."""
     code = "timeout" if isinstance(error, BackendTimeout) else "backend_error"
     nothing = Proposal(tools=item.tools)
     failed = {"error": {"code": code, "message": str(error)}, "strategy": None}

@@ -42,7 +42,7 @@ def approvals_of(
     reason: str,
     edit: Sequence[tuple[str, str]],
 ) -> Approvals:
-    """What the options of ``sessions resume`` say. Raises `UsageError` for what contradicts."""
+    """Return what ``sessions resume`` was told. Raises `UsageError` for what contradicts."""
     if approve_all and (approve or deny or edit):
         raise UsageError("--approve-all goes with no other decision")
     if approve_all:

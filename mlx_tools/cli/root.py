@@ -192,7 +192,7 @@ def _usage(message: str, error: Exception) -> str:
 
 
 def _wanted(error: Exception, context: Any) -> str:
-    """What could stand where something is missing: the commands of a group, or an option's
+    """Return what could stand where something is missing: the commands of a group, or an option's
     values."""
     command: Any = getattr(context, "command", None)
     parameter = getattr(error, "param", None)

@@ -255,7 +255,7 @@ def _print(listed: Listed) -> None:
 
 
 def _missed(job: Job, run: JobRun) -> str:
-    """What is said of a run whose time was missed: when that was."""
+    """Return what is said of a run whose time was missed: when that was."""
     return f"  missed {_local(job, run.due)}" if run.missed else ""
 
 
@@ -277,7 +277,7 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
 
 
 def look(session: str) -> Seen:
-    """How the session of a run stands, by its transcript."""
+    """Return how the session of a run stands, by its transcript."""
     folder = session_folder()
     if session not in folder.ids():
         return Seen(state="missing")

@@ -60,7 +60,7 @@ def row(listed: ListedSession, columns: int | None = None) -> str:
 
 
 def gist(known: Standing) -> str:
-    """What a session is about, cut to fit a line."""
+    """Return what a session is about, cut to fit a line."""
     if known.state == "damaged":
         return in_words(known.reason)
     if not known.question and known.first_call:
@@ -69,7 +69,7 @@ def gist(known: Standing) -> str:
 
 
 def title(listed: ListedSession) -> Lines:
-    """What is known of a session as a whole."""
+    """Return what is known of a session as a whole."""
     known = listed.standing
     reason = f" ({in_words(known.reason)})" if known.reason else ""
     yield "bold", f"session {listed.session}: {known.state}{reason}"
@@ -172,7 +172,7 @@ def _other(record: Record, names: Mapping[str, str]) -> Lines:
 
 
 def compacted(turns: int, observations: int, before: int | None, after: int | None) -> str:
-    """What left the prompt, in words."""
+    """Return what left the prompt, in words."""
     parts = [
         counted(number, what)
         for number, what in ((turns, "turn"), (observations, "observation"))
@@ -183,7 +183,7 @@ def compacted(turns: int, observations: int, before: int | None, after: int | No
 
 
 def mended(kind: str, gone: str, put: str) -> str:
-    """How a turn was mended, in words."""
+    """Return how a turn was mended, in words."""
     return f"mended ({kind}): {gone or 'nothing'} → {put or 'written anew'}"
 
 

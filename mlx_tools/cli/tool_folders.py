@@ -171,7 +171,7 @@ def _refuse_foreign(
 
 
 def _tell(names: Sequence[str]) -> None:
-    """Whether each of these tools can be called now, or what still keeps it from that."""
+    """Return whether each of these tools can be called now, or what still keeps it from that."""
     if not names:
         return
     loaded, _ = _loaded()
@@ -204,7 +204,7 @@ def _asked(question: str, yes: bool) -> bool:
 
 
 def _declared(found: ToolFolder) -> Iterator[ShownLine]:
-    """What the tool says of itself, for a person who decides about it: nothing of it can look like
+    """The tool's own words, for a person who decides about it: nothing of it can look like
     a line of ours."""
     spec = found.spec
     yield ShownLine(f"{as_name(spec.name)}, from {in_words(str(found.path))}")

@@ -225,7 +225,7 @@ def _tell_hidden(found: FoundTools) -> None:
 
 
 def _declared(known: dict[str, Any]) -> str:
-    """What a tool says of itself besides its words, on one line."""
+    """Return what a tool says of itself besides its words, on one line."""
     parts = [f"from {known['plugin'] or 'this program'}"]
     parts.append(f"effects: {', '.join(known['effects']) or 'none'}")
     if known["timeout"] is not None:
@@ -304,7 +304,7 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
 
 
 def _allowable(done: DirectCall) -> bool:
-    """Whether only a list that names the tool was missing: the preset does not, or not for this."""
+    """Return whether only a list with the tool was missing: the preset has none, or not for this."""
     decided = done.decision
     if decided is None or decided.decision != "deny":
         return False

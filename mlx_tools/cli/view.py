@@ -161,8 +161,7 @@ def show_change(name: str, preview: str, screen: TextIO) -> None:
 
 
 def ending(outcome: Outcome) -> str | None:
-    """What a person must know of a run that ended without a whole answer, None for one that has
-    it."""
+    """The end of a run without a whole answer, in words; None for one that has it."""
     where = f" (transcript: {outcome.transcript})" if outcome.transcript else ""
     if isinstance(outcome, Paused):
         names = ", ".join(call.name for call in outcome.pending)
@@ -197,7 +196,7 @@ def list_sources(sources: Iterable[GivenSource]) -> None:
 
 
 def far(message: str, fraction: float | None) -> str:
-    """How far a call has come, in a few words: a line that goes away must fit into one row."""
+    """A call's progress, in a few words: a line that goes away must fit into one row."""
     words = cut(" ".join(message.split()), _FEW)
     share = "" if fraction is None else f"{100 * fraction:.0f} %"
     return ", ".join(part for part in (words, share) if part) or "goes on"
