@@ -304,7 +304,7 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
 
 
 def _allowable(done: DirectCall) -> bool:
-    """Return whether only a list with the tool was missing: the preset has none, or not for this."""
+    """Return whether only a list with the tool was missing: the preset does not allow it."""
     decided = done.decision
     if decided is None or decided.decision != "deny":
         return False
