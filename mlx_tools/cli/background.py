@@ -20,7 +20,9 @@ from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.output import begin_line, complain
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.view import LiveView
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Controller, Conversation
+from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver
+from mlx_tools.controller.controller import Controller
+from mlx_tools.controller.driver import Conversation
 from mlx_tools.transcript.events import Event
 
 _PATIENCE: Final = 10.0
@@ -75,7 +77,7 @@ class Turns:
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """Asks the user, from the loop; see `mlx_tools.controller.Approver`."""
+        """Asks the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
         import anyio
 
         question = _Question(requests)
