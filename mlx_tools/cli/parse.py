@@ -33,6 +33,15 @@ _OPENINGS: Final = frozenset(("", *(dialect.open for dialect in DIALECTS)))
 
 app = typer.Typer(add_completion=False)
 
+ToolsFile = Annotated[
+    Path | None,
+    option(
+        "--tools FILE",
+        'A JSON list of tools: OpenAI function definitions, or {"name", "description", '
+        '"parameters"}; each may carry "effects", else it has all.',
+    ),
+]
+
 
 @app.command()
 @options.with_settings("model.prompt_style")
@@ -40,15 +49,7 @@ def parse(
     file: Annotated[
         Path | None, argument("FILE", "The text; standard input without it, or for -.")
     ] = None,
-    tools: Annotated[
-        Path | None,
-        option(
-            "--tools FILE",
-            'A JSON list of tools: OpenAI function definitions, or {"name", "description", '
-            '"parameters"}; each may carry "effects", else it has all. Without it, names and '
-            "arguments are not checked.",
-        ),
-    ] = None,
+    tools: ToolsFile = None,
     finish_reason: Annotated[
         str,
         option(

@@ -16,7 +16,7 @@ from mlx_tools.app.wiring import RunOptions, found
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, counting, note, print_json
-from mlx_tools.cli.parse import as_json, check_choice, read_tools, tools_of
+from mlx_tools.cli.parse import ToolsFile, as_json, check_choice, read_tools, tools_of
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -54,14 +54,7 @@ class Item:
 @options.with_settings(*options.BACKEND, *options.WRITING, "limits.total_timeout_ms")
 def propose(
     question: Annotated[str | None, argument("QUESTION", "The question; - reads it.")] = None,
-    tools: Annotated[
-        Path | None,
-        option(
-            "--tools FILE",
-            'A JSON list of tools: OpenAI function definitions, or {"name", "description", '
-            '"parameters"}; each may carry "effects".',
-        ),
-    ] = None,
+    tools: ToolsFile = None,
     batch: Annotated[
         Path | None,
         option(
