@@ -94,16 +94,23 @@ class ScriptedBackend:
 
 
 class ScriptedApprover:
-    """An approver that gives the scripted answers: True, False, or None for nobody there."""
+    """An approver that gives the scripted answers, the last one again and again: True, False, None
+    for nobody there, or an `ApprovalAnswer`. ``requests`` holds what was asked."""
 
-    def __init__(self, *answers: bool | None) -> None:
+    def __init__(self, *answers: bool | ApprovalAnswer | None) -> None:
         self._answers = list(answers)
         self.requests: list[ApprovalRequest] = []
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """One scripted answer a request."""
         self.requests += requests
-        return [ApprovalAnswer(self._answers.pop(0), "as scripted") for _ in requests]
+        given = [
+            self._answers.pop(0) if len(self._answers) > 1 else self._answers[0] for _ in requests
+        ]
+        return [
+            one if isinstance(one, ApprovalAnswer) else ApprovalAnswer(one, "as scripted")
+            for one in given
+        ]
 
 
 # --- a clock --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import anyio
 
 from mlx_tools.controller.turn import arguments_size, decision_on, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.policy import ApprovalSubject, Policy, approval_digest, same, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store.transcript import to_json
@@ -364,25 +364,14 @@ class CallApprovals:
     async def _seen(self, call: CallRecord, expires: str) -> _Seen:
         session, state = self._session, self._session.current.calls[call.call]
         preview = await self.preview(call)
-        spec = session.specs.get(call.name)
-        subject = ApprovalSubject(
+        request = approval_request(
+            call,
+            preview,
+            tool=session.specs.get(call.name),
+            policy=session.policy,
             session=session.header.session,
-            call=call.call,
-            name=call.name,
-            arguments=call.arguments,
-            tool=spec.digest() if spec is not None else "",
-            policy=session.policy.digest(),
-            state=preview.state,
-            expires_at=expires,
-        )
-        request = ApprovalRequest(
-            call=call.call,
-            name=call.name,
-            arguments=call.arguments,
+            secret=self._driver.secret,
             reason=state.decision.reason if state.decision is not None else "",
-            suspect=call.runs == "with_approval" or state.in_doubt,
-            digest=approval_digest(self._driver.secret, subject),
-            preview=preview.text,
             expires_at=expires,
             in_doubt=state.in_doubt,
         )
@@ -404,6 +393,42 @@ class CallApprovals:
             return begin - _SLACK <= self._driver.now() <= end
         except (TypeError, ValueError, OverflowError):
             return False
+
+
+def approval_request(
+    call: CallRecord,
+    preview: Preview,
+    *,
+    tool: ToolSpec | None,
+    policy: Policy,
+    session: str,
+    secret: bytes,
+    reason: str,
+    expires_at: str = "",
+    in_doubt: bool = False,
+) -> ApprovalRequest:
+    """What is shown of a call, with the digest that an approval of it binds to."""
+    subject = ApprovalSubject(
+        session=session,
+        call=call.call,
+        name=call.name,
+        arguments=call.arguments,
+        tool=tool.digest() if tool is not None else "",
+        policy=policy.digest(),
+        state=preview.state,
+        expires_at=expires_at,
+    )
+    return ApprovalRequest(
+        call=call.call,
+        name=call.name,
+        arguments=call.arguments,
+        reason=reason,
+        suspect=call.runs == "with_approval" or in_doubt,
+        digest=approval_digest(secret, subject),
+        preview=preview.text,
+        expires_at=expires_at,
+        in_doubt=in_doubt,
+    )
 
 
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
 
-from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver
+from mlx_tools.controller.approvals import (
+    ApprovalAnswer,
+    ApprovalRequest,
+    Approver,
+    NobodyThere,
+    approval_request,
+)
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.policy import (
-    ApprovalSubject,
     Decision,
     Facts,
     Limits,
     Policy,
     SecretFinder,
-    approval_digest,
     decide,
     facts_of,
 )
@@ -85,186 +90,149 @@ async def call_tool(
     """Call a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
-    Without an approver a call that needs approval is left ``pending``. ``session`` and ``secret``
-    go into the digest that an approval binds to; ``finder`` looks for secrets in the arguments,
-    ``undo`` keeps what the call replaces. One call alone is within every rate. Raises nothing for a
-    call that is wrong, denied or fails: the result says so.
+    Without an approver a call that needs approval is left ``pending``. An approval binds to
+    ``session`` and ``secret``; ``finder`` looks for secrets, ``undo`` keeps what the call replaces.
+    Raises nothing for a call that is wrong, denied or fails: the result says so.
     """
-    call = _Direct(registry, policy, limits or Limits(), record, now)
+    limits = limits or Limits()
+    end = partial(_ended, policy=policy, limits=limits, record=record)
     try:
         arguments = strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
         fault = ErrorInfo("invalid_arguments", f"the arguments are no JSON: {error}"[:500])
-        return call.ended(DirectCall(name, {}, status="error", error=fault))
-    judged = call.judged(name, arguments)
-    done = DirectCall(judged.call.name, judged.call.arguments, judged.call.repairs)
-    if judged.error is not None and done.name not in registry.disabled:
-        return call.ended(replace(done, status="error", error=judged.error))
-    decision = call.decided(judged, finder)
+        record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
+        return end(DirectCall(name, {}, status="error", error=fault))
+    judged, call = _read(registry, name, arguments, record)
+    done = DirectCall(call.name, call.arguments, judged.call.repairs)
+    if judged.error is not None and call.name not in registry.disabled:
+        return end(replace(done, status="error", error=judged.error))
+    decision = _decided(call, registry, policy, limits, finder)
+    record(DecisionRecord(call=_CALL, **asdict(decision)))
     done = replace(done, decision=decision)
+    preview = Preview("", "")
+    if decision.decision == "ask" or decision.code == "dry_run":
+        asked = registry.get(call.name)
+        preview = await anyio.to_thread.run_sync(preview_of, asked, call.arguments, policy)
     if decision.decision == "deny":
-        code = decision.code or "not_allowed"
-        dry = code == "dry_run"
-        denial = ErrorInfo(code, decision.reason)
-        done = call.ended(replace(done, status="dry_run" if dry else "denied", error=denial))
-        return replace(done, preview=(await call.preview(done)).text) if dry else done
-    expected: str | None = None
+        denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
+        status: Status = "dry_run" if denial.code == "dry_run" else "denied"
+        return end(replace(done, status=status, error=denial, preview=preview.text))
+    tool = registry.get(call.name)
     if decision.decision == "ask":
-        preview, answer = await call.asked(approver, judged, decision, session, secret)
+        binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
+        why = decision.reason
+        request = approval_request(call, preview, tool=tool.spec, reason=why, **binds)
+        answer = await _answer(request, approver, preview.state, record, now)
         if answer.approved is None:
             return replace(done, status="pending", preview=preview.text)
-        if not answer.approved or answer.arguments is not None:
-            why = answer.reason or "denied"
-            if answer.arguments is not None:
-                why = "other arguments are another call: make that one"
-            return call.ended(replace(done, status="denied", error=ErrorInfo("denied", why)))
-        expected = preview.state or None
-    tool = registry.get(done.name)
-    mutates = tool.spec.mutates(done.arguments)
-    record(ExecutionRecord(call=_CALL, mutates=mutates, at=now()))
+        if not answer.approved:
+            return end(replace(done, status="denied", error=ErrorInfo("denied", answer.reason)))
+    record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
     result = await execute(
         tool,
-        done.arguments,
-        timeout=call.limits.tool_timeout,
+        call.arguments,
+        timeout=limits.tool_timeout,
         policy=policy,
-        expected=expected,
+        expected=preview.state or None,
         session=session,
         undo=undo,
         clean=_clean if policy.redacts else str,
         on_progress=on_progress,
     )
-    status: Status = "ok" if result.error is None else "error"
-    return call.ended(replace(done, status=status, result=result, error=result.error))
+    status = "ok" if result.error is None else "error"
+    return end(replace(done, status=status, result=result, error=result.error))
 
 
-@dataclass(frozen=True, slots=True)
-class _Direct:
-    """One call on its way, and its records."""
+def _read(
+    registry: Registry,
+    name: str,
+    arguments: Mapping[str, Any],
+    record: Callable[[Record], None],
+) -> tuple[JudgedCall, CallRecord]:
+    """The call, its name and arguments held to the tool's spec."""
+    reading = Reading(messages=(ToolCall(name, dict(arguments)),), clean=True)
+    (judged,) = judge(reading, registry.specs())
+    name, arguments = judged.call.name, judged.call.arguments
+    call = CallRecord(turn=0, call=_CALL, name=name, arguments=arguments, runs=judged.runs)
+    record(call)
+    for repair in judged.call.repairs:
+        record(RepairRecord(turn=0, name=repair, call=_CALL))
+    return judged, call
 
-    registry: Registry
-    policy: Policy
-    limits: Limits
-    record: Callable[[Record], None]
-    now: Callable[[], str]
 
-    def judged(self, name: str, arguments: Mapping[str, Any]) -> JudgedCall:
-        """The call, its name and arguments held to the tool's spec."""
-        reading = Reading(messages=(ToolCall(name, dict(arguments)),), clean=True)
-        (judged,) = judge(reading, self.registry.specs())
-        call = judged.call
-        self.record(
-            CallRecord(
-                turn=0, call=_CALL, name=call.name, arguments=call.arguments, runs=judged.runs
-            )
-        )
-        for repair in call.repairs:
-            self.record(RepairRecord(turn=0, name=repair, call=_CALL))
-        return judged
-
-    def decided(self, judged: JudgedCall, finder: SecretFinder | None) -> Decision:
-        """What the limits and the policy say."""
-        name, arguments = judged.call.name, judged.call.arguments
-        size, most = len(json.dumps(dict(arguments), separators=(",", ":"))), self.limits
-        if size > most.max_argument_bytes:
-            reason = f"the arguments are larger than {most.max_argument_bytes} bytes"
-            decision = Decision("deny", "max_argument_bytes", reason, "payload_too_large")
-        else:
-            spec = self.registry.specs().get(name)
-            decision = decide(
-                self.policy,
-                spec,
-                name,
-                arguments,
-                runs=judged.runs,
-                echoed=judged.echoed,
-                disabled_reason=self.registry.disabled.get(name),
-                facts=facts_of(spec, arguments, finder) if spec is not None else Facts(),
-            )
-        self.record(
-            DecisionRecord(
-                call=_CALL,
-                decision=decision.decision,
-                rule=decision.rule,
-                reason=decision.reason,
-                code=decision.code,
-            )
-        )
-        return decision
-
-    async def asked(
-        self,
-        approver: Approver | None,
-        judged: JudgedCall,
-        decision: Decision,
-        session: str,
-        secret: bytes,
-    ) -> tuple[Preview, ApprovalAnswer]:
-        """What the call would change, and what a person says of that."""
-        call = judged.call
-        preview = await self.preview(call)
-        if approver is None:
-            return preview, ApprovalAnswer(None)
-        subject = ApprovalSubject(
-            session=session,
+async def _answer(
+    request: ApprovalRequest,
+    approver: Approver | None,
+    state: str,
+    record: Callable[[Record], None],
+    now: Callable[[], str],
+) -> ApprovalAnswer:
+    """What a person says of the call; other arguments are no."""
+    (answer,) = await (approver or NobodyThere()).decide([request])
+    if answer.approved is None:
+        return answer
+    if answer.arguments is not None:
+        return ApprovalAnswer(False, "other arguments are another call: make that one")
+    record(
+        ApprovalRecord(
             call=_CALL,
-            name=call.name,
-            arguments=call.arguments,
-            tool=self.registry.get(call.name).spec.digest(),
-            policy=self.policy.digest(),
-            state=preview.state,
+            approved=answer.approved,
+            digest=request.digest,
+            reason=answer.reason,
+            at=now(),
+            state=state,
         )
-        digest = approval_digest(secret, subject)
-        request = ApprovalRequest(
+    )
+    return answer if answer.reason else replace(answer, reason="denied")
+
+
+def _decided(
+    call: CallRecord,
+    registry: Registry,
+    policy: Policy,
+    limits: Limits,
+    finder: SecretFinder | None,
+) -> Decision:
+    """What the limits and the policy say."""
+    if len(json.dumps(dict(call.arguments), separators=(",", ":"))) > limits.max_argument_bytes:
+        reason = f"the arguments are larger than {limits.max_argument_bytes} bytes"
+        return Decision("deny", "max_argument_bytes", reason, "payload_too_large")
+    spec = registry.specs().get(call.name)
+    return decide(
+        policy,
+        spec,
+        call.name,
+        call.arguments,
+        runs=call.runs,
+        disabled_reason=registry.disabled.get(call.name),
+        facts=facts_of(spec, call.arguments, finder) if spec is not None else Facts(),
+    )
+
+
+def _ended(
+    done: DirectCall, policy: Policy, limits: Limits, record: Callable[[Record], None]
+) -> DirectCall:
+    """Record how the call ended, and say so."""
+    result, content = done.result, None
+    if result is not None:
+        content = result.content
+        if policy.redacts:
+            content = None if content is None else _clean(content)
+            done = replace(done, result=replace(result, content=content))
+    if content is not None:
+        limit = limits.max_observation_chars
+        content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
+    record(
+        ObservationRecord(
             call=_CALL,
-            name=call.name,
-            arguments=call.arguments,
-            reason=decision.reason,
-            suspect=judged.runs == "with_approval",
-            digest=digest,
-            preview=preview.text,
+            name=done.name,
+            content=content,
+            error=done.error,
+            duration_ms=result.duration_ms if result is not None else None,
+            output_size_chars=result.output_size_chars if result is not None else None,
         )
-        (answer,) = await approver.decide([request])
-        if answer.approved is not None and answer.arguments is None:
-            self.record(
-                ApprovalRecord(
-                    call=_CALL,
-                    approved=answer.approved,
-                    digest=digest,
-                    reason=answer.reason,
-                    at=self.now(),
-                    state=preview.state,
-                )
-            )
-        return preview, answer
-
-    async def preview(self, call: ToolCall | DirectCall) -> Preview:
-        """What the call would change."""
-        tool = self.registry.get(call.name)
-        return await anyio.to_thread.run_sync(preview_of, tool, call.arguments, self.policy)
-
-    def ended(self, done: DirectCall) -> DirectCall:
-        """Record how the call ended, and say so."""
-        result, content = done.result, None
-        if result is not None:
-            content = result.content
-            if self.policy.redacts:
-                content = None if content is None else _clean(content)
-                done = replace(done, result=replace(result, content=content))
-        if content is not None:
-            limit = self.limits.max_observation_chars
-            content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
-        self.record(
-            ObservationRecord(
-                call=_CALL,
-                name=done.name,
-                content=content,
-                error=done.error,
-                duration_ms=result.duration_ms if result is not None else None,
-                output_size_chars=result.output_size_chars if result is not None else None,
-            )
-        )
-        return done
+    )
+    return done
 
 
 def _clean(text: str) -> str:

@@ -56,6 +56,7 @@ _DAMAGE: Final = (
 )
 """What folding a record raises whose values are nonsense."""
 
+_IN_TURN: Final = (State.READING, State.CALLING, State.PAUSED)
 _BEGINS_CALLING: Final = ("execution_started", "paused")
 
 
@@ -331,7 +332,7 @@ class Session:
             case ObservationRecord():
                 self._observe(record)
         turn.note(record)
-        if not turn.unwritten:
+        if self.state in _IN_TURN and not turn.unwritten:
             self.state = State.CALLING if turn.open_calls else State.COMPLETING
 
     def _observe(self, record: ObservationRecord) -> None:
@@ -359,8 +360,8 @@ class Session:
             refused = [s for s in states if s.approval is not None and not s.approval.approved]
             if refused:
                 return Write(tuple(map(self._denial, refused)))
-            if runnable := self.current.runnable():
-                return Execute(runnable)
+            if runnable := [state.record for state in states if state.may_run]:
+                return Execute(tuple(runnable))
             return Ask(self.current.asked())
         return Rest(self.state)
 

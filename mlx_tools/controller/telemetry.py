@@ -17,11 +17,9 @@ from typing import Any, Final
 from mlx_tools.messages import Usage, total_usage
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import (
-    AnswerRecord,
     CompactedRecord,
     CompletionRecord,
     Header,
-    PauseRecord,
     Record,
     StoppedRecord,
     SummaryRecord,
@@ -31,6 +29,9 @@ Emit = Callable[[events.Event], None]
 
 NAME: Final = "mlx-tools"
 """What the conventions call the agent, and the provider of completions by way of a prompt."""
+
+
+_OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "stopped"}
 
 
 @contextmanager
@@ -90,12 +91,27 @@ class _Spans:
         self._header = next(record for record in records if isinstance(record, Header))
         self._completion: Any = None
         self._calls: dict[str, Any] = {}
-        attributes = self._common("invoke_agent") | {"gen_ai.agent.name": NAME}
-        self._run = self._tracer.start_span(
-            f"invoke_agent {NAME}", kind=api.SpanKind.INTERNAL, attributes=attributes
-        )
+        self._within: Any = None
+        values = self._of_agent | {"gen_ai.agent.name": NAME}
+        self._run = self._begin("invoke_agent", NAME, api.SpanKind.INTERNAL, values)
         self._within = api.set_span_in_context(self._run)
         self.recording = self._run.is_recording()
+
+    def _begin(self, operation: str, name: str | None, kind: Any, values: dict[str, Any]) -> Any:
+        common = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.conversation.id": self._header.session,
+        }
+        return self._tracer.start_span(
+            f"{operation} {name}" if name else operation,
+            context=self._within,
+            kind=kind,
+            attributes=_known(common | values),
+        )
+
+    @property
+    def _of_agent(self) -> dict[str, Any]:
+        return {"gen_ai.provider.name": NAME, "gen_ai.request.model": self._header.model}
 
     def tell(self, event: events.Event) -> None:
         """Opens and closes spans as things happen."""
@@ -125,17 +141,9 @@ class _Spans:
             r for r in run if isinstance(r, CompletionRecord | SummaryRecord | CompactedRecord)
         )
         usage = total_usage([r.usage for r in asked])
-        self._run.set_attributes(_usage(usage) | {"mlx_tools.transcript.outcome": _outcome(last)})
+        outcome = _OUTCOMES.get(last.type, "unfinished")
+        self._run.set_attributes(_usage(usage) | {"mlx_tools.transcript.outcome": outcome})
         self._close(self._run, code)
-
-    def _common(self, operation: str) -> dict[str, Any]:
-        values = {
-            "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": NAME,
-            "gen_ai.conversation.id": self._header.session,
-            "gen_ai.request.model": self._header.model,
-        }
-        return _known(values)
 
     def _begin_completion(self, event: events.TurnStarted) -> Any:
         header = self._header
@@ -146,12 +154,8 @@ class _Spans:
             "mlx_tools.controller.turn": event.turn,
             "mlx_tools.prompt_chars": event.prompt_chars,
         }
-        return self._tracer.start_span(
-            f"text_completion {header.model}" if header.model else "text_completion",
-            context=self._within,
-            kind=self._api.SpanKind.CLIENT,
-            attributes=self._common("text_completion") | _known(values),
-        )
+        kind = self._api.SpanKind.CLIENT
+        return self._begin("text_completion", header.model, kind, self._of_agent | values)
 
     def _end_completion(self, event: events.TurnEnded) -> None:
         span, self._completion = self._completion, None
@@ -165,18 +169,12 @@ class _Spans:
         self._close(span, None)
 
     def _begin_call(self, event: events.ToolStarted) -> Any:
-        return self._tracer.start_span(
-            f"execute_tool {event.name}",
-            context=self._within,
-            kind=self._api.SpanKind.INTERNAL,
-            attributes={
-                "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": event.name,
-                "gen_ai.tool.type": "function",
-                "gen_ai.tool.call.id": event.call,
-                "gen_ai.conversation.id": self._header.session,
-            },
-        )
+        values = {
+            "gen_ai.tool.name": event.name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": event.call,
+        }
+        return self._begin("execute_tool", event.name, self._api.SpanKind.INTERNAL, values)
 
     def _end_call(self, event: events.ToolEnded) -> None:
         span = self._calls.pop(event.call, None)
@@ -209,14 +207,3 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
     }
     return _known(values)
-
-
-def _outcome(last: Record) -> str:
-    match last:
-        case AnswerRecord():
-            return "answered"
-        case PauseRecord():
-            return "paused"
-        case StoppedRecord():
-            return "stopped"
-    return "unfinished"

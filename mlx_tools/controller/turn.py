@@ -49,7 +49,8 @@ class CallState:
     ``decision`` is the last one, ``approval`` what a person said, where that still holds,
     ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
     it, by number. ``started``: it began to run, be it that nobody knows how it ended; ``in_doubt``:
-    just that, and it can change things.
+    just that, and it can change things. ``may_run``: policy or a person let it, and it is not in
+    doubt.
     """
 
     record: CallRecord
@@ -60,15 +61,7 @@ class CallState:
     edited: bool = False
     started: bool = False
     in_doubt: bool = False
-
-    @property
-    def may_run(self) -> bool:
-        """Whether policy or a person let this call run, and it is not in doubt."""
-        if self.in_doubt:
-            return False
-        if self.approval is not None:
-            return self.approval.approved
-        return self.decision is not None and self.decision.decision == "allow"
+    may_run: bool = False
 
 
 class Turn:
@@ -143,15 +136,15 @@ class Turn:
                 state.summary = record
             case ObservationRecord():
                 del self.open_calls[record.call]
+        if state.approval is not None:
+            state.may_run = state.approval.approved and not state.in_doubt
+        else:
+            allowed = state.decision is not None and state.decision.decision == "allow"
+            state.may_run = allowed and not state.in_doubt
 
     def call(self, key: str) -> CallRecord:
         """The call with this key, as it is now."""
         return self.calls[key].record
-
-    def runnable(self) -> tuple[CallRecord, ...]:
-        """Open calls that may run. One that was started, can change things and has no observation
-        is in doubt: it is not among them."""
-        return tuple(state.record for state in self.open_calls.values() if state.may_run)
 
     def waits(self, key: str) -> bool:
         """Whether a person must decide about this call."""

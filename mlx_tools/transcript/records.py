@@ -31,18 +31,14 @@ that is not escaped."""
 class Header:
     """The first record of a transcript: all that resuming and replaying need.
 
-    ``verdict`` says why, where ``style`` and ``strategy`` were left to what was measured of the
-    model; it is empty where they were named, or nothing was known. ``shortlist`` names the tools
-    that the prompt tells of at the beginning, where it does not tell of all; ``shortlist_request``
-    is what they were chosen by. ``project_context``, ``persona``, ``catalog_budget`` (in tokens;
-    None where it is unknown), ``history`` (earlier messages as the caller gave them) and
-    ``require_tools`` are what ``system`` and ``examples`` were made of. ``standing`` is what was
-    configured at the time besides what this session was allowed, empty where that is ``policy``
-    itself. ``parent`` names the session and the call that this one runs within, where it does.
-    ``long_observations`` says what the model is shown of an output that is too long: a ``cut`` one,
-    or a ``summary`` too. ``context`` is how many tokens the model can take, None where nobody says,
-    ``compact`` whether it sums up what was said when that fills (``auto``). ``seal`` shows whoever
-    has the store's secret that nobody changed the header since.
+    ``verdict`` says why ``style`` and ``strategy`` are what was measured of the model.
+    ``shortlist`` names the tools of which the prompt tells at the beginning, where not of all, and
+    ``shortlist_request`` is what they were chosen by. ``system`` and ``examples`` were made of
+    ``project_context``, ``persona``, ``catalog_budget`` (tokens; None: unknown), ``history`` (as
+    the caller gave it) and ``require_tools``. ``standing`` is what was configured besides
+    ``policy``, empty where that is the same. ``parent`` names the session and the call that this
+    one runs within. ``context`` is how many tokens the model can take, None where nobody says.
+    ``seal`` shows whoever has the store's secret that nobody changed the header.
     """
 
     type: ClassVar[str] = "header"
@@ -86,15 +82,13 @@ class Header:
 class GoldenRecord:
     """What makes a transcript a golden one: it stands right behind the header.
 
-    ``source`` says who wrote the completions: a ``real`` model, or a ``scripted`` one.
-    ``known`` are tools that the run could see and its catalog does not hold, as the header has
-    them, ``disabled`` those that could not run, with the reason; ``effects`` what a call of a tool
-    whose effects depend on its arguments could do, by the canonical form of the call.
-    ``template`` is the model's own chat template and what else its chat format was read from.
-    ``expect`` says what a live check wants, a mapping a question (`mlx_tools.golden.expect`).
-    ``outcomes`` are what the questions came to, ``named`` says what the names stand for that were
-    put in place of values which change from run to run, ``volatile`` are tools whose output does.
-    ``words`` are digests of the files of ``prompts/`` that it was recorded with.
+    ``source`` says who wrote the completions. ``known`` are tools that the run could see and its
+    catalog does not hold, ``disabled`` those that could not run, with the reason; ``effects`` what
+    a call could do whose effects depend on its arguments, by its canonical form. ``template`` is
+    what the chat format was read from. ``expect`` says what a live check wants of each question
+    (`mlx_tools.golden.expect`), ``outcomes`` what they came to. ``named`` are the values behind
+    names that stand for them because they change, ``volatile`` the tools whose output does.
+    ``words`` are digests of the files of ``prompts/``.
     """
 
     type: ClassVar[str] = "golden"
@@ -115,10 +109,11 @@ class GoldenRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRecord:
-    """A question. ``at`` is the wall clock (ISO 8601, UTC); it never reaches the prompt.
+    """A question. ``at`` is the wall clock (ISO 8601, UTC), here and elsewhere; it never reaches
+    the prompt.
 
     ``tools`` are the lines of the tools that match it and that the model had not been told of.
-    ``piped`` is how many characters at the end of ``content`` nobody typed: what was piped in.
+    ``piped`` is how many characters at the end of ``content`` nobody typed.
     """
 
     type: ClassVar[str] = "user"
@@ -134,16 +129,13 @@ class CompletionRecord:
     """One completion as it came.
 
     ``prompt`` is what the model was asked with, but for the first ``kept`` characters, which are
-    those of the prompt before it: as prompts only grow, all of that one. It is None where it was
-    not written down (format version 1). ``prefix`` is what the host wrote at the start of the
-    model's turn, ``text`` what stands after it: what the model wrote, mends included. ``counted``
-    is what of both goes on in the prompt. ``mended`` numbers the messages, from 0, that needed a
-    mend of more than what stands around their arguments. ``requests`` is how often the backend was
-    asked, ``pieces`` in how many pieces text came: with a stock server as many as tokens. ``usage``
-    adds up all requests. ``error`` is why a turn ended before its message did: it could not be
-    filled, or it names no tool. ``at`` is the wall clock when it was read (ISO 8601, UTC): what the
-    rates of calls go by. ``context`` is how many tokens the prompt was counted to have, None where
-    the context's size is unknown.
+    those of the prompt before it; None in format version 1. ``prefix`` is what the host wrote at
+    the start of the model's turn, ``text`` what stands after it, mends included, ``counted`` what
+    of both goes on in the prompt. ``mended`` numbers the messages, from 0, in which more was mended
+    than what stands around arguments. ``requests`` is how often the backend was asked, ``pieces``
+    in how many pieces text came, ``usage`` the sum of all. ``error`` is why a turn ended before its
+    message did. Rates of calls go by ``at``. ``context`` is how many tokens the prompt has, None
+    where the context's size is unknown.
     """
 
     type: ClassVar[str] = "completion"
@@ -174,15 +166,13 @@ class CompletionRecord:
 class MendRecord:
     """One place where the next completion was mended while it was written.
 
-    ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0.
-    ``kept`` is how many characters of the turn stood, after the host's prefix; ``drawn`` what the
-    model had written since the last mend, in the pieces that it was cut at, and ``ended`` how that
-    ended, None where the stream was closed. ``put`` stands in place of what did not fit: what must
-    stand there, or one of ``alternatives``, the tokens that were asked for, each with its
-    ``logprob``, while the model wrote ``scored``; ``behind``: they were asked for behind all that
-    stood, and not before the token that ends it. ``put`` is empty where it was drawn again, or
-    given up. ``anew``: the model began its line anew, so that of what stood before nothing stands
-    any more, but ``put``.
+    ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0. ``kept``
+    is how many characters of the turn stood, after the prefix; ``drawn`` what the model had written
+    since the last mend, in pieces, and ``ended`` how that ended, None where the stream was closed.
+    ``put`` stands in place of what did not fit: what must stand there, or one of ``alternatives``,
+    the tokens that were asked for, each with its ``logprob``, while the model wrote ``scored``
+    (``behind`` all that stood, or before the token that ends it). It is empty where it was drawn
+    again, or given up. ``anew``: the model began its line anew, and nothing stands but ``put``.
     """
 
     type: ClassVar[str] = "mend"
@@ -271,10 +261,9 @@ class PendingCall:
 class PauseRecord:
     """A person is asked about calls, and the run waits: written before anything is shown.
 
-    Each of ``digests`` binds an approval of one of ``calls`` to what is shown. ``at`` is when it
-    was asked, ``expires_at`` until when an approval can be given (ISO 8601, UTC). ``within`` are
-    calls that wait in runs within a call. ``seal`` shows that nobody changed what was shown of
-    them.
+    Each of ``digests`` binds an approval of one of ``calls`` to what is shown, until
+    ``expires_at``. ``within`` are calls that wait in runs within a call. ``seal`` shows that nobody
+    changed what was shown of them.
     """
 
     type: ClassVar[str] = "paused"
@@ -300,10 +289,9 @@ class EditRecord:
 class ApprovalRecord:
     """What a person said of a call that policy asked about; binds to ``digest``.
 
-    ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds:
-    both are part of the digest. ``scope`` ``session`` covers later calls too, of the tool with the
-    digest ``tool``, with no more than ``effects``. ``seal`` shows whoever has the store's secret
-    that a person said it.
+    ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds.
+    ``scope`` ``session`` covers later calls too, of the tool with the digest ``tool``, with no more
+    than ``effects``. ``seal`` shows whoever has the store's secret that a person said it.
     """
 
     type: ClassVar[str] = "approval"
@@ -374,13 +362,11 @@ class SummaryRecord:
 class CompactedRecord:
     """From here on the prompt is another one: what was oldest in it is replaced, in one step.
 
-    ``gone`` is how many of the records that it was made of leave it (questions, completions, calls,
-    observations, corrections and answers; a question that is still being answered stays), ``turns``
-    how many completions that are; ``content`` stands in their place. ``observations`` is what
-    stands now in place of the observation of a call, by call. ``artifacts`` keep what was replaced.
-    ``reason`` says whether somebody ``asked`` for it, the context was ``filling``, or ``full``.
-    ``before`` and ``after`` are the tokens of the prompt, None where nobody counts them;
-    ``requests`` and ``usage`` are what a summary took.
+    ``gone`` is how many of the records that it was made of leave it, ``turns`` how many completions
+    that are; ``content`` stands in their place, and ``observations``, by call, in place of those
+    that left alone. ``artifacts`` keep what was replaced. ``before`` and ``after`` are the tokens
+    of the prompt, None where nobody counts them; ``requests`` and ``usage`` are what a summary
+    took.
     """
 
     type: ClassVar[str] = "compacted"

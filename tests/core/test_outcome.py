@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.messages import ErrorInfo
 from mlx_tools.transcript.outcome import Answered, Paused, Stopped, outcome_of
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -105,16 +103,6 @@ def test_what_the_server_did_not_report_is_null_and_not_zero() -> None:
         "cached_tokens": None,
         "completion_tokens": None,
     }
-
-
-def test_a_number_that_one_completion_lacks_is_unknown_for_the_run() -> None:
-    def at(turn: int, usage: Usage) -> Record:
-        return dataclasses.replace(completion(turn, ""), usage=usage)
-
-    outcome = outcome_of(
-        _run(at(1, Usage(10, 4, 2)), at(2, Usage(20, None, 3)), AnswerRecord(turn=2, content=""))
-    )
-    assert outcome.usage == Usage(30, None, 5)
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,9 @@ class Talk:
         self.add(said)
         written = settle(self.session)
         self.records += written
-        for open_call in [*self.session.current.runnable()]:
-            self.run(open_call.call, open_call.name)
+        for state in [*self.session.current.open_calls.values()]:
+            if state.may_run:
+                self.run(state.record.call, state.record.name)
         return [f"{r.decision} {r.rule}" for r in written if isinstance(r, DecisionRecord)]
 
     def run(self, key: str, name: str, content: str = "seen") -> None:

@@ -28,7 +28,6 @@ from mlx_tools.transcript.sources import (
     cited,
     given_in,
     lay_out,
-    sources_of,
     spelled_out,
 )
 
@@ -203,18 +202,6 @@ def test_long_sources_are_cut_evenly_kept_whole_and_can_be_read_on(tmp_path: Pat
     assert content.startswith(whole[:offset])
 
 
-def test_nothing_found_is_the_tools_own_words() -> None:
-    @tool(name="look", effects={"read"})
-    def none(query: str) -> Sources:
-        """Looks."""
-        return Sources((), "Nothing matches.")
-
-    backend = ScriptedBackend(call("x"), answer("Nothing [1]."))
-    outcome = Controller(backend, [none], ALL).run_sync("Go")
-    assert outcome.to_json()["sources"] == []
-    assert '"content":"Nothing matches."' in backend.prompts[1]
-
-
 def test_a_secret_in_a_source_reaches_neither_the_model_nor_the_outcome() -> None:
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -256,9 +243,3 @@ def test_a_model_that_is_to_look_things_up_first_is_told_to_cite() -> None:
     mode = load_words().response_modes["rag-first"]
     assert "before you answer" in mode
     assert "[1]" in mode
-
-
-def test_any_other_value_is_no_source() -> None:
-    values: list[Any] = ["x", [], {}, [1, Source("a", "b")], None]
-    for value in values:
-        assert sources_of(value) is None

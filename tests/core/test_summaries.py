@@ -23,13 +23,12 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt.chat_format import NAMED_FORMATS
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import Script, ScriptedBackend, answer, call, run, skip
+from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord, SummaryRecord
 
@@ -122,11 +121,8 @@ def test_nothing_is_summarised_unless_that_is_wanted() -> None:
 
 
 def test_what_changed_something_is_written_down_before_the_model_is_asked_anything() -> None:
-    class Yes:
-        async def decide(self, requests: Sequence[ApprovalRequest]) -> list[ApprovalAnswer]:
-            return [ApprovalAnswer(True) for _ in requests]
-
-    made = controller(call("log"), answer(), made=log(effects=["write"]), approver=Yes())
+    yes = ScriptedApprover(True)
+    made = controller(call("log"), answer(), made=log(effects=["write"]), approver=yes)
     outcome = made.run_sync("Hi")
     assert [report.status for report in outcome.calls] == ["ok"]
     assert len(prompts(made)) == 2

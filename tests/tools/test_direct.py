@@ -11,11 +11,11 @@ import pytest
 from mlx_tools.controller import (
     AlwaysApprove,
     ApprovalAnswer,
-    ApprovalRequest,
     DirectCall,
     call_tool,
 )
 from mlx_tools.policy import Limits, Policy
+from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import Registry, tool
 from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
 from tests.policy.test_facts import Words
@@ -133,26 +133,18 @@ def test_a_call_that_needs_approval_waits() -> None:
     assert CALLS == []
 
 
-class Person:
-    def __init__(self, approved: bool | None, reason: str = "") -> None:
-        self.answer = ApprovalAnswer(approved, reason)
-        self.asked: list[ApprovalRequest] = []
-
-    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        self.asked += requests
-        return [self.answer for _ in requests]
-
-
 def test_a_person_approves_or_refuses() -> None:
-    person = Person(True)
+    person = ScriptedApprover(True)
     done, records = call("careful", {"number": 1}, approver=person, secret=b"s", session="x")
     assert done.status == "ok"
     assert CALLS == [1]
     approval = next(record for record in records if isinstance(record, ApprovalRecord))
     assert approval.approved
-    assert approval.digest == person.asked[0].digest
+    assert approval.digest == person.requests[0].digest
     assert len(approval.digest) == 64
-    done, _ = call("careful", {"number": 2}, approver=Person(False, "not now"))
+    done, _ = call(
+        "careful", {"number": 2}, approver=ScriptedApprover(ApprovalAnswer(False, "not now"))
+    )
     assert done.status == "denied"
     assert done.error is not None
     assert (done.error.code, done.error.message) == ("denied", "not now")

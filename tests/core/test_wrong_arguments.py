@@ -74,6 +74,9 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("narrowing", lambda: Policy(narrowing=[{}])),  # type: ignore[arg-type]
     ("narrowing", lambda: Policy().narrowed_by(["area"])),  # type: ignore[arg-type]
     ("chat_format", lambda: RunSettings(chat_format="chatml")),  # type: ignore[arg-type]
+    ("context", lambda: RunSettings(context=0)),
+    ("context", lambda: RunSettings(context="8k")),  # type: ignore[arg-type]
+    ("long_observations", lambda: RunSettings(long_observations="no")),  # type: ignore[arg-type]
     ("style", lambda: RunSettings(style=["xml"])),  # type: ignore[arg-type]
     ("temperature", lambda: RunSettings(temperature=math.inf)),
     ("temperature", lambda: RunSettings(temperature=True)),
