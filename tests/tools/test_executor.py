@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from mlx_tools.tools import (
     execute,
     tool,
 )
-from mlx_tools.tools.threads import MAX_THREADS
+from mlx_tools.tools.threads import MAX_IDLE, MAX_THREADS
 
 SOON = 0.05
 """Seconds that a call which never ends is waited for."""
@@ -400,3 +401,45 @@ def test_anything_with_a_spec_and_a_call_is_run() -> None:
             return dict(arguments)
 
     assert run(Elsewhere(), x=1).content == '{"x":1}'
+
+
+def open_files() -> int:
+    return len([*Path("/dev/fd").iterdir()])
+
+
+def test_threads_that_are_not_kept_leave_no_file_open() -> None:
+    gate = threading.Event()
+
+    @tool
+    def wait() -> str:
+        return str(gate.wait(LONG))
+
+    async def main() -> None:
+        calls = [asyncio.create_task(execute(wait, {}, timeout=LONG)) for _ in range(20)]
+        await asyncio.sleep(0)
+        most = open_files()
+        gate.set()
+        for result in await asyncio.gather(*calls):
+            assert result.content == "True"
+        while open_files() > most - 2 * (20 - MAX_IDLE):
+            await asyncio.sleep(0.01)  # the last ones are about to end
+
+    asyncio.run(asyncio.wait_for(main(), LONG))
+
+
+def test_where_no_file_can_be_opened_the_call_ends_with_an_error() -> None:
+    code = """
+import asyncio, os, resource
+from mlx_tools.tools import execute, tool
+
+async def main():
+    made = tool(os.getpid, name="getpid", parameters={"type": "object"})
+    highest = max(map(int, os.listdir("/dev/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+    result = await execute(made, {}, timeout=60)
+    print(result.error.code, result.error.message)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "tool_error no thread can be started: Too many open files\n", done.stderr

@@ -72,6 +72,7 @@ def test_a_folder_that_declares_no_effects_has_them_all(
         {"type": "function", "function": {**PLAIN, "parameters": {"properties": {}}}},
         {"type": "function", **PLAIN},
         {**PLAIN, "parameters": None, "version": "2", "returns": {"type": "string"}},
+        {"name": "echo"},
     ],
 )
 def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
@@ -80,7 +81,7 @@ def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
     folder = make_folder(tmp_path)
     write(folder, "tool_definition.json", value)
     spec = read_folder(folder).spec
-    assert spec.description == "Says it again."
+    assert spec.description == ("Says it again." if "description" in str(value) else "")
     assert spec.parameters["type"] == "object"
 
 
@@ -170,12 +171,6 @@ def test_what_only_tells_something_is_passed_over(tmp_path: Path) -> None:
     assert spec == read_folder(make_folder(tmp_path / "other")).spec
 
 
-def test_a_tool_need_not_say_what_it_does(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path)
-    write(folder, "tool_definition.json", {"name": "echo"})
-    assert read_folder(folder).spec.description == ""
-
-
 EXECUTE = "\ndef execute(arguments):\n    return {}\n"
 
 
@@ -214,14 +209,6 @@ def test_a_folder_of_folders_means_each_of_them(tmp_path: Path) -> None:
     assert folders_in(tmp_path / "nothing") == [tmp_path / "nothing"]
 
 
-@pytest.mark.parametrize("name", ["tool_definition.json", "execute.py"])
-def test_a_file_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
-    folder = make_folder(tmp_path)
-    (folder / name).unlink()
-    with pytest.raises(ToolDefinitionError, match=f"{name} is missing"):
-        read_folder(folder)
-
-
 def test_a_folder_that_is_no_tools_is_not_read_through(tmp_path: Path) -> None:
     for number in range(1100):
         (tmp_path / f"{number}.txt").touch()
@@ -230,29 +217,22 @@ def test_a_folder_that_is_no_tools_is_not_read_through(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_bytes_that_are_no_text_are_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda f: (f / "tool_definition.json").unlink(), "tool_definition.json is missing"),
+        (lambda f: (f / "execute.py").unlink(), "execute.py is missing"),
+        (lambda f: (f / "config.json").write_bytes(b"\xff\xfe{"), "is not UTF-8"),
+        (lambda f: (f / "more.py").symlink_to("/etc/hostname"), "is a symbolic link"),
+        (lambda f: os.mkfifo(f / "pipe"), "is no regular file"),
+        (rmtree, "cannot be read: No such file"),
+        (lambda f: f.rename(f.with_name("other")) and f.touch(), "cannot be read: Not a directory"),
+    ],
+)
+def test_what_cannot_be_read_is_told_of(tmp_path: Path, damage: Any, said: str) -> None:
     folder = make_folder(tmp_path)
-    (folder / "config.json").write_bytes(b"\xff\xfe{")
-    with pytest.raises(ToolDefinitionError, match="is not UTF-8"):
-        read_folder(folder)
-
-
-def test_a_folder_that_is_not_there_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(ToolDefinitionError, match="cannot be read: No such file"):
-        read_folder(tmp_path / "nothing")
-    (tmp_path / "file").touch()
-    with pytest.raises(ToolDefinitionError, match="cannot be read: Not a directory"):
-        read_folder(tmp_path / "file")
-
-
-def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path)
-    (folder / "more.py").symlink_to("/etc/hostname")
-    with pytest.raises(ToolDefinitionError, match="is a symbolic link"):
-        read_folder(folder)
-    (folder / "more.py").unlink()
-    os.mkfifo(folder / "pipe")
-    with pytest.raises(ToolDefinitionError, match="is no regular file"):
+    damage(folder)
+    with pytest.raises(ToolDefinitionError, match=said):
         read_folder(folder)
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -371,20 +372,20 @@ def test_a_record_that_cannot_be_read_stops_everything(
         collection.switch("clock", False)
 
 
-def test_a_record_that_is_no_file_is_named(collection: ToolCollection) -> None:
-    collection.record.mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"tools\.json is no regular file"):
-        collection.said()
-
-
-def test_a_record_that_others_may_write_to_is_not_believed(collection: ToolCollection) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.unlink() or path.mkdir(), r"tools\.json is no regular file"),
+        (lambda path: path.chmod(0o666), "others may write to it"),
+        (lambda path: path.unlink() or path.symlink_to("other"), "cannot be read"),
+    ],
+)
+def test_a_record_that_may_be_somebody_elses_is_not_believed(
+    collection: ToolCollection, damage: Any, said: str
+) -> None:
     collection.switch("clock", False)
-    collection.record.chmod(0o666)
-    with pytest.raises(ConfigError, match="others may write to it"):
-        registry(collection)
-    collection.record.unlink()
-    collection.record.symlink_to(collection.record.with_name("other"))
-    with pytest.raises(ConfigError, match="cannot be read"):
+    damage(collection.record)
+    with pytest.raises(ConfigError, match=said):
         registry(collection)
 
 
