@@ -242,8 +242,7 @@ class ObjectScanner:
             return self._close(pos, drop_comma=self._state == _NEXT_KEY)
         self.begin = pos + self._base
         if char in "\"'":
-            wanted = self._parts is not None or len(self._stack) == 1
-            return self._open_string(pos, char, [] if wanted else None, is_key=True)
+            return self._open_string(pos, char)
         return self._word(pos) if char in _KEY_START else self._fail(pos, "a key is due")
 
     def _at_colon(self, pos: int, char: str) -> int:
@@ -269,7 +268,7 @@ class ObjectScanner:
             return self._close(pos, drop_comma=self._state == _NEXT_ITEM)
         self.begin = pos + self._base
         if char in "\"'":
-            return self._open_string(pos, char, self._wanted(), is_key=False)
+            return self._open_string(pos, char)
         if char in "{[":
             return self._open(pos, char == "{")
         return self._word(pos) if char in _WORD_START else self._fail(pos, "a value is due")
@@ -350,20 +349,17 @@ class ObjectScanner:
 
     # --- strings ---
 
-    def _wanted(self) -> list[str] | None:
-        """Return where the decoded text of the value that begins here goes, if it is wanted."""
-        if self._parts is not None:
-            return []
-        if len(self._stack) > 1:
-            return None
-        if self.field == "content" and not self._quiet:
-            return self.answer
-        first = (self.field == "type" and self.type is None) or (
-            self.field == "name" and self.name is None
-        )
-        return [] if first else None
-
-    def _open_string(self, pos: int, quote: str, pieces: list[str] | None, *, is_key: bool) -> int:
+    def _open_string(self, pos: int, quote: str) -> int:
+        is_key, field = self._state <= _NEXT_KEY, self.field
+        known = {"type": self.type, "name": self.name}
+        outermost = len(self._stack) == 1
+        pieces: list[str] | None = None  # where its decoded text goes, if it is wanted
+        if self._parts is not None or (
+            outermost and (is_key or (field in known and known[field] is None))
+        ):
+            pieces = []
+        elif outermost and field == "content" and not self._quiet:
+            pieces = self.answer
         newlines = self._lenient and not is_key
         self._string = _StringToken(quote, pieces, newlines=newlines, controls=not is_key)
         if quote == "'":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from mlx_tools import builtin_tools
@@ -26,15 +25,10 @@ from mlx_tools.protocol import (
 from mlx_tools.protocol.grammar import turn_grammar
 from mlx_tools.tools.exports import to_gbnf
 from tests.decoding.schemas import tools
-from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order
+from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order, tokenizer
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
 BUILTIN = builtin_tools().all_specs()
-
-
-@functools.cache
-def tokenizer() -> LLTokenizer:
-    return LLTokenizer("byte")
 
 
 def matcher(lark: str) -> LLMatcher:
