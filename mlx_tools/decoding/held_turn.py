@@ -257,8 +257,7 @@ class HeldTurn:
             self._edges = [self._drawn_from]
 
     def _unstripped(self, piece: str) -> str:
-        """Return what goes on from a mend, with its first blank where the server took it, as some
-        do."""
+        """Return what goes on from a mend, with the first blank that some servers take."""
         if self._object is None:
             return piece
         text = self._whole[self._begin :]
@@ -290,8 +289,7 @@ class HeldTurn:
         return deltas + self._mend(kind, self._begin + held.last_boundary)
 
     def close(self, reason: FinishReason | None) -> list[Delta]:
-        """The turn is over, as ``closing`` says; ``reason`` is how the stream ended, None where it
-        was closed."""
+        """End the turn for the ``reason`` that its stream ended, None where it was closed."""
         deltas = self._reader.feed(self._whole[self._fed :])
         self._fed = len(self._whole)
         self.finish_reason = reason

@@ -55,8 +55,7 @@ class Wrapping(NamedTuple):
 
 
 def wrapping_end(text: str, pos: int, wrapping: Wrapping) -> int:
-    """Return where the closing bracket, tag and fence that belong to a message end, from ``pos``
-    on."""
+    """Return where the wrapping that belongs to a message ends, from ``pos`` on."""
     due = [*wrapping]
     while any(due) and (found := _CLOSER.match(text, pos)):
         which = (found.lastindex or 1) - 1

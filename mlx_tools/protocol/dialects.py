@@ -177,9 +177,8 @@ _CALL_MARK_BEGUN: Final = re.compile(rf"{_WRAPPING}(?:{_LINE_MARKS_BEGUN}|{_NAME
 
 
 def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int | None:
-    """Return where a family's opening mark stands at ``begin``, wrapping aside, None where none
-    does; a mark that may stand in prose counts before a name alone for which ``known`` gives
-    something."""
+    """Return where a family's opening mark stands at ``begin``, wrapping aside, or None. A mark
+    that may stand in prose counts only before a name for which ``known`` gives something."""
     found = _CALL_MARK.match(text, begin)
     if found is None or (found["name"] is not None and not known(found["name"])):
         return None

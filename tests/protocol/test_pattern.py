@@ -28,6 +28,8 @@ def test_it_matches_what_python_matches(pattern: str, text: str) -> None:
 def test_where_python_differs_from_javascript_it_is_as_in_javascript() -> None:
     assert compiled(r"^(?<year>\d+)$").search("1999")
     assert not compiled("^[a-z]+$").search("abc\n")
+    assert compiled(r"^[^\ud800-\udfff]+$").search("é")  # halves of characters are none
+    assert not compiled(r"[\ud800-\udbff][\udc00-\udfff]|a.b").search("a\u2028b")
     assert not compiled(r"\d").search("٣")
     assert not compiled(r"\w").search("é")
     assert compiled(r"\s").search("\u00a0")
