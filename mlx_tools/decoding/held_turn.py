@@ -39,7 +39,7 @@ from mlx_tools.schema.compilable import compilable
 from mlx_tools.transcript.records import MendKind, MendRecord
 
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
-_FENCES: Final = ("```json", "```")
+_FENCE: Final = re.compile("^```(?:json)?")
 _WHITE: Final = re.compile(r"\s+")
 
 _HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
@@ -61,12 +61,9 @@ def restarts(text: str, prefix: str) -> bool | None:
     bare = _WHITE.sub("", text)
     if not bare:
         return None if len(text) < _BLANKS else False
-    for fence in _FENCES:
-        if fence.startswith(bare):
-            return None
-        if bare.startswith(fence):
-            bare = bare[len(fence) :]
-            break
+    if "```json".startswith(bare):
+        return None
+    bare = _FENCE.sub("", bare)
     heads = [head for head in _HEADS if prefix.startswith("<") or head != ANSWER_TAG]
     heads = heads if prefix != ANSWER_TAG else heads[len(_OBJECTS) :]
     if any(bare.startswith(head) for head in heads):
