@@ -374,32 +374,6 @@ def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: P
     assert {k: v[-1] for k, v in tree(folder).items()} == {k: v[-1] for k, v in before.items()}
 
 
-def test_a_dry_run_changes_nothing(files: Registry, folder: Path) -> None:
-    before = tree(folder)
-    policy = Policy(preset="workspace", dry_run=True)
-    for name, arguments in (
-        ("file_access", {"operation": "write", "path": "a.txt", "content": "x"}),
-        ("file_access", {"operation": "delete", "path": "a.txt"}),
-        ("create_file", {"path": "p/n.txt", "content": "x"}),
-    ):
-        made = asyncio.run(call_tool(files, policy, name, arguments))
-        assert made.status == "dry_run"
-        assert files.get(name).preview(arguments) is not None  # type: ignore[attr-defined]
-    assert tree(folder) == before
-
-
-def test_a_new_file_waits_for_its_approval(files: Registry, folder: Path) -> None:
-    policy = Policy(preset="workspace")
-    made = asyncio.run(call_tool(files, policy, "create_file", {"path": "n", "content": "x"}))
-    assert made.status == "pending"
-    arguments = {"operation": "write", "path": "n", "content": "x"}
-    denied = asyncio.run(
-        call_tool(files, Policy(preset="readonly_basic"), "file_access", arguments)
-    )
-    assert denied.status == "denied"
-    assert not (folder / "n").exists()
-
-
 def test_calls_at_the_same_time_leave_one_whole_content(files: Registry, folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

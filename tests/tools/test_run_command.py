@@ -70,12 +70,6 @@ def test_the_whole_system_is_no_root() -> None:
     assert "whole system" in builtin_tools(["/"]).disabled["run_command"]
 
 
-def test_disabled_and_not_permitted_are_told_apart() -> None:
-    rows = {row["name"]: row for row in builtin_tools().listing(Policy(allow=["clock"]))}
-    assert rows["run_command"]["disabled_reason"]
-    assert rows["calculator"]["enabled"] and not rows["calculator"]["permitted"]
-
-
 @pytest.mark.parametrize("name", ["", "/bin/sh", "../sh", "-x", ".sh", "a\0b", "a\nb"])
 def test_a_further_program_is_named_by_its_name_alone(name: str) -> None:
     with pytest.raises(UsageError, match=r"tools\.commands"):
