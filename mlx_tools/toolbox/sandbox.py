@@ -383,8 +383,8 @@ def run(
             start_new_session=True,
         ) as child,
     ):
-        reader = _OutputReader(selector, child, confined.status, most)
         try:
+            reader = _OutputReader(selector, child, confined.status, most)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
