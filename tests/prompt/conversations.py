@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from mlx_tools.prompt import ChatFormat, Neutraliser, Prompt, format_from_template
+from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Neutraliser, Prompt, format_from_template
 from mlx_tools.store import load_words
 from mlx_tools.transcript.records import AnswerRecord, CompletionRecord, Record, UserRecord
 
@@ -63,7 +64,7 @@ MODELS = {
 
 
 def template_of(name: str) -> str:
-    """The text of a template of `MODELS`."""
+    """The text of a template, by its file's name."""
     return (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
 
 
@@ -80,8 +81,14 @@ def format_of(name: str, *, adds_bos: bool = False) -> ChatFormat:
     )
 
 
-def rendered(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> str:
-    """What the template itself makes of a conversation, as transformers would have it made."""
+@cache
+def formats() -> dict[str, ChatFormat]:
+    """Every format there is to test: the named ones, and one for each template."""
+    return {**NAMED_FORMATS, **{f"from {name}": format_of(name) for name in MODELS}}
+
+
+def as_transformers(template: str, **options: Any) -> str:
+    """What a template itself makes of a conversation, as transformers would have it made."""
 
     def refuse(message: str) -> NoReturn:
         raise jinja2.exceptions.TemplateError(message)
@@ -89,22 +96,27 @@ def rendered(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = lambda value, **given: json.dumps(
+        value, **{"ensure_ascii": False, **given}
+    )
     environment.globals |= {
         "raise_exception": refuse,
         "strftime_now": date(2024, 7, 26).strftime,
     }
-    parts = name == "parts-only"
-    return environment.from_string(template_of(name)).render(
-        messages=[
-            {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
-            for role, text in messages
-        ],
-        bos_token=MODELS[name].bos,
-        eos_token=MODELS[name].eos,
-        add_generation_prompt=True,
-        **options,
+    return environment.from_string(template_of(template)).render(
+        add_generation_prompt=True, **options
     )
+
+
+def rendered(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> str:
+    """The same of a conversation of roles and texts, and a template of `MODELS`."""
+    parts = name == "parts-only"
+    sent = [
+        {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
+        for role, text in messages
+    ]
+    tokens = {"bos_token": MODELS[name].bos, "eos_token": MODELS[name].eos}
+    return as_transformers(name, messages=sent, **tokens, **options)
 
 
 def records_of(messages: Sequence[tuple[str, str]]) -> list[Record]:

@@ -100,14 +100,6 @@ def test_references_are_followed_and_a_circle_ends_in_its_name() -> None:
     assert typed({"$ref": "#/nowhere"}) == "any"
 
 
-def test_a_name_that_is_no_identifier_is_quoted() -> None:
-    assert signature(tool(properties={"a b\n": {"type": "string"}})) == 'f("a b"?: string)'
-
-
-def test_a_required_argument_without_a_schema_is_there() -> None:
-    assert signature(tool(required=["x", 7])) == "f(x: any)"
-
-
 @pytest.mark.parametrize(
     ("description", "said"),
     [
@@ -135,12 +127,6 @@ def test_too_many_arguments_leave_the_required_ones() -> None:
 # --- the budget ---
 
 TOOLS = [tool(f"tool_{number}", "word " * 30, properties={"x": {}}) for number in range(20)]
-
-
-def test_within_the_budget_all_is_told_in_full() -> None:
-    catalog = build_catalog(TOOLS, 10_000)
-    assert catalog.lines == tuple(map(signature, TOOLS))
-    assert (len(catalog.shown), catalog.hidden) == (20, ())
 
 
 def test_a_tight_budget_shortens_all_before_it_hides_any() -> None:
@@ -197,11 +183,6 @@ def test_the_names_are_read_off_the_lines() -> None:
     catalog = build_catalog(TOOLS, 300, search=SEARCH)
     assert tuple(names_in("\n".join(catalog.lines))) == catalog.shown
     assert names_in("3 more match.\nsay f(x)\n(a)\n") == []
-
-
-def test_tokens_are_counted_by_whoever_can() -> None:
-    catalog = build_catalog(TOOLS, 40, count=lambda line: len(line.split()))
-    assert sum(len(line.split()) for line in catalog.lines) <= 40
 
 
 SCHEMAS = st.recursive(

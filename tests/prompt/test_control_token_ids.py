@@ -38,7 +38,7 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.prompt.conversations import MODELS, WORDS, format_of
+from tests.prompt.conversations import WORDS, formats
 from tests.prompt.transcripts import STYLES
 
 
@@ -223,12 +223,6 @@ def texts_of(tokens: tuple[str, ...]) -> st.SearchStrategy[Texts]:
 
 
 # --- each format, for a tokenizer that has all of its control tokens ---
-
-
-@cache
-def formats() -> dict[str, ChatFormat]:
-    """Every format there is to test: the named ones, and one for each template."""
-    return {**NAMED_FORMATS, **{f"from {name}": format_of(name) for name in MODELS}}
 
 
 def ids_by(tokenizer: Any, style: str) -> Callable[[str], list[int]]:

@@ -86,13 +86,6 @@ def test_every_call_that_is_shown_fits_its_tools_schema(style: str, names: list[
         assert fits(dict(call.arguments), BUILTIN[call.name].parameters)
 
 
-def test_the_roles_alternate() -> None:
-    for tools in ([], [*BUILTIN.values()], [ToolSpec("nothing")], [ToolSpec("a"), ToolSpec("b")]):
-        roles = [turn["role"] for turn in build_examples(WORDS, tools, "jsonl")]
-        assert all(role != "assistant" for role in roles[::2])
-        assert all(role == "assistant" for role in roles[1::2])
-
-
 def test_the_last_thing_shown_is_a_call_where_a_tool_has_a_second_example() -> None:
     for tools in ([*BUILTIN.values()], [ToolSpec("weather", "", PLACE)]):
         assert isinstance(messages(build_examples(WORDS, tools, "jsonl"))[-1], ToolCall)
@@ -126,16 +119,6 @@ def test_a_natural_example_that_does_not_fit_gives_way_to_one_from_the_schema() 
     )
     first = messages(build_examples(WORDS, [other], "jsonl"))[0]
     assert first.arguments == {"formula": "1+1"}
-
-
-def test_the_tool_with_the_richest_schema_comes_first() -> None:
-    tools = [ToolSpec("plain"), ToolSpec("weather", "", PLACE)]
-    assert messages(build_examples(WORDS, tools, "jsonl"))[0].name == "weather"
-
-
-def test_examples_are_the_same_each_time() -> None:
-    tools = [*BUILTIN.values()]
-    assert build_examples(WORDS, tools, "jsonl") == build_examples(WORDS, tools, "jsonl")
 
 
 def test_the_natural_examples_fit_the_built_in_tools() -> None:

@@ -33,8 +33,8 @@ from mlx_tools.transcript.records import (
     ObservationRecord,
     UserRecord,
 )
-from tests.prompt.conversations import MODELS, WORDS, format_of
-from tests.prompt.tooled import TOOLED, rendered_with_tools, template_text, tooled_format
+from tests.prompt.conversations import MODELS, WORDS, format_of, template_of
+from tests.prompt.tooled import TOOLED, rendered_with_tools, tooled_format
 
 NAMES = sorted(TOOLED)
 LOOK = ToolSpec(
@@ -152,7 +152,7 @@ def test_templates_without_tools_say_so() -> None:
     ],
 )
 def test_what_cannot_be_learnt_is_told_with_its_reason(old: str, new: str, reason: str) -> None:
-    text = template_text("qwen2.5-tools")
+    text = template_of("qwen2.5-tools")
     assert old in text
     found = format_from_template(
         text.replace(old, new), name="odd", eos_token="<|im_end|>", adds_bos=False
@@ -162,7 +162,7 @@ def test_what_cannot_be_learnt_is_told_with_its_reason(old: str, new: str, reaso
 
 @pytest.mark.parametrize("name", ["qwen3-coder-tools", "deepseek-v3.1-tools"])
 def test_tools_in_a_form_of_the_templates_own_are_not_had(name: str) -> None:
-    found = format_from_template(template_text(name), name=name, eos_token="</s>", adds_bos=False)
+    found = format_from_template(template_of(name), name=name, eos_token="</s>", adds_bos=False)
     assert found.tools is None and "tells of tools in" in found.toolless
 
 

@@ -102,11 +102,6 @@ def test_no_control_token_stands_across_a_seam_with_untrusted_text(
         assert token in host
 
 
-def test_in_plain_text_the_break_is_visible_and_after_the_first_character() -> None:
-    assert KNOWN.plain("a <|im_end|> b") == "a <·|im_end|> b"
-    assert KNOWN.plain("[/INST]") == "[·/INST]"
-
-
 def test_in_json_the_first_character_is_an_escape() -> None:
     assert KNOWN.in_json('{"a":"<|im_end|>"}') == '{"a":"\\u003c|im_end|>"}'
     assert KNOWN.in_json('{"<s>":["</s>"]}') == '{"\\u003cs>":["\\u003c/s>"]}'
@@ -145,10 +140,6 @@ def test_a_delimiter_of_lines_within_a_line_is_no_delimiter() -> None:
 def test_no_untrusted_text_looks_like_an_observation(text: str) -> None:
     assert '{"type"' not in KNOWN.plain(text).replace(" ", "").replace("\n", "")
     assert KNOWN.restore(KNOWN.plain(text)) == text
-
-
-def test_the_tags_of_the_xml_style_are_always_broken() -> None:
-    assert Neutraliser(()).plain("<tool_response>") == "<·tool_response>"
 
 
 def test_a_mark_that_is_in_a_control_token_is_not_taken() -> None:

@@ -12,7 +12,6 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Prompt
 from mlx_tools.transcript.records import (
-    AnswerRecord,
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
@@ -62,33 +61,6 @@ def turns(prompt: Prompt) -> list[tuple[str, str]]:
     return [(part[0], part[1] if len(part) > 1 else "") for part in split]
 
 
-def test_question_call_observation_answer_question() -> None:
-    prompt = folded(
-        UserRecord(content="Look!"),
-        said(1, CALL),
-        called(1, "a"),
-        saw("a"),
-        said(2, ANSWER),
-        AnswerRecord(turn=2, content="Done."),
-        UserRecord(content="Thanks"),
-        system="Be good.",
-    )
-    assert turns(prompt) == [
-        ("system", "Be good."),
-        ("user", "Look!"),
-        ("assistant", CALL),
-        ("user", '{"type":"tool_observation","name":"look","content":"seen"}'),
-        ("assistant", ANSWER),
-        ("user", "Thanks"),
-        ("assistant", ""),
-    ]
-
-
-def test_the_prompt_ends_in_the_prefix() -> None:
-    prompt = folded(UserRecord(content="Look!"))
-    assert prompt.render('{"type":"').endswith('<|im_start|>assistant\n{"type":"')
-
-
 def test_observations_of_a_turn_stand_in_one_turn_in_call_order_with_ids() -> None:
     prompt = folded(
         UserRecord(content="Look!"),
@@ -105,13 +77,6 @@ def test_observations_of_a_turn_stand_in_one_turn_in_call_order_with_ids() -> No
     assert role == "user"
     assert [line["content"] for line in lines] == ["1", "2", "3"]
     assert [line["id"] for line in lines] == ["mine", "2", "3"]
-
-
-def test_a_single_call_gets_an_id_back_only_if_the_model_gave_one() -> None:
-    without = folded(UserRecord(content="?"), said(1, CALL), called(1, "a"), saw("a"))
-    assert "id" not in json.loads(turns(without)[-2][1])
-    given = folded(UserRecord(content="?"), said(1, CALL), called(1, "a", id="7"), saw("a"))
-    assert json.loads(turns(given)[-2][1])["id"] == "7"
 
 
 def test_a_prompt_is_due_only_when_all_calls_have_observations() -> None:
@@ -143,41 +108,6 @@ def test_a_correction_follows_the_line_it_speaks_of_and_says_how_to_mend_it() ->
     assert line["error"]["message"] == f"expected a key. {WORDS.corrections['invalid_json']}"
 
 
-def test_a_correction_never_grows_past_500_characters() -> None:
-    error = ErrorInfo("invalid_json", "x" * 499)
-    prompt = folded(UserRecord(content="?"), said(1, "{"), CorrectionRecord(turn=1, error=error))
-    assert json.loads(turns(prompt)[-2][1])["error"]["message"] == "x" * 499
-
-
-def test_a_notice_after_observations_stands_in_their_turn() -> None:
-    notice = ErrorInfo("iteration_limit", WORDS.error("iteration_limit"))
-    prompt = folded(
-        UserRecord(content="?"),
-        said(1, CALL),
-        called(1, "a"),
-        CorrectionRecord(turn=1, error=notice),
-        saw("a"),
-    )
-    lines = [json.loads(line) for line in turns(prompt)[-2][1].split("\n")]
-    assert lines[0]["content"] == "seen"
-    assert lines[1]["error"] == {"code": notice.code, "message": notice.message}
-
-
-def test_advice_comes_with_the_observation_of_a_call_that_did_not_fit() -> None:
-    error = ErrorInfo("invalid_arguments", "expression: required")
-    record = ObservationRecord(call="a", name="look", error=error)
-    prompt = folded(UserRecord(content="?"), said(1, CALL), called(1, "a"), record)
-    message = json.loads(turns(prompt)[-2][1])["error"]["message"]
-    assert message == f"expression: required. {WORDS.corrections['invalid_arguments']}"
-
-
-def test_a_completion_of_which_nothing_counted_is_asked_again_from_the_same_prompt() -> None:
-    prompt = folded(UserRecord(content="?"))
-    before = prompt.render()
-    prompt.add(said(1, "", text="rubbish"))
-    assert prompt.render() == before
-
-
 def test_a_completion_of_which_nothing_counted_is_an_empty_turn_once_it_is_corrected() -> None:
     prompt = folded(UserRecord(content="?"))
     before = prompt.render('{"a":')
@@ -196,17 +126,6 @@ def test_a_question_without_an_answer_is_closed_with_words_that_say_so() -> None
     assert WORDS.texts["turns.unanswered"] in turns(prompt)[1][1]
 
 
-def test_observations_without_an_answer_are_closed_the_same_way() -> None:
-    prompt = folded(
-        *(UserRecord(content="one"), said(1, CALL), called(1, "a"), saw("a")),
-        StoppedRecord(reason="total_timeout"),
-        UserRecord(content="two"),
-    )
-    assert [role for role, _ in turns(prompt)][-4:] == ["user", "assistant", "user", "assistant"]
-    assert '"content":"seen"' in turns(prompt)[-4][1]
-    assert WORDS.texts["turns.unanswered"] in turns(prompt)[-3][1]
-
-
 def test_calls_that_were_given_up_hold_up_no_later_question() -> None:
     prompt = folded(
         *(UserRecord(content="one"), said(1, CALL), called(1, "a")),
@@ -214,27 +133,6 @@ def test_calls_that_were_given_up_hold_up_no_later_question() -> None:
         UserRecord(content="two"),
     )
     assert [text for _, text in turns(prompt)] == ["one", CALL, "two", ""]
-
-
-def test_an_answer_without_a_completion_is_a_turn_of_an_earlier_conversation() -> None:
-    prompt = folded(
-        UserRecord(content="one"), AnswerRecord(turn=0, content="1"), UserRecord(content="two")
-    )
-    assert turns(prompt)[1] == ("assistant", '{"type":"final_answer","content":"1"}')
-
-
-def test_two_completions_in_a_row_have_a_turn_of_the_users_role_between_them() -> None:
-    prompt = folded(
-        UserRecord(content="one"), said(1, CALL), said(2, CALL), UserRecord(content="2")
-    )
-    assert [text for _, text in turns(prompt)] == [
-        "one",
-        CALL,
-        WORDS.texts["turns.go_on"],
-        CALL,
-        "2",
-        "",
-    ]
 
 
 def test_records_that_no_model_sees_change_nothing() -> None:
@@ -247,20 +145,6 @@ def test_records_that_no_model_sees_change_nothing() -> None:
 
 
 # --- thoughts ---
-
-
-def test_told_not_to_think_a_model_is_given_its_thought_empty_and_closed() -> None:
-    prompt = folded(UserRecord(content="?"), chat_format=THINKS, reasoning="off")
-    assert prompt.render().endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert not prompt.thought_open
-
-
-def test_free_to_think_a_model_begins_its_own_thought() -> None:
-    prompt = folded(UserRecord(content="?"), chat_format=THINKS, reasoning="auto")
-    assert prompt.render().endswith("<|im_start|>assistant\n")
-    prompt.add(said(1, ANSWER))
-    prompt.add(UserRecord(content="!"))
-    assert f"<|im_start|>assistant\n{ANSWER}<|im_end|>" in prompt.render()
 
 
 @pytest.mark.parametrize("chat_format", [THINKS, OPENS])
@@ -307,14 +191,6 @@ def test_the_models_own_text_keeps_its_meaning_and_loses_its_control_tokens() ->
     assert prose == "So <·|im_end|>:"
     assert json.loads(json_line) == json.loads(line)
     assert "<think>" not in json_line
-
-
-def test_a_name_that_no_tool_has_cannot_end_a_turn() -> None:
-    record = ObservationRecord(
-        call="a", name="<|im_end|>", error=ErrorInfo("unknown_tool", "<|im_start|>")
-    )
-    prompt = folded(UserRecord(content="?"), said(1, CALL), called(1, "a", "<|im_end|>"), record)
-    assert [role for role, _ in turns(prompt)] == ["user", "assistant", "user", "assistant"]
 
 
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
@@ -393,26 +269,6 @@ def test_an_unknown_style_is_an_error_that_names_those_there_are() -> None:
 
 
 # --- formats ---
-
-
-def test_a_format_without_a_system_role_has_the_system_text_in_its_first_question() -> None:
-    prompt = folded(
-        *(UserRecord(content="one"), said(1, "1"), UserRecord(content="two")),
-        chat_format=NAMED_FORMATS["gemma"],
-        system="Be good.",
-    )
-    assert prompt.render() == (
-        "<start_of_turn>user\nBe good.\n\none<end_of_turn>\n<start_of_turn>model\n1<end_of_turn>\n"
-        "<start_of_turn>user\ntwo<end_of_turn>\n<start_of_turn>model\n"
-    )
-
-
-def test_a_model_that_writes_the_blank_after_its_header_gets_no_second_one() -> None:
-    plain = NAMED_FORMATS["plain"]
-    for spoken in (" {}", "{}"):
-        prompt = folded(UserRecord(content="a"), said(1, spoken), chat_format=plain)
-        prompt.add(UserRecord(content="b"))
-        assert prompt.render() == "User: a\n\nAssistant: {}\n\nUser: b\n\nAssistant:"
 
 
 def test_the_plain_format_cannot_be_forged() -> None:

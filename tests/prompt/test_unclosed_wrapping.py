@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Answered, Controller, Policy, RunSettings, tool
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Message
 from mlx_tools.prompt import NAMED_FORMATS, Neutraliser, Prompt
 from mlx_tools.prompt.render import closed
@@ -24,7 +22,6 @@ from mlx_tools.protocol import (
     write_answer,
     write_call,
 )
-from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -208,32 +205,6 @@ def test_a_prompt_grows_whatever_its_completion_leaves_open(
 
 
 @pytest.mark.parametrize(
-    ("style", "closing"),
-    [("jsonl", ""), ("markdown-json", "\n```"), ("xml", "</tool_call>")],
-)
-def test_the_call_of_a_named_tool_is_closed_in_its_style(style: str, closing: str) -> None:
-    whole = write_call("look", {"a": "}"}, style=cast(Any, style)) + "\nand more"
-    prefix = forcing_prefix(cast(Any, style), "look")
-    said = spoken(style, whole, prefix=prefix, most=1)
-    assert said.record.counted.endswith('"}"}}')
-    asked, _, turn = turn_of(said)
-    assert asked.endswith(prefix)
-    assert turn == said.record.counted + closing
-
-
-@pytest.mark.parametrize("fence", ["```", "````", "~~~"])
-def test_a_fence_is_closed_by_what_opened_it(fence: str) -> None:
-    answer = write_answer("Use ``` for code.")
-    _, _, turn = turn_of(spoken("jsonl", f"{fence}json\n{answer}\n{fence}"))
-    assert turn == f"{fence}json\n{answer}\n{fence}"
-
-
-def test_a_model_that_ends_without_its_closing_tag_has_it_added() -> None:
-    _, _, turn = turn_of(spoken("xml", "<final_answer>It is 391."))
-    assert turn == "<final_answer>It is 391.</final_answer>"
-
-
-@pytest.mark.parametrize(
     ("style", "whole"),
     [
         ("xml", '<tool_call>{"name":"look","arguments":{"a":"'),
@@ -248,40 +219,3 @@ def test_a_model_that_ends_without_its_closing_tag_has_it_added() -> None:
 def test_what_is_no_whole_message_stays_as_it_was_written(style: str, whole: str) -> None:
     said = spoken(style, whole)
     assert closed(said.record, cast(Any, style)) == said.record.counted
-
-
-def test_an_array_is_closed_where_reading_stopped_in_it() -> None:
-    calls = [write_call("look", {"n": n}) for n in range(3)]
-    whole = "```json\n[" + ",".join(calls) + "]\n```"
-    for size in (1, len(whole)):
-        _, _, turn = turn_of(spoken("jsonl", whole, most=2, size=size))
-        assert turn == "```json\n[" + ",".join(calls[:2]) + "]\n```"
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_in_a_run_with_a_named_tool_every_turn_of_the_prompt_is_whole(style: Any) -> None:
-    @tool(effects={"read"})
-    def look(at: str) -> str:
-        """Looks."""
-        return f"saw {at}"
-
-    call = write_call("look", {"at": "x"}, style=style).removeprefix(forcing_prefix(style, "look"))
-    answer = Script(write_answer("Seen.", style) + "\nand more", pieces=1)
-    backend = ScriptedBackend(Script(call + "\nand more", pieces=1), answer, answer)
-    settings = RunSettings(chat_format=CHATML, style=style, tool_choice="look")
-    controller = Controller(backend, [look], Policy(allow=["look"]), settings=settings)
-
-    async def main() -> None:
-        conversation = await controller.conversation()
-        assert isinstance(await conversation.run("Look!"), Answered)
-        await conversation.run("And?", tool_choice="auto")
-
-    asyncio.run(main())
-    first, second, third = backend.prompts
-    assert second.startswith(first)
-    assert third.startswith(second)
-    turns = [turn.partition("<|im_end|>")[0] for turn in third.split("<|im_start|>assistant\n")]
-    assert turns[-3:-1] == [
-        write_call("look", {"at": "x"}, style=style),
-        write_answer("Seen.", style),
-    ]

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import ChatFormat, format_from_template
-from tests.prompt.conversations import TEMPLATES
+from tests.prompt.conversations import as_transformers, template_of
 
 
 @dataclass(frozen=True)
@@ -76,18 +73,13 @@ TOOLED = {
 """By the name of the template. Their texts are our own, their forms the families'."""
 
 
-def template_text(name: str) -> str:
-    """The text of a template."""
-    return (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
-
-
 @cache
 def tooled_format(name: str, *, adds_bos: bool = False) -> ChatFormat:
     """The chat format that is read from one of `TOOLED`."""
     model = TOOLED[name]
     tokens = [token for token in (model.bos, model.eos, *model.special) if token]
     return format_from_template(
-        template_text(name),
+        template_of(name),
         name=name,
         bos_token=model.bos,
         eos_token=model.eos,
@@ -96,34 +88,17 @@ def tooled_format(name: str, *, adds_bos: bool = False) -> ChatFormat:
     )
 
 
-def as_openai(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as templates are given it."""
-    function = {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": dict(spec.parameters),
-    }
-    return {"type": "function", "function": function}
-
-
 def rendered_with_tools(
     name: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec]
 ) -> str:
     """What the template itself makes of a conversation, as transformers would have it made."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(
-        value, **{"ensure_ascii": False, **options}
-    )
-    model, given = TOOLED[name], [as_openai(tool) for tool in tools]
-    sent = [dict(message) for message in messages]
+    functions = [
+        {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
+        for t in tools
+    ]
+    model, sent = TOOLED[name], [dict(message) for message in messages]
     if name == "phi4-mini-tools":
-        sent[0]["tools"] = json.dumps([tool["function"] for tool in given])
-    return environment.from_string(template_text(name)).render(
-        messages=sent,
-        tools=given,
-        bos_token=model.bos,
-        eos_token=model.eos,
-        add_generation_prompt=True,
-    )
+        sent[0]["tools"] = json.dumps(functions)
+    given = [{"type": "function", "function": one} for one in functions]
+    tokens = {"bos_token": model.bos, "eos_token": model.eos}
+    return as_transformers(name, messages=sent, tools=given, **tokens)
