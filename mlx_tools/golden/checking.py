@@ -126,7 +126,7 @@ _SHOWN: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """How transcripts are asked again: on which server, how often, and how it is spoken to.
+    """The way transcripts are asked again: server, number of samples, how it is spoken to.
 
     A ``style`` ``auto`` is that in which a transcript was recorded.
     """
@@ -177,7 +177,7 @@ class Checker:
             return GoldenCheck.of(golden, path, samples=(Sample(error=said),), **live)
 
     def passed(self, check: GoldenCheck) -> bool:
-        """Whether as many of the runs passed as are asked for."""
+        """True where as many of the runs passed as are asked for."""
         needed = 1.0 if self._live is None else self._live.min_rate
         return (check.share.value or 0.0) >= needed
 

@@ -229,7 +229,7 @@ _BY_READING: Final = frozenset(
 
 
 def alike(one: Record, other: Record) -> bool:
-    """Whether two records are of one kind, about one call."""
+    """True where two records are of one kind, about one call."""
     return type(one) is type(other) and getattr(one, "call", None) == getattr(other, "call", None)
 
 

@@ -47,12 +47,12 @@ class ExpectedCall:
         self._arguments = Matcher(wanted.get("arguments", {"anything": True}))
 
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call is the one that should be made."""
+        """True where a call is the one that should be made."""
         return self._name.fits(name) and self._arguments.fits(arguments)
 
 
 class Expectation:
-    """What is wanted of one question. ``recorded`` is the outcome that it had when it was recorded
+    """An expectation of one question. ``recorded`` is the outcome that it had when it was recorded
     (`mlx_tools.golden.expect`). Raises `UsageError` for what is no expectation."""
 
     def __init__(self, wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Expectation:
         self._texts = {key: Matcher(wanted[key]) for key in ("answer", "reason") if key in wanted}
 
     def differences(self, outcome: Mapping[str, Any], where: str = "") -> list[Difference]:
-        """What of an outcome is not as it should be."""
+        """The parts of an outcome that are not as they should be."""
         found = []
         made = [(call["name"], call["arguments"]) for call in outcome.get("calls", ())]
         if not self._made(made):
@@ -99,7 +99,7 @@ class Expectation:
         return found
 
     def _made(self, made: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
-        """Whether the calls are those that should be made."""
+        """True where the calls are those that should be made."""
         if len(made) < len(self.calls) or (len(made) > len(self.calls) and not self._more):
             return False
         if self._any_order:
@@ -121,7 +121,7 @@ def expectations(
 
 
 def _matched(calls: Sequence[ExpectedCall], made: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
-    """Whether each expected call has a call of its own (a matching in a bipartite graph)."""
+    """True where each expected call has a call of its own (a matching in a bipartite graph)."""
     fits = [[n for n, one in enumerate(made) if call.fits(*one)] for call in calls]
     taken: dict[int, int] = {}
 
@@ -188,7 +188,7 @@ class Matcher:
         self._test = _test(wanted)
 
     def fits(self, value: Any) -> bool:
-        """Whether the value is as it should be."""
+        """True where the value is as it should be."""
         return self._test(value)
 
     def __str__(self) -> str:

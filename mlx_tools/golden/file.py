@@ -75,7 +75,7 @@ def read_session(path: Path) -> Golden:
 
 
 def to_text(golden: Golden) -> str:
-    """What a file of it holds."""
+    """The text of a file of it."""
     return "".join(f"{encode(record)}\n" for record in golden.all)
 
 

@@ -37,7 +37,7 @@ from mlx_tools.transcript.records import (
 )
 
 Tools = Literal["replay", "run"]
-"""Whether the tools of a live check give what they were recorded to give, or are run."""
+"""The tools of a live check give what they were recorded to give, or are run."""
 
 
 async def check_live(

@@ -34,7 +34,7 @@ _registries: Final = pytest.StashKey["dict[Path, Registry]"]()
 
 
 class GoldenHooks:
-    """What a project may define in its ``conftest.py``."""
+    """The hooks that a project may define in its ``conftest.py``."""
 
     @pytest.hookspec(firstresult=True)
     def pytest_golden_registry(self, config: pytest.Config) -> Registry | None:
@@ -209,7 +209,7 @@ class GoldenItem(pytest.Item):
             raise NotAsRecorded(failure_text(check))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What was found, without a traceback."""
+        """The findings, without a traceback."""
         if isinstance(excinfo.value, NotAsRecorded | pytest.UsageError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -339,8 +339,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 def is_golden(path: Path) -> bool:
-    """Whether a file's first line is a transcript's header and its second a golden record, as far
-    as can be told without reading on: what is damaged after that, or within these, is one too."""
+    """True where a file's first line is a transcript's header and its second a golden record, as
+    far as can be told without reading on: one that is damaged after or within these is one too."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -357,8 +357,8 @@ def is_golden(path: Path) -> bool:
 
 
 def _says(file: IO[bytes], kind: str, *, last: bool = False) -> bool:
-    """Whether the line at which a file stands is a record of this kind; it then stands at the next
-    one, but for the last."""
+    """True where the line at which a file stands is a record of this kind; it then stands at the
+    next one, but for the last."""
     line = file.readline(_LOOK).removeprefix(_BOM)
     if re.match(rb'\s*\{\s*"type"\s*:\s*"%s"' % kind.encode(), line):
         return last or line.endswith(b"\n") or _skip_line(file)

@@ -38,7 +38,7 @@ from mlx_tools.transcript.records import (
 )
 
 ROUNDS: Final = 6
-"""How often a transcript is brought up to date before it is given up: each change may bring one
+"""So often a transcript is brought up to date before it is given up: each change may bring one
 more, such as another word of an observation the prompt that it stands in."""
 
 VOLATILE: Final = ("clock",)
@@ -46,7 +46,7 @@ VOLATILE: Final = ("clock",)
 
 
 class CannotSettle(TranscriptError):
-    """What was recorded is not enough to say what the run would be today."""
+    """The recording is not enough to say what the run would be today."""
 
     def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
         first = f": {differences[0].what} ({differences[0].room})" if differences else ""

@@ -83,7 +83,7 @@ class RecordedEffects:
 
 
 def effects_of(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str, list[str]]:
-    """What `RecordedEffects` needs to know of these calls."""
+    """The effects of these calls, for `RecordedEffects`."""
     return {
         canonical(call.name, call.arguments): sorted(spec.effects_of(call.arguments))
         for call in calls
@@ -172,7 +172,7 @@ def template_of(files: ModelFiles | None, chat_format: ChatFormat, model: str | 
 # --- what tools gave ----------------------------------------------------------------------------
 
 Given = str | ErrorInfo
-"""What a tool gave: its output, or an error."""
+"""The result of a tool: its output, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class RecordedArtifacts:
 
     @property
     def keep_all(self) -> bool:
-        """Whether an output is kept that a model can be shown whole."""
+        """True where an output is kept that a model can be shown whole."""
         return self.artifact is not None
 
     def put(self, text: str) -> str | None:
@@ -195,7 +195,7 @@ class RecordedArtifacts:
 
 
 def given_by(session: Session, record: ObservationRecord) -> Given:
-    """What the tool gave, as far as the record says, without the host's own words around it."""
+    """The result of a tool, as far as the record says, without the host's own words around it."""
     if record.error is not None:
         message = record.whole if record.whole is not None else record.error.message
         return ErrorInfo(record.error.code, message)
@@ -279,7 +279,7 @@ READING = frozenset(("read",))
 
 
 def run_tools(golden: Golden, registry: Registry) -> Mapping[str, Given]:
-    """What the calls of a recorded run give today, by call.
+    """The results that the calls of a recorded run have today, by call.
 
     Run are the calls of tools that ``registry`` has, that only read, and whose output is not
     recorded as volatile: whatever else the recording says, nothing else is called.
@@ -322,7 +322,7 @@ def _started(golden: Golden) -> Sequence[CallRecord]:
 
 
 def could_say(words: PromptWords, error: ErrorInfo) -> bool:
-    """Whether these words say this for some tool and some reason: which ones they were was not
+    """True where these words say this for some tool and some reason: which ones they were was not
     recorded."""
     template = " ".join(words.errors[error.code].split())
     pattern = "".join(".*" if named else re.escape(part) for part, named in parts(template))
@@ -356,5 +356,5 @@ class NamedSecrets:
         return found
 
     def holds_placeholder(self, text: str, /) -> bool:
-        """Whether the text holds what stands for a secret that was taken out of an output."""
+        """True where the text holds what stands for a secret that was taken out of an output."""
         return redact.holds_placeholder(text)

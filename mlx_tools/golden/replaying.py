@@ -94,7 +94,7 @@ class Replay:
 
     @property
     def passed(self) -> bool:
-        """Whether all came out as it was recorded."""
+        """True where all came out as it was recorded."""
         return not self.differences
 
 
@@ -382,7 +382,7 @@ class _Replayer:
         return record
 
     def _compacted(self, record: CompactedRecord) -> CompactedRecord:
-        """What stands in place of what left is compared where no model has written it; what leaves,
+        """The text in place of what left is compared where no model has written it; what leaves,
         and when, went by how tokens were counted."""
         texts = {**record.observations, "": record.content}
         keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
@@ -424,7 +424,7 @@ class _Replayer:
         return record
 
     def _approved(self, record: ApprovalRecord) -> ApprovalRecord:
-        """What a person said stands; the tool that it is bound to is the one of this replay."""
+        """A person's word stands; the tool that it is bound to is the one of this replay."""
         spec = self._specs.get(self._session.current.call(record.call).name)
         return replace(record, tool=spec.digest()) if record.tool and spec else record
 

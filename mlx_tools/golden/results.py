@@ -48,7 +48,7 @@ class Sample:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was otherwise than it should be."""
+        """True where nothing was otherwise than it should be."""
         return not self.differences and not self.error
 
 
@@ -80,12 +80,12 @@ class GoldenCheck:
 
     @property
     def share(self) -> Share:
-        """How many of the runs passed."""
+        """The share of the runs that passed."""
         return Share(sum(sample.passed for sample in self.samples), len(self.samples))
 
     @property
     def passed(self) -> bool:
-        """Whether all runs passed."""
+        """True where all runs passed."""
         return all(sample.passed for sample in self.samples)
 
     @property
@@ -181,8 +181,8 @@ SURE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """What passes less often than it did: one transcript in one cell, or, with an empty ``name``, a
-    whole cell. ``p`` is how often chance alone would bring so large a fall about."""
+    """A fall in how often one transcript in one cell passes, or, with an empty ``name``, a whole
+    cell. ``p`` is how often chance alone would bring so large a fall about."""
 
     name: str
     cell: Column
@@ -213,9 +213,9 @@ class Baseline:
         return cls({(check.name, check.cell): check.share for check in checks}, drawn)
 
     def regressions(self, checks: Sequence[GoldenCheck]) -> list[Regression]:
-        """What of ``checks`` is worse than here, whole cells first. A transcript that passed less
-        often counts where that is no chance; where nothing is drawn at random, it always does.
-        What the baseline does not know is passed over."""
+        """The parts of ``checks`` that are worse than here, whole cells first. A transcript that
+        passed less often counts where that is no chance; where nothing is drawn at random, it
+        always does. What the baseline does not know is passed over."""
         known = [check for check in checks if (check.name, check.cell) in self.shares]
         found = []
         for cell in dict.fromkeys(check.cell for check in known):

@@ -463,7 +463,7 @@ def _judged(text: str, before: str) -> Iterable[tuple[tuple[bool, str], str]]:
 
 
 def _joins(char: str, before: str, after: str) -> bool:
-    """Whether a joiner stands where scripts and emoji have one."""
+    """True where a joiner stands where scripts and emoji have one."""
     if not before or (before.isascii() and char not in "\ufe0e\ufe0f") or before in _JOINERS:
         # Digits have a variation too (keycaps); two joiners in a row say nothing.
         return before == "\ufe0f" and char == "\u200d" and bool(after) and not after.isascii()

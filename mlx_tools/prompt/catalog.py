@@ -38,7 +38,7 @@ _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 
 
 class _Detail(NamedTuple):
-    """How much of a tool is told."""
+    """A measure of how much of a tool is told."""
 
     depth: int
     description: int

@@ -42,7 +42,7 @@ MAX_DESCRIPTION: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """What the template writes around tools, calls and results.
+    """The texts that a template writes around tools, calls and results.
 
     ``opening`` stands before the first question, the system text and the tools in it; ``toolless``
     is the same without tools. A tool is written as JSON: all of OpenAI's object or its function
@@ -110,7 +110,7 @@ class ToolFormat:
         return listed(function, self.wrapped, self.indent, self.compact, self.margin)
 
     def begin(self, system: str, tools: Sequence[str], neutraliser: Neutraliser) -> str:
-        """What stands before the first question; ``system`` is neutralised, ``tools`` are not."""
+        """The text before the first question; ``system`` is neutralised, ``tools`` are not."""
         text = Composer(neutraliser)
         for part, named in slotted(self.opening if tools else self.toolless):
             if not named:

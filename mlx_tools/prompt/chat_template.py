@@ -30,7 +30,7 @@ _MARKER: Final = re.compile(
     r"<\|[^\s<>|]{1,64}\|>|<｜[^\s<>｜]{1,64}｜>|<\|?/?[A-Za-z_\"][\w:.\"-]{0,63}\|?>"
     r"|\[/?[A-Z][A-Z_]{1,40}\]|\[gMASK\]|<</?SYS>>|◁/?\w{1,32}▷"
 )
-"""What the control tokens of published templates look like."""
+"""The look of control tokens in published templates."""
 
 Message = Mapping[str, Any]
 
@@ -120,7 +120,7 @@ class _Probe:
         self._lead: tuple[Message, ...] = ()
 
     def text(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str:
-        """What the template writes for messages of role and text."""
+        """The text that the template writes for messages of role and text."""
         sent = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._parts else text}
             for role, text in messages
@@ -152,7 +152,7 @@ class _Probe:
         )
 
     def answer_suffix(self, turns: _Turns) -> str:
-        """What ends an assistant's turn: as much of what follows as stands there at the end too."""
+        """The end of an assistant's turn: as much of what follows as stands at the end too."""
         written = self._try(("user", _USERS[0]), ("assistant", _ANSWERS[0]))
         end = _after(written, _ANSWERS[0])
         shared = _shared(end, turns.answer_to_question) if end is not None else ""
@@ -300,7 +300,7 @@ def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[s
 
 
 def _gaps(text: str, parts: Sequence[str]) -> list[str] | None:
-    """What stands before, between and after ``parts``; None unless each is there once, in order."""
+    """The texts around ``parts``; None unless each is there once, in order."""
     gaps, rest = [], text
     for part in parts:
         before, found, rest = rest.partition(part)

@@ -1,4 +1,4 @@
-"""What leaves a prompt that grows too large: the oldest observations first, then the oldest turns.
+"""Compaction of a prompt that grows too large: the oldest observations leave first, then turns.
 
 Pure: texts are counted by a function that is given, and what is decided is a `CompactedRecord`.
 """
@@ -26,14 +26,14 @@ Render = Callable[[Prompt], str]
 Count = Callable[[str], int]
 
 _KEY: Final = "0f8b5c31d9e7462aa4c08e6b17f3d295"
-"""What the id of an artifact looks like, where there is none yet."""
+"""An id as artifacts have it, where there is none yet."""
 _GAIN: Final = 2
 """An observation gives way to a reference where it is so many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is to leave a prompt: the observations of ``calls``, and its first ``gone`` records."""
+    """The observations of ``calls`` and the first ``gone`` records: they are to leave a prompt."""
 
     calls: tuple[str, ...] = ()
     gone: int = 0
@@ -41,7 +41,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """What would stand in place of what leaves, before anything is kept.
+    """The texts in place of what leaves, before anything is kept.
 
     ``readable``: the model can read what left. ``summary`` is as long as one would be, empty where
     the turns are not summed up.
@@ -63,7 +63,7 @@ class Stand:
 
     @property
     def of_call(self) -> str:
-        """What stands in place of an observation."""
+        """The text in place of an observation."""
         return self.words.observation_gone(READER, _KEY if self.readable else "")
 
 
@@ -77,7 +77,7 @@ def tried(prompt: Prompt, record: CompactedRecord) -> Prompt:
 def cut_to_fit(
     prompt: Prompt, stand: Stand, render: Render, count: Count, *, size: int, limit: int
 ) -> Cut | None:
-    """What must leave so that the prompt takes at most ``limit`` of a context of ``size`` tokens;
+    """The cut by which the prompt takes at most ``limit`` of a context of ``size`` tokens;
     None where nothing helps.
 
     What leaves is much at once, down to half of the context or of what could leave, so that the
@@ -132,7 +132,7 @@ def cut_at_rest(prompt: Prompt) -> Cut | None:
 
 
 def worded(cut: Cut, keys: Mapping[str, str], words: PromptWords) -> tuple[str, Mapping[str, str]]:
-    """What stands in place of the turns that leave, empty where none do, and of each observation.
+    """The texts in place of the turns that leave, empty where none do, and of each observation.
 
     ``keys`` are the artifacts that keep it, by call, and those of the turns under an empty key;
     what has none is only told of.
@@ -142,7 +142,7 @@ def worded(cut: Cut, keys: Mapping[str, str], words: PromptWords) -> tuple[str, 
 
 
 def may_leave(prompt: Prompt, gone: int, *, answering: bool) -> bool:
-    """Whether so many records may leave the prompt: whole turns, and not the one that is open
+    """True where so many records may leave the prompt: whole turns, and not the one that is open
     where a question is being answered."""
     ends = [] if answering else [len(prompt.records)]
     return gone in (0, *_places(prompt.records), *ends)
@@ -157,7 +157,7 @@ def retold(prompt: Prompt, gone: int, words: PromptWords) -> str:
 
 
 def turns_of(prompt: Prompt, gone: int) -> int:
-    """How many completions are among the first ``gone`` records of the prompt."""
+    """The number of completions among the first ``gone`` records of the prompt."""
     return sum(isinstance(record, CompletionRecord) for record in prompt.records[:gone])
 
 
@@ -174,7 +174,7 @@ def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
 
 
 def _steps(prompt: Prompt, stand: Stand) -> list[Cut]:
-    """What leaves, step by step: each holds all of the one before. The first is nothing."""
+    """The cuts, step by step: each holds all of the one before. The first is nothing."""
     steps = [Cut()]
     for call in _long(prompt, stand):
         steps.append(Cut((*steps[-1].calls, call)))

@@ -45,17 +45,17 @@ _DIGITS: Final = 6
 
 
 def is_search(spec: ToolSpec | None) -> bool:
-    """Whether this is the built-in tool that looks through the others."""
+    """True where this is the built-in tool that looks through the others."""
     return spec is not None and spec.name == SEARCH and spec.plugin == BUILTIN
 
 
 def is_reader(spec: ToolSpec | None) -> bool:
-    """Whether this is the built-in tool that reads on in an output that was cut."""
+    """True where this is the built-in tool that reads on in an output that was cut."""
     return spec is not None and spec.name == READER and spec.plugin == BUILTIN
 
 
 def told_when_needed(spec: ToolSpec) -> bool:
-    """Whether the catalog leaves this tool out, because it is told of where it is of use: the
+    """True where the catalog leaves this tool out, because it is told of where it is of use: the
     search where not all tools fit, the reader with an output that was cut."""
     return spec.plugin == BUILTIN and spec.name in (SEARCH, READER)
 

@@ -60,7 +60,7 @@ def stems(text: str) -> list[str]:
 
 
 def is_common(word: str) -> bool:
-    """Whether a word says nothing of what is asked for: *the*, *find*, *please*."""
+    """True where a word says nothing of what is asked for: *the*, *find*, *please*."""
     return word.casefold() in _COMMON
 
 
@@ -108,7 +108,7 @@ _ENDINGS: Final = (
 
 
 def tool_stems(spec: ToolSpec) -> Counter[str]:
-    """How often each stem stands in what a tool says of itself; its name counts more."""
+    """The stems in what a tool says of itself, counted; its name counts more."""
     counts = Counter(NAME_WEIGHT * stems(spec.name))
     counts.update(stems(spec.description))
     counts.update(stems(" ".join(schema_texts(spec.parameters))))
@@ -162,7 +162,7 @@ class Bm25:
         }
 
     def scores(self, asked: AbstractSet[str]) -> list[float]:
-        """How well each text matches these stems: 0 for none in common, unbounded above."""
+        """The match of each text with these stems: 0 for none in common, unbounded above."""
         return [
             sum(
                 self._idf[stem] * text[stem] * (K1 + 1) / (text[stem] + norm)

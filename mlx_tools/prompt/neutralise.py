@@ -83,11 +83,11 @@ class Neutraliser:
         return self._escaped(text, known, prose=True) if known.search(text) else text
 
     def found(self, text: str) -> bool:
-        """Whether ``text`` holds a control token, or what could be taken for an observation."""
+        """True where ``text`` holds a control token, or what could be taken for an observation."""
         return self._patterns.any.search(text) is not None
 
     def seam(self, before: str, after: str, untrusted: int | None = None) -> bool:
-        """Whether a control token stands across the end of ``before`` and the start of ``after``.
+        """True where a control token stands across the end of one text and the start of the next.
 
         Where ``untrusted`` is given, only one that begins before that place of ``before`` counts.
         """
@@ -348,7 +348,7 @@ TOOL_MARKERS: Final = (
     *("<start_function_call>", "<end_function_call>"),
     *("<atem:function_calls>", "</atem:function_calls>", "<TOOLCALL>", "</TOOLCALL>"),
 )
-"""What models write, or are shown, around native tool calls and their results."""
+"""Markers around native tool calls and their results."""
 
 BUILTIN_TOKENS: Final = (
     *("<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|endoftext|>", "<|endofprompt|>"),

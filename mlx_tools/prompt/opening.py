@@ -53,7 +53,7 @@ def read_history(history: Sequence[Message]) -> tuple[Said, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What all openings of a program have in common.
+    """The things that all openings of a program have in common.
 
     ``tools`` are those that may be called, in their order, without ``search``: the tool that looks
     through them, None where it may not be called. ``persona`` stands in place of the one in
@@ -86,7 +86,7 @@ class Opening:
 
 
 class _Kept(NamedTuple):
-    """What is made of a frame once."""
+    """The parts that are made of a frame once."""
 
     whole: SystemPrompt
     examples: tuple[Message, ...]
@@ -390,7 +390,7 @@ def _generic(words: PromptWords, tool: ToolSpec) -> list[_Call]:
 
 
 def _parts(schema: Any) -> int:
-    """How many parts a schema has, up to a bound."""
+    """The number of parts that a schema has, up to a bound."""
     count, waiting = 0, [schema]
     while waiting and count < 1000:
         item = waiting.pop()

@@ -231,7 +231,7 @@ class Prompt:
 
     @property
     def thought_open(self) -> bool:
-        """Whether `render` without a prefix leaves a thought open."""
+        """True where `render` without a prefix leaves a thought open."""
         return self._format.opens_thought and not self._silent
 
     # --- what records do ---
@@ -381,7 +381,7 @@ class Prompt:
 
     @property
     def _has_lines(self) -> bool:
-        """Whether anything came since the model's last turn."""
+        """True where anything came since the model's last turn."""
         return bool(self._open.said or self._open.observed or self._open.notes)
 
     def _results(self) -> list[tuple[ObservationRecord, str | None]]:

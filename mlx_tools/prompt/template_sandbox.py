@@ -230,7 +230,7 @@ def _counted(tree: Any) -> Any:
         return nodes.Call(nodes.Name(name, "load"), list(values), [], None, None)
 
     def based(node: Any) -> bool:
-        """Whether a chain of filters has a value at its end, as that of a block has not."""
+        """True where a chain of filters has a value at its end, as that of a block has not."""
         while isinstance(node, nodes.Filter):
             node = node.node
         return node is not None
@@ -279,8 +279,8 @@ def _counted(tree: Any) -> Any:
 
 
 class Budget:
-    """How much a rendering may still do: a step for each call, loop and output, and for each ten
-    items or four hundred characters that are handled."""
+    """The steps that a rendering may still take: one for each call, loop and output, and for each
+    ten items or four hundred characters that are handled."""
 
     def __init__(self) -> None:
         self.left = MAX_STEPS
@@ -325,7 +325,7 @@ class Budget:
         return str(self.hold(str(self.hold(value))))
 
     def join(self, *values: Any) -> str:
-        """What the operator ``~`` gives."""
+        """The result of the operator ``~``."""
         return str(self.hold("".join(map(self.write, values))))
 
     def product(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:

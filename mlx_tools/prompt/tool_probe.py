@@ -1,4 +1,4 @@
-"""How a model's own template writes tools, calls and results, found out from the template.
+"""A model's own way of writing tools, calls and results, found out from its template.
 
 As `mlx_tools.prompt.chat_template` does for turns: the template is rendered with words that cannot
 be mistaken for its own, what stands between them is read off, and what was read off must give other
@@ -75,9 +75,9 @@ _CALLS: Final = tuple(
 
 @dataclass(frozen=True)
 class _Way:
-    """How a template takes what it is given: tools beside the messages or in the system message,
-    a system message or none, a call's arguments as an object or a string, what a message that
-    calls says beside, content as text or in parts."""
+    """A template's way of being given things: tools beside the messages or in the system message, a
+    system message or none, a call's arguments as an object or a string, what a message that calls
+    says beside, content as text or in parts."""
 
     beside: bool = True
     system: bool = True
@@ -93,7 +93,7 @@ class _Template:
         self._render, self.way = render, way
 
     def text(self, *messages: Message, system: str = _SYSTEM, tools: int = 2) -> str:
-        """What the template writes; raises `ToolsUnknown` where it refuses."""
+        """The text that the template writes; raises `ToolsUnknown` where it refuses."""
         way = self.way
         functions = [call.function for call in _CALLS[:tools]]
         options: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def _result(number: int) -> Message:
 def tools_from_template(
     render: Render, chat_format: ChatFormat, *, bos: str, marks: Sequence[str]
 ) -> ToolFormat:
-    """How the template writes tools, in ``chat_format``, which was read from it too.
+    """The template's way with tools, in ``chat_format``, which was read from it too.
 
     ``bos`` is what it writes first of all and the prompt does not, or writes by itself. ``marks``
     are the dialects' marks that stand in the template or are tokens of the model. Raises
@@ -236,7 +236,7 @@ def _opening(
 
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
 _BEGINS: Final = re.compile(r'\s*\[?\s*\{\s*"(\w+)"\s*:\s*"')
-"""How a call in JSON begins, up to its tool's name."""
+"""The beginning of a call in JSON, up to its tool's name."""
 
 
 class _Learner:
@@ -316,7 +316,7 @@ class _Learner:
 
     @property
     def _headers(self) -> tuple[str, ...]:
-        """What may open an assistant's turn, the longest first."""
+        """The texts that may open an assistant's turn, the longest first."""
         known = self._format
         found = {known.assistant[0], known.remembered, known.answering}
         return tuple(sorted(found, key=len, reverse=True))
@@ -344,7 +344,7 @@ class _Learner:
         return turn[len(self._format.user[1]) :], (between, after), encoded or in_json
 
     def _end(self, behind: str, dialect: Dialect | None) -> tuple[str, str]:
-        """What closes the last call, and what stands between the turn's end and the results."""
+        """The end of the last call, and the text between the turn's end and the results."""
         suffix = self._format.assistant[1]
         if suffix and suffix in behind:
             closing, _, head = behind.partition(suffix)
@@ -360,7 +360,7 @@ class _Learner:
         return closing, head
 
     def _before_arguments(self, rest: str, dialect: Dialect | None) -> str:
-        """What stands between a call's name and its arguments."""
+        """The text between a call's name and its arguments."""
         before = rest[: rest.index(_CALLS[0].key)]
         if dialect is None or dialect.body in ("json", "named_json"):
             brace = before.rfind("{")

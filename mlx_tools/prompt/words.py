@@ -113,14 +113,14 @@ class PromptWords:
         return fill(self.texts[key], values)
 
     def error(self, code: str, *, name: str = "", reason: str = "") -> str:
-        """What the model is told with this error code; ``name`` is the tool's, at most 500
+        """The words for the model with this error code; ``name`` is the tool's, at most 500
         characters in all."""
         reason = reason.strip()
         stop = "" if not reason or reason[-1] in ".!?…" else "."
         return _one_line(fill(self.errors[code], {"name": name, "reason": reason + stop}))
 
     def correction(self, code: str, style: str = "") -> str:
-        """How to mend a line that was refused with this code; empty where there is no advice."""
+        """Advice on a line that was refused with this code; empty where there is none."""
         own = self.native_corrections if style == "native" else {}
         return _one_line(own.get(code, self.corrections.get(code, "")))
 
