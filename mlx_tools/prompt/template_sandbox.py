@@ -128,7 +128,7 @@ def _environment(budget: Budget) -> Any:
             if operator == "**" or wide:
                 raise OverflowError(f"it uses the operator {operator}")
             if operator == "*":
-                budget.product(lambda *_: "", left, right)
+                budget.product(left, right)
             return budget.hold(super().call_binop(context, operator, left, right))
 
         def call(self, context: Any, called: Any, /, *values: Any, **named: Any) -> Any:
@@ -137,7 +137,7 @@ def _environment(budget: Budget) -> Any:
                 raise OverflowError(f"it calls {called.__name__}")
             owner = getattr(called, "__self__", None)
             if isinstance(owner, str):
-                budget.product(lambda *_, **__: "", owner, *values, **named)
+                budget.product(owner, *values, *named.values())
             return budget.hold(super().call(context, called, *values, **named))
 
     environment = TemplateSandbox(
@@ -169,7 +169,8 @@ def _within(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
     def bounded(*values: Any, **named: Any) -> Any:
         own = values[:1] if passed is not None else ()
         rest = [list(v) if hasattr(v, "__next__") else v for v in values[len(own) :]]
-        return budget.product(lambda *v, **n: function(*own, *v, **n), *rest, **named)
+        budget.product(*rest, *named.values())
+        return budget.hold(function(*own, *rest, **named))
 
     if passed is not None:
         bounded.jinja_pass_arg = passed  # type: ignore[attr-defined]
@@ -236,38 +237,23 @@ def _counted(tree: Any) -> Any:
         return node is not None
 
     class Counted(NodeTransformer):
-        def _body(self, node: Any) -> Any:
-            self.generic_visit(node)
-            node.body.insert(0, nodes.ExprStmt(call(_STEP)))
-            return node
-
-        visit_For = visit_Macro = visit_CallBlock = _body  # noqa: N815
-
-        def _made(self, node: Any) -> Any:
-            self.generic_visit(node)
-            return node if getattr(node, "ctx", "load") != "load" else call(_HOLD, node)
-
-        visit_List = visit_Tuple = visit_Dict = _made  # noqa: N815
-
-        def visit_Filter(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            return call(_HOLD, node) if based(node) else node
-
-        def visit_AssignBlock(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            node.filter = nodes.Filter(node.filter, _HOLD, [], [], None, None)
-            return node
-
-        def visit_Concat(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            return call(_JOIN, *node.nodes)
-
-        def visit_Output(self, node: Any) -> Any:  # noqa: N802
-            self.generic_visit(node)
-            node.nodes = [
-                call(_WRITE, nodes.Const(n.data) if isinstance(n, nodes.TemplateData) else n)
-                for n in node.nodes
-            ]
+        def visit(self, node: Any, *values: Any, **named: Any) -> Any:
+            node = self.generic_visit(node)
+            match node:
+                case nodes.For() | nodes.Macro() | nodes.CallBlock():
+                    node.body.insert(0, nodes.ExprStmt(call(_STEP)))
+                case nodes.List() | nodes.Tuple() | nodes.Dict():
+                    return node if getattr(node, "ctx", "load") != "load" else call(_HOLD, node)
+                case nodes.Filter() if based(node):
+                    return call(_HOLD, node)
+                case nodes.AssignBlock():
+                    node.filter = nodes.Filter(node.filter, _HOLD, [], [], None, None)
+                case nodes.Concat():
+                    return call(_JOIN, *node.nodes)
+                case nodes.Output():
+                    data = nodes.TemplateData
+                    texts = (nodes.Const(n.data) if isinstance(n, data) else n for n in node.nodes)
+                    node.nodes = [call(_WRITE, text) for text in texts]
             return node
 
     counted = Counted().visit(tree)
@@ -328,16 +314,15 @@ class Budget:
         """The result of the operator ``~``."""
         return str(self.hold("".join(map(self.write, values))))
 
-    def product(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
-        """Calls what gives a text of at most the product of its arguments' lengths."""
+    def product(self, *values: Any) -> None:
+        """Allows for a text of at most the product of these arguments' lengths."""
         product = 1
-        for value in (*values, *named.values()):
+        for value in values:
             self.hold(value)
             parts = value if isinstance(value, list | tuple) else (value,)
             product *= max(1, sum(abs(p) if isinstance(p, int) else _length(p) for p in parts))
         if product > 100 * MAX_TEXT_CHARS:
             raise OverflowError(f"it makes a text of over {MAX_TEXT_CHARS:,} characters")
-        return self.hold(function(*values, **named))
 
 
 def _length(value: Any) -> int:
