@@ -45,8 +45,7 @@ from mlx_tools.backends import (
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel, run_bfcl
 from mlx_tools.evaluate.results import Results, described
 from mlx_tools.messages import ToolCall, ToolSpec
-from mlx_tools.prompt import NAMED_FORMATS, opening
-from mlx_tools.prompt.words import WRITTEN_STYLES
+from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES, opening
 
 CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh"
 

@@ -159,7 +159,7 @@ def bm25s_index(corpus: Path, folder: Path) -> Ask:
 
 
 def plain_grep(corpus: Path, folder: Path) -> Ask:
-    from mlx_tools.prompt.lexical import is_common
+    from mlx_tools.prompt import is_common
 
     known: dict[str, dict[str, int]] = {}
 

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
-from mlx_tools.prompt import Finder, lexical
+from mlx_tools.prompt import Finder, finder, lexical
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_retrieval import candidates, pool, right, told
@@ -140,7 +140,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[BfclItem, Mapping[str, 
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    lexical.tool_stems = remembered(lexical.tool_stems)  # type: ignore[assignment]
+    finder.tool_stems = remembered(finder.tool_stems)  # type: ignore[assignment]
     names = options.only.split(",")
     rankers = {name: RANKERS[name]() for name in names}
     places: dict[str, dict[str, list[int]]] = {a: {n: [] for n in names} for a in AMONG}

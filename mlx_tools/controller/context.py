@@ -34,11 +34,11 @@ from mlx_tools.prompt import (
     cut_to_fit,
     cut_to_sum_up,
     retold,
+    stems,
     tried,
     turns_of,
     worded,
 )
-from mlx_tools.prompt.lexical import stems
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.transcript.records import (
     CallRecord,

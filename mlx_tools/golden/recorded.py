@@ -30,9 +30,9 @@ from mlx_tools.prompt import (
     PromptWords,
     is_reader,
     is_search,
+    parts,
     told_when_needed,
 )
-from mlx_tools.prompt.words import parts
 from mlx_tools.protocol import canonical
 from mlx_tools.toolbox import builtin_tools
 from mlx_tools.toolbox.file_access import file_access_spec

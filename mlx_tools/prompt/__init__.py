@@ -1,6 +1,6 @@
 """From a transcript to the text that a model goes on from. Pure: no file, clock or socket."""
 
-from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature
+from mlx_tools.prompt.catalog import build_catalog, count_tokens, one_line, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
 from mlx_tools.prompt.chat_template import format_from_template
 from mlx_tools.prompt.compaction import (
@@ -24,6 +24,7 @@ from mlx_tools.prompt.finder import (
     is_search,
     told_when_needed,
 )
+from mlx_tools.prompt.lexical import HUMP, is_common, stem, stems
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.opening import (
     CATALOG_BUDGET,
@@ -35,13 +36,16 @@ from mlx_tools.prompt.opening import (
     read_history,
 )
 from mlx_tools.prompt.render import Prompt
-from mlx_tools.prompt.words import PromptWords, parse_words
+from mlx_tools.prompt.words import MESSAGES, WRITTEN_STYLES, PromptWords, fill, parse_words, parts
 
 __all__ = [
     "CATALOG_BUDGET",
+    "HUMP",
+    "MESSAGES",
     "NAMED_FORMATS",
     "READER",
     "SEARCH",
+    "WRITTEN_STYLES",
     "ChatFormat",
     "Cut",
     "Finder",
@@ -60,15 +64,21 @@ __all__ = [
     "cut_at_rest",
     "cut_to_fit",
     "cut_to_sum_up",
+    "fill",
     "format_for_name",
     "format_from_template",
+    "is_common",
     "is_reader",
     "is_search",
     "may_leave",
+    "one_line",
     "parse_words",
+    "parts",
     "read_history",
     "retold",
     "signature",
+    "stem",
+    "stems",
     "told_when_needed",
     "tried",
     "turns_of",

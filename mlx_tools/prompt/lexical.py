@@ -141,17 +141,11 @@ def schema_texts(schema: Any) -> Iterable[str]:
 
 
 class Bm25:
-    """Scores texts, each given as how often its stems stand in it. Pure.
+    """Scores texts, each given as its stems, counted. Pure."""
 
-    ``lengths`` are how long the texts are, in any unit; without them, how many stems they have.
-    Stems that nobody asks for need not be counted where the lengths are given.
-    """
-
-    def __init__(
-        self, texts: Sequence[Mapping[str, int]], lengths: Sequence[float] | None = None
-    ) -> None:
+    def __init__(self, texts: Sequence[Mapping[str, int]]) -> None:
         self._texts = texts
-        sizes = [sum(text.values()) for text in texts] if lengths is None else lengths
+        sizes = [sum(text.values()) for text in texts]
         mean = (sum(sizes) / len(sizes)) if sizes else 1.0
         self._norms = [K1 * (1 - B + B * size / (mean or 1.0)) for size in sizes]
         holding = Counter(stem for text in texts for stem in text)

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.policy import BUILTIN, Policy, permitted
-from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, told_when_needed
-from mlx_tools.prompt.catalog import one_line
+from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, one_line, told_when_needed
 from mlx_tools.tools.context import ToolError, current_context
 from mlx_tools.tools.tool import Tool
 

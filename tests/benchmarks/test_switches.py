@@ -18,8 +18,7 @@ import anyio
 import pytest
 
 from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.prompt import opening
-from mlx_tools.prompt.words import WRITTEN_STYLES
+from mlx_tools.prompt import WRITTEN_STYLES, opening
 from tests.evaluate.questions import make_wheel
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

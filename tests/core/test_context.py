@@ -31,7 +31,7 @@ from mlx_tools.backends.models.tokens import bound
 from mlx_tools.controller import Complete, Session
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
-from mlx_tools.prompt.chat_format import format_for_name
+from mlx_tools.prompt import format_for_name
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode, load
 from mlx_tools.testing import Script, ScriptedBackend, answer, call

@@ -26,7 +26,7 @@ from mlx_tools import (
 from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import Usage
-from mlx_tools.prompt.chat_format import NAMED_FORMATS
+from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events

@@ -20,7 +20,7 @@ from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
 from mlx_tools.golden.recorded import redrawn
 from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall, ToolSpec
-from mlx_tools.prompt.chat_format import NAMED_FORMATS
+from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import (
     ReadingRules,
     forcing_prefix,

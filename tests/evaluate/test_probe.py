@@ -33,8 +33,7 @@ from mlx_tools.evaluate.probe import (
     styles_for,
 )
 from mlx_tools.messages import ToolCall
-from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.prompt.words import WRITTEN_STYLES
+from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES
 from tests.evaluate.oracle import Oracle, some_questions
 from tests.prompt.tooled import tooled_format
 

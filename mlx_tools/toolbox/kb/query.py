@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
-from mlx_tools.prompt.lexical import HUMP, is_common, stem
+from mlx_tools.prompt import HUMP, is_common, stem
 
 MAX_QUERY_CHARS: Final = 4_000
 MAX_QUERY_TERMS: Final = 48
