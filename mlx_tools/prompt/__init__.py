@@ -36,7 +36,7 @@ from mlx_tools.prompt.opening import (
     read_history,
 )
 from mlx_tools.prompt.render import Prompt
-from mlx_tools.prompt.words import MESSAGES, WRITTEN_STYLES, PromptWords, fill, parse_words, parts
+from mlx_tools.prompt.words import MESSAGES, WRITTEN_STYLES, PromptWords, parse_words, parts
 
 __all__ = [
     "CATALOG_BUDGET",
@@ -64,7 +64,6 @@ __all__ = [
     "cut_at_rest",
     "cut_to_fit",
     "cut_to_sum_up",
-    "fill",
     "format_for_name",
     "format_from_template",
     "is_common",

@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mlx_tools.backends import StrategyChoice, StyleChoice
-from mlx_tools.golden import Difference, plugin
-from mlx_tools.golden.results import GoldenCheck, Sample, decode_check, encode_check
+from mlx_tools.golden import plugin
 from mlx_tools.testing import ScriptedServer, answer, call
 from tests.golden.made import changed_file, golden_file
 
@@ -57,15 +56,6 @@ def test_the_plugin_is_installed_here(pytestconfig: pytest.Config) -> None:
     assert found is plugin, "run `make setup`: .venv was made before this plugin was"
 
 
-def test_this_repositorys_golden_transcripts_are_tests() -> None:
-    files = (ROOT / "golden_transcripts").rglob("*.jsonl")
-    mine = [path for path in files if b'\n{"type":"golden"' in path.read_bytes()]
-    wanted = {f"{path.relative_to(ROOT).as_posix()}::replay" for path in mine}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "golden_transcripts"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    assert {line for line in listed.splitlines() if "::" in line} == wanted
-
-
 def test_golden_transcripts_alone_are_collected_without_configuration(folder: Path) -> None:
     made = folder / "golden"
     whole = (made / "sums.jsonl").read_bytes()
@@ -96,14 +86,6 @@ def test_a_failure_is_the_small_diff_and_nothing_else(folder: Path) -> None:
     assert "+ add(a?: number, b?: number)" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert ".py" not in done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_what_failed_can_be_run_again_by_itself(folder: Path) -> None:
-    run(folder, "golden", "-q")
-    assert collected(folder, "--lf") == ["golden/changed.jsonl::replay"]
-    done = run(folder, "-v", "golden/sums.jsonl::replay")
-    assert "golden/sums.jsonl::replay PASSED" in done.stdout
 
 
 @pytest.mark.slow
@@ -295,12 +277,3 @@ print(*[n for n in golden.__all__ if isinstance(getattr(golden, n), types.Module
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
-
-
-def test_a_check_goes_from_process_to_process_whole() -> None:
-    difference = Difference("tools", "it", "turn 1", "was \ud800", "now")
-    sample = Sample(differences=(difference,), records=({"type": "header"},), seconds=0.5)
-    check = GoldenCheck(name="é", path="p", features=("a",), samples=(sample, Sample(error="no")))
-    line = encode_check(check)
-    assert line.isascii()
-    assert decode_check(line) == check
