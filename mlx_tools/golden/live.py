@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.recorded import Given, recorded_specs
+from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
 from mlx_tools.golden.results import Column, GoldenCheck, Sample
 from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
@@ -212,22 +212,15 @@ class _Replayed:
         return next(iter(fresh or same), None)
 
 
-def _recorded(records: Sequence[Record]) -> Sequence[tuple[str, CallRecord, Given]]:
+def _recorded(records: Sequence[Record]) -> Iterator[tuple[str, CallRecord, Given]]:
     """The calls that gave something, in order: each by its canonical form, and what it gave."""
-    calls: dict[str, CallRecord] = {}
-    found: list[tuple[str, CallRecord, Given]] = []
-    for record in records:
-        match record:
-            case CallRecord():
-                calls[record.call] = record
-            case EditRecord():
-                calls[record.call] = replace(calls[record.call], arguments=record.arguments)
-            case ObservationRecord() if record.error is None or record.error.code == "tool_error":
-                call = calls[record.call]
-                content = record.whole if record.whole is not None else record.content
-                given: Given = record.error if record.error is not None else content or ""
-                found.append((canonical(call.name, call.arguments), call, given))
-    return found
+    for record, call in with_calls(records):
+        if not isinstance(record, ObservationRecord):
+            continue
+        if record.error is None or record.error.code == "tool_error":
+            content = record.whole if record.whole is not None else record.content
+            given: Given = record.error if record.error is not None else content or ""
+            yield canonical(call.name, call.arguments), call, given
 
 
 class _SameSaid:

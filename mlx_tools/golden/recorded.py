@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -43,6 +43,7 @@ from mlx_tools.transcript.records import (
     ExecutionRecord,
     MendRecord,
     ObservationRecord,
+    Record,
     UserRecord,
 )
 
@@ -275,7 +276,17 @@ def _score(turn: HeldTurn, mend: MendRecord) -> None:
 
 # --- what the tools give today ------------------------------------------------------------------
 
-READING = frozenset(("read",))
+
+def with_calls(records: Sequence[Record]) -> Iterator[tuple[Record, CallRecord]]:
+    """Each record that is about a call, with the call and its arguments, edited ones then."""
+    calls: dict[str, CallRecord] = {}
+    for record in records:
+        if isinstance(record, CallRecord):
+            calls[record.call] = record
+        elif isinstance(record, EditRecord):
+            calls[record.call] = replace(calls[record.call], arguments=record.arguments)
+        elif (call := calls.get(getattr(record, "call", ""))) is not None:
+            yield record, call
 
 
 def run_tools(golden: Golden, registry: Registry) -> Mapping[str, Given]:
@@ -284,41 +295,26 @@ def run_tools(golden: Golden, registry: Registry) -> Mapping[str, Given]:
     Run are the calls of tools that ``registry`` has, that only read, and whose output is not
     recorded as volatile: whatever else the recording says, nothing else is called.
     """
-    return anyio.run(_run, golden, registry)
-
-
-async def _run(golden: Golden, registry: Registry) -> Mapping[str, Given]:
     policy, limits = Policy.from_json(golden.header.policy), Limits.from_json(golden.header.limits)
-    specs = registry.specs()
-    given: dict[str, Given] = {}
-    for call in _started(golden):
-        spec = specs.get(call.name)
-        if spec is None or call.name in golden.golden.volatile or is_reader(spec):
-            continue
-        if not spec.effects_of(call.arguments) <= READING:
-            continue
-        tool = registry.get(call.name)
-        result = await execute(tool, call.arguments, timeout=limits.tool_timeout, policy=policy)
-        if result.error is not None:
-            given[call.call] = ErrorInfo(result.error.code, result.error.message)
-        else:
-            given[call.call] = result.content or ""
+    specs, given = registry.specs(), dict[str, Given]()
+
+    async def run() -> None:
+        for record, call in with_calls(golden.records):
+            spec = specs.get(call.name)
+            if not isinstance(record, ExecutionRecord) or spec is None or is_reader(spec):
+                continue
+            only_reads = spec.effects_of(call.arguments) <= {"read"}
+            if call.name in golden.golden.volatile or not only_reads:
+                continue
+            tool = registry.get(call.name)
+            result = await execute(tool, call.arguments, timeout=limits.tool_timeout, policy=policy)
+            if result.error is not None:
+                given[call.call] = ErrorInfo(result.error.code, result.error.message)
+            else:
+                given[call.call] = result.content or ""
+
+    anyio.run(run)
     return given
-
-
-def _started(golden: Golden) -> Sequence[CallRecord]:
-    """The calls that were run, with the arguments that they ran with."""
-    calls: dict[str, CallRecord] = {}
-    started: dict[str, CallRecord] = {}
-    for record in golden.records:
-        match record:
-            case CallRecord():
-                calls[record.call] = record
-            case EditRecord():
-                calls[record.call] = replace(calls[record.call], arguments=record.arguments)
-            case ExecutionRecord():
-                started[record.call] = calls[record.call]
-    return list(started.values())
 
 
 def could_say(words: PromptWords, error: ErrorInfo) -> bool:
