@@ -25,18 +25,18 @@ from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import (
     CannotSettle,
     Golden,
+    expectations,
     find_golden,
     make_golden,
     read_golden,
+    read_results,
     read_session,
     replay,
+    replay_files,
     settled,
     write_golden,
+    write_report,
 )
-from mlx_tools.golden.checking import replay_files
-from mlx_tools.golden.expect import expectations
-from mlx_tools.golden.report import write_report
-from mlx_tools.golden.results import read_results
 from mlx_tools.store.transcript import FORMAT_VERSION
 from mlx_tools.transcript.events import Event, Finished
 from mlx_tools.transcript.records import Header

@@ -21,11 +21,20 @@ from mlx_tools.cli import options
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import counting, note, print_json, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.golden import ROOMS, Difference, Golden, find_golden, read_golden
-from mlx_tools.golden.checking import replay_files
-from mlx_tools.golden.live import check_live
-from mlx_tools.golden.report import write_report
-from mlx_tools.golden.results import Baseline, GoldenCheck, Regression, write_results
+from mlx_tools.golden import (
+    ROOMS,
+    Baseline,
+    Difference,
+    Golden,
+    GoldenCheck,
+    Regression,
+    check_live,
+    find_golden,
+    read_golden,
+    replay_files,
+    write_report,
+    write_results,
+)
 
 _MOST: Final = 5
 """Differences of one transcript that are shown; the rest is counted."""

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
+    from mlx_tools.golden.checking import Baseline as Baseline
+    from mlx_tools.golden.checking import Column as Column
+    from mlx_tools.golden.checking import GoldenCheck as GoldenCheck
+    from mlx_tools.golden.checking import Regression as Regression
+    from mlx_tools.golden.checking import Sample as Sample
+    from mlx_tools.golden.checking import read_results as read_results
     from mlx_tools.golden.checking import replay_file as replay_file
     from mlx_tools.golden.checking import replay_files as replay_files
+    from mlx_tools.golden.checking import write_results as write_results
     from mlx_tools.golden.difference import ROOMS as ROOMS
     from mlx_tools.golden.difference import Difference as Difference
     from mlx_tools.golden.difference import Room as Room
@@ -32,27 +39,20 @@ if TYPE_CHECKING:
     from mlx_tools.golden.replaying import Replay as Replay
     from mlx_tools.golden.replaying import replay as replay
     from mlx_tools.golden.report import write_report as write_report
-    from mlx_tools.golden.results import Baseline as Baseline
-    from mlx_tools.golden.results import Column as Column
-    from mlx_tools.golden.results import GoldenCheck as GoldenCheck
-    from mlx_tools.golden.results import Regression as Regression
-    from mlx_tools.golden.results import Sample as Sample
-    from mlx_tools.golden.results import read_results as read_results
-    from mlx_tools.golden.results import write_results as write_results
 
 # No name here may be a module's as well: importing the module would hide it.
 _HOMES: Final = {
-    "Baseline": "results",
+    "Baseline": "checking",
     "CannotSettle": "record",
-    "Column": "results",
+    "Column": "checking",
     "Difference": "difference",
     "Golden": "file",
-    "GoldenCheck": "results",
+    "GoldenCheck": "checking",
     "ROOMS": "difference",
-    "Regression": "results",
+    "Regression": "checking",
     "Replay": "replaying",
     "Room": "difference",
-    "Sample": "results",
+    "Sample": "checking",
     "VOLATILE": "record",
     "check_live": "live",
     "expectations": "expect",
@@ -60,7 +60,7 @@ _HOMES: Final = {
     "make_golden": "record",
     "outcomes_of": "expect",
     "read_golden": "file",
-    "read_results": "results",
+    "read_results": "checking",
     "read_session": "file",
     "replay": "replaying",
     "replay_file": "checking",
@@ -69,7 +69,7 @@ _HOMES: Final = {
     "to_text": "file",
     "write_golden": "file",
     "write_report": "report",
-    "write_results": "results",
+    "write_results": "checking",
 }
 
 __all__ = list(_HOMES)

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
+from mlx_tools.golden.checking import Column, GoldenCheck, Sample
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
-from mlx_tools.golden.results import Column, GoldenCheck, Sample
 from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import told_when_needed

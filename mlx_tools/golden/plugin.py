@@ -19,8 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from mlx_tools.golden.checking import Checker
-    from mlx_tools.golden.results import GoldenCheck
+    from mlx_tools.golden.checking import Checker, GoldenCheck
     from mlx_tools.tools import Registry
 
 NAME: Final = "mlx-tools-golden"
@@ -278,7 +277,7 @@ def pytest_runtest_makereport(
     report = yield
     wanted = item.config.option.golden_report is not None
     if wanted and call.when == "call" and isinstance(item, GoldenItem) and item.check is not None:
-        from mlx_tools.golden.results import encode_check
+        from mlx_tools.golden.checking import encode_check
 
         vars(report)[_ATTACHED] = encode_check(item.check)
     return report
@@ -304,8 +303,8 @@ class _ReportWriter:
             self._said = "no golden transcript was checked: no report was written"
             return
         from mlx_tools.errors import MlxToolsError
+        from mlx_tools.golden.checking import decode_check
         from mlx_tools.golden.report import write_report
-        from mlx_tools.golden.results import decode_check
 
         checks = [decode_check(self._checks[key]) for key in sorted(self._checks)]
         try:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from mlx_tools.errors import UsageError
+from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
 from mlx_tools.golden.difference import ROOMS, Room
-from mlx_tools.golden.results import Column, GoldenCheck, sum_of
 from mlx_tools.golden.steps import as_text, brief, by_number, pieces, spelled, steps_of
 
 if TYPE_CHECKING:

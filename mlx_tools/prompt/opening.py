@@ -265,7 +265,7 @@ MAX_CALLS: Final = 6
 """So many more stop at the call."""
 
 
-class _Call(NamedTuple):
+class _ShownCall(NamedTuple):
     """A question, the call that it asks for, and how it ends."""
 
     question: str
@@ -300,11 +300,11 @@ def build_examples(
             said("user", question)
             said("assistant", write_answer(answer, style))
 
-    def asked(call: _Call) -> None:
+    def asked(call: _ShownCall) -> None:
         said("user", call.question)
         said("assistant", write_call(call.name, call.arguments, style=style))
 
-    def whole(call: _Call) -> None:
+    def whole(call: _ShownCall) -> None:
         asked(call)
         observed = ToolObservation(call.name, call.observation)
         said("observation", write_observation(observed, style))
@@ -320,7 +320,7 @@ def build_examples(
         known = {tool.name for tool in tools}
         for name, example in own.foreign:
             if name not in known:
-                asked(_Call(example.question, name, dict(example.arguments)))
+                asked(_ShownCall(example.question, name, dict(example.arguments)))
         return tuple(turns)
     for calls in shown[:MAX_WHOLE]:
         whole(calls.pop(0))
@@ -335,7 +335,7 @@ def build_examples(
     return tuple(turns)
 
 
-def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[_Call]]:
+def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[_ShownCall]]:
     """The calls that can be shown, a list for each tool, the most telling tool first.
 
     The first of each list is one that goes on to its answer.
@@ -351,7 +351,7 @@ def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[_C
             yield generic
 
 
-def _natural(words: PromptWords, tool: ToolSpec) -> list[_Call]:
+def _natural(words: PromptWords, tool: ToolSpec) -> list[_ShownCall]:
     said = words.examples
     fitting = [
         example
@@ -359,7 +359,7 @@ def _natural(words: PromptWords, tool: ToolSpec) -> list[_Call]:
         if fits(dict(example.arguments), tool.parameters)
     ]
     return [
-        _Call(
+        _ShownCall(
             example.question,
             tool.name,
             dict(example.arguments),
@@ -370,7 +370,7 @@ def _natural(words: PromptWords, tool: ToolSpec) -> list[_Call]:
     ]
 
 
-def _generic(words: PromptWords, tool: ToolSpec) -> list[_Call]:
+def _generic(words: PromptWords, tool: ToolSpec) -> list[_ShownCall]:
     said = words.examples
     arguments = sample_arguments(tool.parameters, said.samples)
     if arguments is None:
@@ -384,7 +384,7 @@ def _generic(words: PromptWords, tool: ToolSpec) -> list[_Call]:
     questions = said.questions if arguments else (said.question_without_arguments,)
     answer = fill(said.answer, values)
     return [
-        _Call(fill(question, values), tool.name, arguments, said.observation, answer)
+        _ShownCall(fill(question, values), tool.name, arguments, said.observation, answer)
         for question in questions
     ]
 
