@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
-from mlx_tools.prompt import Finder, finder, lexical
+from mlx_tools.prompt import Finder, finder
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_retrieval import candidates, pool, right, told
@@ -55,8 +55,8 @@ def ours(tools: Sequence[ToolSpec], question: str) -> list[str]:
 
 def text_of(tool: ToolSpec) -> str:
     """What a tool says of itself, its name split into words."""
-    name = lexical.HUMP.sub(" ", re.sub(r"[._-]", " ", tool.name))
-    return " ".join((name, tool.description, *lexical.schema_texts(tool.parameters)))
+    name = finder.HUMP.sub(" ", re.sub(r"[._-]", " ", tool.name))
+    return " ".join((name, tool.description, *finder.schema_texts(tool.parameters)))
 
 
 def bm25s_ranker() -> Ranker:

@@ -16,15 +16,18 @@ from mlx_tools.prompt.compaction import (
     worded,
 )
 from mlx_tools.prompt.finder import (
+    HUMP,
     READER,
     SEARCH,
     Finder,
     KnownTools,
+    is_common,
     is_reader,
     is_search,
+    stem,
+    stems,
     told_when_needed,
 )
-from mlx_tools.prompt.lexical import HUMP, is_common, stem, stems
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.opening import (
     CATALOG_BUDGET,
