@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -54,37 +54,37 @@ def parse_docstring(text: str | None) -> Docstring:
     found: dict[str, list[str]] = {}
     at, sections = 0, False
     while at < len(lines):
-        title = _section(lines, at)
+        title, field_match = _section(lines, at), _FIELD.match(lines[at])
+        entries: Iterable[tuple[str, str]] = ()
         if title is not None:
-            sections = True
             underlined = _is_underline(lines, at + 1)
-            end = _section_end(lines, at + 1 + underlined, underlined)
+            start = at + 1 + underlined
+            end = _section_end(lines, start, underlined)
             if title in _PARAMETERS:
-                body = lines[at + 1 + underlined : end]
-                _add(found, _numpy(body) if underlined else _google(body))
-            at = end
-        elif field_match := _FIELD.match(lines[at]):
-            sections = True
+                entries = (_numpy if underlined else _google)(lines[start:end])
+        elif field_match:
             end = at + 1
             while end < len(lines) and lines[end].startswith(" "):
                 end += 1
-            _add(found, _sphinx(field_match, lines[at + 1 : end]))
-            at = end
+            entries = _sphinx(field_match, lines[at + 1 : end])
         else:
-            if not sections:
-                prose.append(lines[at])
-            at += 1
-    words = {name: " ".join(" ".join(parts).split()) for name, parts in found.items()}
-    return Docstring(_paragraphs(prose), {name: text for name, text in words.items() if text})
+            end = at + 1
+            prose += [] if sections else [lines[at]]
+        for name, words in entries:
+            found.setdefault(name, []).append(words)
+        sections |= title is not None or field_match is not None
+        at = end
+    words_of = {name: " ".join(" ".join(parts).split()) for name, parts in found.items()}
+    return Docstring(_paragraphs(prose), {name: said for name, said in words_of.items() if said})
 
 
 def _indented(lines: list[str]) -> list[str]:
     """The lines, where the first is a section's title with what the section had of indents: where
     there is nothing but this section they were taken for the margin."""
-    alone = len(lines) > 1 and _section(lines, 0) in _PARAMETERS and not _is_underline(lines, 1)
-    return (
-        [lines[0], *(f" {line}" for line in lines[1:])] if alone and lines[1][:1] > " " else lines
-    )
+    only = len(lines) > 1 and _section(lines, 0) in _PARAMETERS and not _is_underline(lines, 1)
+    if not only or lines[1][:1] <= " ":
+        return lines
+    return [lines[0], *(f" {line}" for line in lines[1:])]
 
 
 def _section(lines: list[str], at: int) -> str | None:
@@ -140,11 +140,6 @@ def _sphinx(match: re.Match[str], more: list[str]) -> Iterator[tuple[str, str]]:
     if match[1].lower() in _FIELD_NAMES and match[2]:
         name = match[2].split()[-1].lstrip("*\\")
         yield from ((name, text) for text in (match[3] or "", *(line.strip() for line in more)))
-
-
-def _add(found: dict[str, list[str]], entries: Iterator[tuple[str, str]]) -> None:
-    for name, text in entries:
-        found.setdefault(name, []).append(text)
 
 
 def _paragraphs(lines: list[str]) -> str:
