@@ -80,6 +80,8 @@ class Turn:
     def unwritten(self) -> tuple[Record, ...]:
         """What follows from the completion and is not in the transcript yet. Nothing does about a
         call that has ended: tools were others when it did."""
+        if self._noted >= len(self._records):
+            return ()
         ended = self.calls.keys() - self.open_calls.keys()
         return tuple(
             r

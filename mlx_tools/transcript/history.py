@@ -33,16 +33,21 @@ class RunHistory:
         self.reminded = False
         self._changes = 0
         self._seen: dict[str, int] = {}
+        # By the identity of the arguments, which are kept so that nothing else comes to have it.
+        self._keys: dict[tuple[str, int], tuple[Mapping[str, Any], str]] = {}
 
     def copy(self) -> RunHistory:
         """A history that can be gone on with while this one stays."""
         other = RunHistory()
-        other._changes, other._seen = self._changes, dict(self._seen)
+        other._changes, other._seen, other._keys = self._changes, dict(self._seen), self._keys
         return other
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
         """Take in a call; return whether it was made before, and nothing has changed since."""
-        key = canonical(name, arguments)
+        at = name, id(arguments)  # a call is taken in twice: when it is read, and when recorded
+        if at not in self._keys:
+            self._keys[at] = arguments, canonical(name, arguments)
+        _, key = self._keys[at]
         seen = self._seen.get(key)
         repeated = seen == self._changes
         if seen is None and spec is not None and spec.mutates(arguments):

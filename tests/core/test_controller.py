@@ -325,6 +325,28 @@ def test_events_tell_the_whole_story_in_order() -> None:
         assert json.loads(json.dumps(event.to_json()))["type"]
 
 
+def test_a_transcript_that_is_read_again_tells_the_same_events(tmp_path: Path) -> None:
+    repaired = call("area", width=1, height=2)[:-2] + ",}}"
+    two = call("nobody") + "\n" + call("area", width=2, height=2)
+    script = ('{"type": "tool_call", "name": ', repaired, two, answer())
+    free = RunSettings(strategy="free")
+    store = TranscriptStore(tmp_path)
+    controller = Controller(ScriptedBackend(*script), [area], ALL, settings=free, store=store)
+
+    async def collect() -> list[events.Event]:
+        return [event async for event in controller.stream("Hi")]
+
+    live = anyio.run(collect)
+    (path,) = tmp_path.glob("*/transcript.jsonl")
+    records = load(path)
+    told = [events.event_of(r, records[: n + 1], records[n + 1 :]) for n, r in enumerate(records)]
+    again = [event for event in told if event is not None]
+    assert {"turn_ended", "format_broken", "call_read", "call_decided", "tool_started"} <= {
+        event.type for event in again
+    }
+    assert again == [event for event in live if event.type in {one.type for one in again}]
+
+
 def test_a_stream_that_is_closed_stops_the_run(tmp_path: Path) -> None:
     @tool(effects={"read"})
     async def hang() -> None:
