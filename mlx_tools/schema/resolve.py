@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -145,7 +146,11 @@ def _check(text: str) -> None:
     for path, targets in edges.items():
         if missing := [target for target in targets if target not in places]:
             raise ToolDefinitionError(f"{_at(path)}: {_at(missing[0])} is not a schema")
-    _check_cycles(edges)
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:  # it would be applied to the same value for ever
+        place = _at(error.args[1][0])
+        raise ToolDefinitionError(f"{place}: the schema refers to itself without end") from None
 
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
@@ -195,25 +200,6 @@ def _same_value(
         references = (node.get("$ref"), node.get("$dynamicRef"))
         places += (resolve(root, ref, named)[0] for ref in references if isinstance(ref, str))
     return places
-
-
-def _check_cycles(edges: Mapping[Path, list[Path]]) -> None:
-    """Refuses a schema that would be applied to the same value for ever."""
-    done: set[Path] = set()
-    for start in edges:
-        above: set[Path] = set()
-        pending = [(start, False)]
-        while pending:
-            path, leaving = pending.pop()
-            if leaving:
-                above.discard(path)
-                done.add(path)
-            elif path in above:
-                raise ToolDefinitionError(f"{_at(path)}: the schema refers to itself without end")
-            elif path not in done:
-                above.add(path)
-                pending.append((path, True))
-                pending.extend((target, False) for target in edges[path])
 
 
 def _at(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -115,24 +116,16 @@ def _given(schema: Mapping[str, Any]) -> tuple[Any] | None:
     """A value that the schema itself gives, if it is short."""
     examples, values = schema.get("examples"), schema.get("enum")
     for found in (examples, [schema[k] for k in ("const", "default") if k in schema], values):
-        if isinstance(found, list) and found and _size(found[0]) <= MAX_CHARS:
+        if isinstance(found, list) and found and _is_short(found[0]):
             return (found[0],)
     return None
 
 
-def _size(value: Any) -> int:
-    """About how long a JSON value is; more than the limit for one that is too deep or too long."""
-    size, waiting = 0, [value]
-    while waiting and size <= MAX_CHARS:
-        item = waiting.pop()
-        size += len(item) if isinstance(item, str) else 1
-        if isinstance(item, Mapping):
-            waiting += (*item.keys(), *item.values())
-        elif isinstance(item, list):
-            waiting += item
-        elif isinstance(item, int | float) and not abs(item) < 1e15:
-            return MAX_CHARS + 1
-    return size
+def _is_short(value: Any) -> bool:
+    try:
+        return len(json.dumps(value, ensure_ascii=False, allow_nan=False)) <= MAX_CHARS
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 _LIMITS: Final[Mapping[str, Callable[[float, float], bool]]] = {
