@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -10,8 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -29,7 +27,7 @@ from mlx_tools.cli.call_text import (
     whole,
     wrapped,
 )
-from mlx_tools.cli.inputs import at_terminal, read_key, read_line, terminal_kept
+from mlx_tools.cli.inputs import at_terminal, handled, read_key, read_line, terminal_kept
 from mlx_tools.controller import (
     AlwaysApprove,
     ApprovalAnswer,
@@ -340,7 +338,8 @@ def _in_editor(command: list[str], text: str, keyboard: TextIO, screen: TextIO) 
         path = folder / "arguments.json"
         path.touch(mode=0o600)
         path.write_text(text + "\n", encoding="utf-8")
-        with terminal_kept(keyboard), _interrupts_left_to_others():
+        # Ctrl-C in an editor is the editor's; a handler, unlike "ignored", is not inherited by it
+        with terminal_kept(keyboard), handled(signal.SIGINT, lambda *_: None):
             code = subprocess.run(  # noqa: S603 (the user's own command)
                 [*command, str(path)], stdin=keyboard.fileno(), stdout=screen, stderr=screen
             ).returncode
@@ -353,17 +352,3 @@ def _in_editor(command: list[str], text: str, keyboard: TextIO, screen: TextIO) 
         raise EditFailed("what was saved is not UTF-8") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _interrupts_left_to_others() -> Iterator[None]:
-    """Ctrl-C in an editor is the editor's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # a handler, unlike "ignored", is not inherited by the editor
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -7,9 +7,11 @@ import contextlib
 import json
 import os
 import select
+import signal
 import stat
 import sys
 import termios
+import threading
 import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,16 +151,21 @@ def at_terminal() -> bool:
 def read_key(keyboard: TextIO, ask: Callable[[], None]) -> str | None:
     """The next key: a character, ``""`` for any that is none, None at the end of the input.
 
-    Whatever was typed before is forgotten, then ``ask`` writes the question. What comes in one
+    Whatever was typed before is forgotten, then ``ask`` writes the question; it is written again
+    where the program was stopped (Ctrl-Z) and goes on. What comes in one
     piece and is more than a character, such as an arrow key or a text that is pasted, is no
     character: none of its letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for
     Ctrl-C.
     """
     file = keyboard.fileno()
+
+    def begin(*_: object) -> None:
+        tty.setcbreak(file, termios.TCSAFLUSH)
+        ask()
+
     try:
-        with terminal_kept(keyboard):
-            tty.setcbreak(file, termios.TCSAFLUSH)
-            ask()
+        with terminal_kept(keyboard), handled(signal.SIGCONT, begin):
+            begin()
             data = os.read(file, _CHUNK)
             if data[:1] == b"\x1b":
                 while select.select([file], [], [], _REST)[0] and os.read(file, _CHUNK):
@@ -199,6 +206,19 @@ def terminal_kept(keyboard: TextIO) -> Iterator[None]:
     finally:
         with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def handled(number: int, handler: Callable[..., None]) -> Iterator[None]:
+    """Inside, a signal is handled so; in another thread than the main one nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def agreed(question: str, alone: str, hint: str) -> bool:

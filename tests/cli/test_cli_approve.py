@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import signal
 import termios
 import threading
 import time
@@ -671,3 +672,15 @@ def test_control_c_raises_and_leaves_the_terminal_as_it_was(program: Any) -> Non
     one.until(ASKED)
     one.type("\x03")
     assert "ANSWER" not in one.until(r"INTERRUPTED\s+ECHO True")
+
+
+def test_the_question_comes_again_where_the_program_was_stopped(program: Any) -> None:
+    one = program()
+    one.until(ASKED)
+    os.kill(one.process.pid, signal.SIGSTOP)
+    os.kill(one.process.pid, signal.SIGCONT)
+    one.until(ASKED)
+    one.type("n")
+    one.until("Why")
+    one.type("\r")
+    one.until(r"ANSWER False\s+ECHO True")
