@@ -683,7 +683,6 @@ def test_the_question_comes_again_where_the_program_was_stopped(program: Any) ->
         with contextlib.suppress(AssertionError):
             one.until(ASKED, timeout=1)
             break
-    one.type("n")
-    one.until("Why")
+    one.insist("n", "Why")
     one.type("\r")
     one.until(r"ANSWER False\s+ECHO True")
