@@ -66,21 +66,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add(
         "--golden-samples",
         metavar="N",
-        type=_at_least_one,
+        type=_number(int, 1, 10**9, "a whole number from 1"),
         default=1,
         help="how often each transcript is asked live",
     )
     add(
         "--golden-min-rate",
         metavar="R",
-        type=_rate,
+        type=_number(float, 0, 1, "a number from 0 to 1"),
         default=1.0,
         help="the share of live runs, from 0 to 1, that must be right (default: 1)",
     )
     add(
         "--golden-temperature",
         metavar="T",
-        type=_temperature,
+        type=_number(float, 0, 100, "a number from 0"),
         default=0.0,
         help="of live runs (default: 0); above 0 each run has a seed of its own",
     )
@@ -99,26 +99,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--golden-report", metavar="FILE", help="write a report of the golden transcripts (HTML)")
 
 
-def _number(text: str, kind: Callable[[str], Any], fits: Callable[[Any], bool], what: str) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not fits(value):
+def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> Callable[[str], Any]:
+    """A reader of numbers from ``low`` to ``high``; ``what`` they are, for a person."""
+
+    def read(text: str) -> Any:
+        try:
+            if low <= (value := kind(text)) <= high:
+                return value
+        except ValueError:
+            pass
         raise ArgumentTypeError(f"{text!r} is not {what}")
-    return value
 
-
-def _at_least_one(text: str) -> Any:
-    return _number(text, int, lambda value: value >= 1, "a whole number from 1")
-
-
-def _rate(text: str) -> Any:
-    return _number(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
-
-
-def _temperature(text: str) -> Any:
-    return _number(text, float, lambda value: 0 <= value < 100, "a number from 0")
+    return read
 
 
 def pytest_configure(config: pytest.Config) -> None:
