@@ -64,94 +64,80 @@ async def check_live(
     wanted = expectations(golden.golden.expect, recorded)
     style = header.style if settings.style == "auto" else settings.style
     own = replace(settings.as_in(header), style=style)
+    run = None if tools == "replay" else registry
+    places = {
+        RootName.parse(name).path: RootName.parse(path).path
+        for name, path in zip(header.roots if run is not None else (), own.roots, strict=False)
+    }
     made = []
     for number in range(samples):
+        began, error = monotonic(), ""
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)
-        asked = _LiveRun(golden, backend, seeded, wanted, registry if tools == "run" else None)
-        made.append(await asked.sample())
-    cell = Column(settings.model or header.model or "", style, str(settings.strategy))
-    return GoldenCheck.of(golden, mode="live", cell=cell, samples=tuple(made))
-
-
-class _LiveRun:
-    """One run of a transcript's questions. ``registry`` None replays the tools."""
-
-    def __init__(
-        self,
-        golden: Golden,
-        backend: Backend,
-        settings: RunSettings,
-        wanted: Sequence[Expectation],
-        registry: Registry | None,
-    ) -> None:
-        self._golden = golden
-        self._backend = backend
-        self._settings = settings
-        self._wanted = wanted
-        self._registry = registry
-        roots = golden.header.roots if registry is not None else ()
-        self._places = {
-            RootName.parse(name).path: RootName.parse(path).path
-            for name, path in zip(roots, settings.roots, strict=False)
-        }
-
-    async def sample(self) -> Sample:
-        """The run, and what of it was not as it should be."""
-        began = monotonic()
+        records: Sequence[Record] = ()
         with tempfile.TemporaryDirectory(prefix="mlx-tools-golden-") as folder:
+            given = run
+            if given is None:
+                given = Registry(_Replayed(golden, wanted).tools(recorded_specs(golden)))
             store = TranscriptStore(folder)
-            error = ""
-            session: Path | None = None
             try:
-                session = await self._ask(store)
+                records = load(await _ask(golden, backend, seeded, given, store, places))
             except BackendError:
                 raise
             except MlxToolsError as fault:
                 error = str(fault)
-            records = load(session) if session is not None else []
-        seconds = monotonic() - began
-        plain = tuple(to_json(record) for record in records)
-        found = self._differences(records) if records else []
-        return Sample(
-            differences=tuple(found), records=plain, error=error, seconds=round(seconds, 3)
+        made.append(
+            Sample(
+                differences=tuple(_differences(records, wanted, places)),
+                records=tuple(map(to_json, records)),
+                error=error,
+                seconds=round(monotonic() - began, 3),
+            )
         )
+    cell = Column(settings.model or header.model or "", style, str(settings.strategy))
+    return GoldenCheck.of(golden, mode="live", cell=cell, samples=tuple(made))
 
-    async def _ask(self, store: TranscriptStore) -> Path:
-        header = self._golden.header
-        specs = recorded_specs(self._golden)
-        registry = self._registry
-        if registry is None:
-            registry = Registry(_Replayed(self._golden, self._wanted).tools(specs))
-        controller = Controller(
-            self._backend,
-            registry,
-            Policy.from_json(header.policy),
-            limits=Limits.from_json(header.limits),
-            settings=self._settings,
-            store=store,
-            approver=_SameSaid(self._golden.records),
-        )
-        async with await controller.conversation(history=header.history) as conversation:
-            for record in self._golden.records:
-                if isinstance(record, UserRecord):
-                    question = record.content
-                    for name, place in self._places.items():
-                        question = question.replace(name, place)
-                    outcome = await conversation.run(question, tool_choice=record.tool_choice)
-                    if outcome.status == "paused":
-                        break
-            return store.path_of(conversation.session)
 
-    def _differences(self, records: Sequence[Record]) -> list[Difference]:
-        header = next(record for record in records if isinstance(record, Header))
-        run = [record for record in records if not isinstance(record, Header)]
-        outcomes = _with_names(outcomes_of(header, run), self._places)
-        found: list[Difference] = []
-        for number, wanted in enumerate(self._wanted):
-            where = f"question {number + 1}" if len(self._wanted) > 1 else ""
-            outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
-            found += wanted.differences(outcome, where)
-        return found
+async def _ask(
+    golden: Golden,
+    backend: Backend,
+    settings: RunSettings,
+    registry: Registry,
+    store: TranscriptStore,
+    places: Mapping[str, str],
+) -> Path:
+    """Asks the questions, with the paths of ``places`` for their names; returns the session's."""
+    header = golden.header
+    controller = Controller(
+        backend,
+        registry,
+        Policy.from_json(header.policy),
+        limits=Limits.from_json(header.limits),
+        settings=settings,
+        store=store,
+        approver=_SameSaid(golden.records),
+    )
+    async with await controller.conversation(history=header.history) as conversation:
+        for record in golden.records:
+            if isinstance(record, UserRecord):
+                question = record.content
+                for name, place in places.items():
+                    question = question.replace(name, place)
+                outcome = await conversation.run(question, tool_choice=record.tool_choice)
+                if outcome.status == "paused":
+                    break
+        return store.path_of(conversation.session)
+
+
+def _differences(
+    records: Sequence[Record], wanted: Sequence[Expectation], places: Mapping[str, str]
+) -> Iterator[Difference]:
+    if not records or not isinstance(header := records[0], Header):
+        return
+    outcomes = _with_names(outcomes_of(header, records[1:]), places)
+    for number, one in enumerate(wanted):
+        where = f"question {number + 1}" if len(wanted) > 1 else ""
+        outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
+        yield from one.differences(outcome, where)
 
 
 def _with_names(value: Any, places: Mapping[str, str]) -> Any:

@@ -48,11 +48,6 @@ def test_a_cell_falls_as_a_whole_where_no_transcript_alone_does() -> None:
     assert [f.name for f in found] == [""]
 
 
-def test_what_the_baseline_does_not_know_is_passed_over() -> None:
-    known = Baseline.of([_check("a", 1, 1)], drawn=False)
-    assert known.regressions([_check("b", 0, 1), _check("a", 0, 1, model="other")]) == []
-
-
 @given(
     before=st.integers(0, 8),
     after=st.integers(0, 8),

@@ -250,21 +250,6 @@ def test_a_run_is_told_step_by_step(page: Page) -> None:
         assert words in page.words, words
 
 
-def test_a_run_that_was_cut_off_says_why() -> None:
-    records = [
-        {"type": "user", "content": "Hm?"},
-        {"type": "completion", "turn": 1, "text": "{", "finish_reason": "length"},
-        {"type": "correction", "turn": 1, "error": {"code": "truncated_output", "message": "cut"}},
-        {"type": "stopped", "reason": "format_errors", "message": "too many"},
-    ]
-    steps = steps_of(records, [Difference("outcome", "the status", "question 1", "a", "b")])
-    assert [step.label for step in steps] == ["Question", "Model wrote", "Corrected", "Stopped"]
-    assert steps[1].notes == ["turn 1", "cut off by its limit"]
-    assert steps[2].words == "truncated_output: cut"
-    assert (steps[3].title, steps[3].words) == ("format_errors", "too many")
-    assert steps[3].differs == [0]
-
-
 def test_a_difference_is_told_at_its_step() -> None:
     records = [
         {"type": "user", "content": "One?"},
@@ -323,13 +308,6 @@ def test_a_matrix_has_a_column_for_each_cell(tmp_path: Path) -> None:
     assert page.classes("sample") == sum(len(check.samples) for check in checks)
     rows = [own["data-state"] for own in page.all("tr") if "data-state" in own]
     assert rows == sorted(rows, key=lambda state: state == "passed")
-
-
-def test_a_passed_run_without_records_is_one_row(tmp_path: Path) -> None:
-    page = page_of([one()], tmp_path)
-    assert len(page.all("article")) == 0
-    assert page.words.count("passed") > 1
-    assert len([own for own in page.all("tr") if "data-state" in own]) == 1
 
 
 def test_nothing_at_all_is_a_page_too(tmp_path: Path) -> None:

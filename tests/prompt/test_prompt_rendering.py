@@ -126,15 +126,6 @@ def test_a_question_without_an_answer_is_closed_with_words_that_say_so() -> None
     assert WORDS.texts["turns.unanswered"] in turns(prompt)[1][1]
 
 
-def test_calls_that_were_given_up_hold_up_no_later_question() -> None:
-    prompt = folded(
-        *(UserRecord(content="one"), said(1, CALL), called(1, "a")),
-        StoppedRecord(reason="interrupted"),
-        UserRecord(content="two"),
-    )
-    assert [text for _, text in turns(prompt)] == ["one", CALL, "two", ""]
-
-
 def test_records_that_no_model_sees_change_nothing() -> None:
     prompt = folded(UserRecord(content="?"))
     before = prompt.render()
@@ -256,11 +247,6 @@ def test_an_example_that_is_no_line_of_an_observation_ends_no_turn(style: str) -
         shown = turns(prompt)[2][1]
         assert "<|im_end|>" not in shown
         assert shown.count("</tool_response>") == 0
-
-
-def test_an_example_of_an_unknown_role_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no turn"):
-        folded(examples=[{"role": "tool", "content": "x"}])
 
 
 def test_an_unknown_style_is_an_error_that_names_those_there_are() -> None:

@@ -125,12 +125,6 @@ def test_a_format_comes_back_from_a_transcripts_header(name: str) -> None:
     assert ChatFormat.from_json(chat_format.to_json()) == chat_format
 
 
-def test_a_format_ends_at_the_end_of_an_answer_and_of_the_text() -> None:
-    assert set(format_of("llama3.1").end_tokens) == {"<|eot_id|>"}
-    assert set(format_of("phi3").end_tokens) == {"<|end|>", "<|endoftext|>"}
-    assert "<|user|>" in format_of("glm4.6").end_tokens
-
-
 def test_special_tokens_of_the_tokenizer_are_control_tokens() -> None:
     chat_format = format_from_template(
         template_of("qwen2.5"),
