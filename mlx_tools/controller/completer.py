@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from mlx_tools.backends import Backend, Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
+from mlx_tools.backends import Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
 from mlx_tools.controller.session import Complete, Session, Thought
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
@@ -92,17 +92,17 @@ class Written:
         )
 
 
+@dataclass(repr=False, eq=False)
 class Completer:
     """Asks a backend for the completions of a session.
 
     ``heard`` says whether anything has come from the backend for the completion under way.
     """
 
-    def __init__(self, backend: Backend, session: Session) -> None:
-        self._backend = Guarded(backend)
-        self._session = session
-        self._turn: HeldTurn | None = None
-        self._scores = True  # as far as is known, the backend tells likelihoods
+    _backend: Guarded
+    _session: Session
+    _turn: HeldTurn | None = None
+    _scores: bool = True  # as far as is known, the backend tells likelihoods
 
     @property
     def heard(self) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Final, Literal, Self
 
 import anyio
 
-from mlx_tools.backends import Backend, TokenCounter, folder_of
+from mlx_tools.backends import Backend, Guarded, TokenCounter, folder_of
 from mlx_tools.controller.approvals import (
     Answers,
     Approvals,
@@ -101,7 +101,7 @@ class Driver:
         self.now = now
         self.outputs = Outputs(session, files.artifacts, str(Path.home()))
         self._backend = backend
-        self._completer = Completer(backend, session)
+        self._completer = Completer(Guarded(backend), session)
         self._reads = reads
         self._make_nested = nested
         self._nested: NestedRuns | None = None
@@ -489,6 +489,7 @@ class Driver:
         )
 
 
+@dataclass(repr=False, eq=False)
 class Conversation:
     """One open session: questions that see each other, in one transcript.
 
@@ -496,15 +497,9 @@ class Conversation:
     question and that one's tool choice.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        policy: Policy,
-        begin: Callable[[str, str | None], Header] | None = None,
-    ) -> None:
-        self._driver = driver
-        self._policy = policy
-        self._begin = begin
+    _driver: Driver
+    _policy: Policy
+    _begin: Callable[[str, str | None], Header] | None = None
 
     @property
     def session(self) -> str:

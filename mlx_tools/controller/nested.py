@@ -142,7 +142,7 @@ class NestedRuns:
             question=question,
             policy=self._policy(tools),
             limits=session.limits,
-            approver=_OuterApprover(self._driver, context, name, call.name, once=once),
+            approver=_OuterApprover(self._driver, context, name, call.name, once),
             consents=session.history.consented,
             parent=f"{session.header.session}/{name}",
         )
@@ -204,25 +204,23 @@ class NestedRuns:
             conversation.close()
 
 
+@dataclass(frozen=True, slots=True)
 class _OuterApprover:
     """Asks whoever the outer run asks. A call about which nobody decides waits, and the outer run
     with it; but where the outer call cannot be made again (``once``) it is refused."""
 
-    def __init__(
-        self, driver: Driver, context: ToolContext, prefix: str, name: str, *, once: bool
-    ) -> None:
-        self._driver = driver
-        self._context = context
-        self._prefix = prefix
-        self._name = name
-        self._once = once
+    driver: Driver
+    context: ToolContext
+    prefix: str
+    name: str
+    once: bool
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         shown = [
-            replace(r, call=f"{self._prefix}/{r.call}", reason=f"within {self._name}: {r.reason}")
+            replace(r, call=f"{self.prefix}/{r.call}", reason=f"within {self.name}: {r.reason}")
             for r in requests
         ]
-        with self._context.person_waits(), self._driver.person_waits():
-            answers = await self._driver.approver.decide(shown)
+        with self.context.person_waits(), self.driver.person_waits():
+            answers = await self.driver.approver.decide(shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
-        return [nobody if self._once and a.approved is None else a for a in answers]
+        return [nobody if self.once and a.approved is None else a for a in answers]

@@ -64,28 +64,29 @@ class CallState:
     may_run: bool = False
 
 
+@dataclass(slots=True)
 class Turn:
     """The records that one completion brings, and how far its calls have come.
 
-    ``calls`` has all of them by key, ``open_calls`` those that have no observation yet.
+    ``noted`` is how many of the records are written. ``calls`` has all calls by key, ``open_calls``
+    those that have no observation yet.
     """
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._records = tuple(records)
-        self._noted = 0
-        self.calls: dict[str, CallState] = {}
-        self.open_calls: dict[str, CallState] = {}
+    records: Sequence[Record] = ()
+    noted: int = 0
+    calls: dict[str, CallState] = field(default_factory=dict)
+    open_calls: dict[str, CallState] = field(default_factory=dict)
 
     @property
     def unwritten(self) -> tuple[Record, ...]:
         """What follows from the completion and is not in the transcript yet. Nothing does about a
         call that has ended: tools were others when it did."""
-        if self._noted >= len(self._records):
+        if self.noted >= len(self.records):
             return ()
         ended = self.calls.keys() - self.open_calls.keys()
         return tuple(
             r
-            for r in self._records[self._noted :]
+            for r in self.records[self.noted :]
             if not (isinstance(r, DecisionRecord | ObservationRecord) and r.call in ended)
         )
 
@@ -106,12 +107,12 @@ class Turn:
 
     def all_written(self) -> None:
         """Take it that nothing more follows from the completion than what was noted."""
-        self._records = self._records[: self._noted]
+        self.records = self.records[: self.noted]
 
     def note(self, record: Record) -> None:
         """Take in a record that came after the completion."""
-        if self._noted < len(self._records):
-            self._noted += 1
+        if self.noted < len(self.records):
+            self.noted += 1
         if isinstance(record, CallRecord):
             self.calls[record.call] = self.open_calls[record.call] = CallState(record)
         if not isinstance(record, _OF_A_CALL):
@@ -192,7 +193,8 @@ def _calls(
     calls: list[Record] = []
     verdicts: list[Record] = []
     turn = completion.turn
-    history, made = session.run_history.copy(), dict(session.history.made)
+    history = replace(session.run_history, seen=dict(session.run_history.seen))
+    made = dict(session.history.made)
     for number, call in enumerate(judged, start=session.calls_made + 1):
         record = CallRecord(
             turn=turn,

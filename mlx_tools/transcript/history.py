@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
@@ -18,6 +19,7 @@ Consents = Callable[[ToolSpec], "Effects | None"]
 """The effects that a person allowed a tool for the rest of a session, None where nobody did."""
 
 
+@dataclass(slots=True)
 class RunHistory:
     """Which calls one run has made: what tells a repeated call from a new one.
 
@@ -27,35 +29,29 @@ class RunHistory:
     the model was told that it repeats itself.
     """
 
-    def __init__(self) -> None:
-        self.answered = False
-        self.acted = False
-        self.reminded = False
-        self._changes = 0
-        self._seen: dict[str, int] = {}
-        # By the identity of the arguments, which are kept so that nothing else comes to have it.
-        self._keys: dict[tuple[str, int], tuple[Mapping[str, Any], str]] = {}
-
-    def copy(self) -> RunHistory:
-        """A history that can be gone on with while this one stays."""
-        other = RunHistory()
-        other._changes, other._seen, other._keys = self._changes, dict(self._seen), self._keys
-        return other
+    answered: bool = False
+    acted: bool = False
+    reminded: bool = False
+    changes: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+    # By name and identity of the arguments, which are kept so that nothing else comes to have it.
+    keys: dict[tuple[str, int], tuple[Mapping[str, Any], str]] = field(default_factory=dict)
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
         """Take in a call; return whether it was made before, and nothing has changed since."""
         at = name, id(arguments)  # a call is taken in twice: when it is read, and when recorded
-        if at not in self._keys:
-            self._keys[at] = arguments, canonical(name, arguments)
-        _, key = self._keys[at]
-        seen = self._seen.get(key)
-        repeated = seen == self._changes
+        if at not in self.keys:
+            self.keys[at] = arguments, canonical(name, arguments)
+        _, key = self.keys[at]
+        seen = self.seen.get(key)
+        repeated = seen == self.changes
         if seen is None and spec is not None and spec.mutates(arguments):
-            self._changes += 1
-        self._seen[key] = self._changes
+            self.changes += 1
+        self.seen[key] = self.changes
         return repeated
 
 
+@dataclass(slots=True)
 class SessionHistory:
     """What has happened in a session that decides about its later calls, over all its questions.
 
@@ -65,13 +61,12 @@ class SessionHistory:
     ``shared`` are the consents of the session whose call this one runs within.
     """
 
-    def __init__(self, shared: Consents | None = None) -> None:
-        self._shared = shared
-        self.made: RateCounts = {}
-        self.private_read = False
-        self.sources = 0
-        self.consents: dict[str, ApprovalRecord] = {}
-        self.at = ""
+    shared: Consents | None = None
+    made: RateCounts = field(default_factory=dict)
+    private_read: bool = False
+    sources: int = 0
+    consents: dict[str, ApprovalRecord] = field(default_factory=dict)
+    at: str = ""
 
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
         """Take in how a call of the tool ``spec`` ended, in ``run`` too; return whether it ran."""
@@ -88,7 +83,7 @@ class SessionHistory:
         """The effects that a person allowed this tool, as it is now, for the rest of the session,
         or of the one that it runs within; None where nobody did."""
         record = self.consents.get(spec.name)
-        shared = None if self._shared is None else self._shared(spec)
+        shared = None if self.shared is None else self.shared(spec)
         if record is None or record.tool != spec.digest():
             return shared
         own = frozenset(effect for effect in ALL_EFFECTS if effect in record.effects)

@@ -850,7 +850,7 @@ def _policy() -> Iterator[Mutation]:
         (
             "repeated",
             "mlx_tools/transcript/history.py",
-            "repeated = seen == self._changes",
+            "repeated = seen == self.changes",
             "repeated = False",
             has("repeated"),
             "those that make a call again",
