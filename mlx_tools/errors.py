@@ -2,24 +2,6 @@
 
 Denial, pause and limits are values, never exceptions. An exception means that the caller, the
 configuration, the backend or the disk is at fault, and its message says what to do next.
-
-    MlxToolsError
-    ├── UsageError               the caller asked for something that cannot be (exit code 2)
-    │   ├── ConfigError          a setting is unknown or has a bad value; names file and key
-    │   ├── ToolDefinitionError  a tool's name, schema or signature cannot be used
-    │   ├── ChatFormatError      a chat template cannot be turned into a chat format
-    │   └── MissingDependency    an optional package is needed; says which to install
-    ├── BackendError             the model's server failed (exit code 3)
-    │   ├── BackendUnreachable   no connection, or none in time
-    │   ├── BackendRefused       the server answered with an error of its own
-    │   ├── BackendBroken        the stream broke off, or held what is no completion
-    │   ├── BackendTimeout       the completion did not end within its time
-    │   └── BackendDead          the server answers, but its model thread has died: restart it
-    ├── ModelError               a model cannot be fetched, verified or converted (exit code 3)
-    ├── KnowledgeBaseError       the knowledge base cannot be read or written (exit code 2)
-    ├── ScheduleError            the schedule of jobs cannot be read or written (exit code 2)
-    └── TranscriptError          a transcript cannot be written, or read as one (exit code 2)
-        └── StorageError         what a run must keep cannot be written, such as on a full disk
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import MUTATING, Effects, ToolSpec
 from mlx_tools.policy.limits import FullRate, Rate, RateCounts
 from mlx_tools.policy.patterns import first_match, first_template, matches
-from mlx_tools.policy.presets import PRESETS
-from mlx_tools.policy.rules import AFTER_READ, ASK_EFFECTS, Policy
+from mlx_tools.policy.rules import AFTER_READ, ASK_EFFECTS, PRESETS, Policy
 
 _TOUCHING: Final[Effects] = MUTATING | {"network"}
 """What a dry run lets no call do."""

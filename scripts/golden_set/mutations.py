@@ -690,7 +690,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
 
 def _policy() -> Iterator[Mutation]:
     rules = "mlx_tools/policy/decision.py"
-    presets = "mlx_tools/policy/presets.py"
+    presets = "mlx_tools/policy/rules.py"
     for name, file, old, new, hits, who in (
         (
             "preset-basic",
