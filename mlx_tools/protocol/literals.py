@@ -276,9 +276,9 @@ def _types(schema: Any, root: Mapping[str, Any], left: int = _MOST_STEPS) -> Ite
 
 
 @dataclass
-class _Element:
+class _TaggedValue:
     tag: str
-    children: list[_Element]
+    children: list[_TaggedValue]
     text: str = ""
 
 
@@ -287,7 +287,7 @@ def elements(pieces: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, 
 
     ``pieces`` begin with a tag each, text after it. Raises `Unreadable` where they do not match.
     """
-    root = _Element("", [])
+    root = _TaggedValue("", [])
     open_elements = [root]
     for piece in pieces:
         tag, _, text = piece.partition(">")
@@ -297,7 +297,7 @@ def elements(pieces: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, 
             if text.strip():
                 raise Unreadable("text stands between tags")
         elif tag.startswith("<") and len(open_elements) <= _MOST_LEVELS:
-            element = _Element(tag[1:], [], text)
+            element = _TaggedValue(tag[1:], [], text)
             open_elements[-1].children.append(element)
             open_elements.append(element)
         else:
@@ -307,7 +307,7 @@ def elements(pieces: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, 
     return _members(root, parameters)
 
 
-def _members(element: _Element, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _members(element: _TaggedValue, schema: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for child in element.children:
         if child.tag in found:
@@ -316,7 +316,7 @@ def _members(element: _Element, schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _content(element: _Element, schema: Any) -> Any:
+def _content(element: _TaggedValue, schema: Any) -> Any:
     ways = [schema, *branches(schema)] if isinstance(schema, Mapping) else []
     ways = [way for way in ways if isinstance(way, Mapping)]
     if not element.children:
