@@ -7,25 +7,19 @@ control tokens, whole and in pieces. The control tokens of both must be the same
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import find_chat_format, read_model_files
-from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,
-    Frame,
-    Neutraliser,
-    Prompt,
-    build_examples,
-    build_system,
 )
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, PROTOCOL_TAGS
 from mlx_tools.protocol import forcing_prefix, write_answer, write_call
@@ -38,91 +32,8 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.prompt.conversations import WORDS, formats
-from tests.prompt.transcripts import STYLES
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A text of every origin. All are anybody's but the names of tools, which are ASCII words."""
-
-    persona: str = "x"
-    project_context: str = "x"
-    tool_description: str = "x"
-    parameter_name: str = "x"
-    parameter_description: str = "x"
-    parameter_example: str = "x"
-    earlier_question: str = "x"
-    earlier_answer: str = "x"
-    example_observation: str = "x"
-    question: str = "x"
-    brought_tool: str = "x"
-    prose_before_calls: str = "x"
-    argument: str = "x"
-    call_id: str = "x"
-    unknown_tool: str = "x"
-    observation: str = "x"
-    tool_error: str = "x"
-    broken_line: str = "x"
-    correction: str = "x"
-    answer: str = "x"
-    prose_answer: str = "x"
-    tool_name: str = "read_file"
-
-
-ORIGINS = [field.name for field in fields(Texts) if field.name != "tool_name"]
-TOOL_NAMES = ("read_file", "im_start", "user", "system", "endoftext", "eot_id", "assistant.s")
-
-
-def tools_with(texts: Texts) -> list[ToolSpec]:
-    """Two tools, one of which holds texts wherever it can."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "path": {
-                "type": "string",
-                "description": texts.parameter_description,
-                "examples": [texts.parameter_example],
-            },
-            f"p{texts.parameter_name}": {"enum": [texts.parameter_example, 1]},
-        },
-        "required": ["path"],
-    }
-    return [
-        ToolSpec(texts.tool_name, texts.tool_description, schema),
-        ToolSpec("calculator", texts.tool_description),
-    ]
-
-
-def opened(chat_format: ChatFormat, style: str, texts: Texts) -> Prompt:
-    """The prompt of a session that has not begun, and an example with texts."""
-    neutraliser = Neutraliser(chat_format.control_tokens)
-    tools = tools_with(texts)
-    system = build_system(
-        Frame(
-            words=WORDS,
-            style=style,
-            tools=tools,
-            project_context=texts.project_context,
-            persona=texts.persona,
-            neutraliser=neutraliser,
-        )
-    )
-    own = [
-        {"role": "user", "content": texts.earlier_question},
-        {"role": "assistant", "content": write_call("calculator", {}, style=cast(Any, style))},
-        {"role": "observation", "content": texts.example_observation},
-        {"role": "assistant", "content": write_answer(texts.earlier_answer, cast(Any, style))},
-    ]
-    return Prompt(
-        chat_format=chat_format,
-        style=style,
-        system=system.text,
-        examples=[*build_examples(WORDS, tools, style), *own],
-        neutraliser=neutraliser,
-        words=WORDS,
-        reasoning="off",
-    )
+from tests.prompt.conversations import formats
+from tests.prompt.transcripts import ORIGINS, STYLES, TOOL_NAMES, Texts, opened
 
 
 def said(text: str, prefix: str = "") -> CompletionRecord:

@@ -9,62 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import (
     NAMED_FORMATS,
-    ChatFormat,
-    Frame,
-    Neutraliser,
     Prompt,
-    build_examples,
-    build_system,
 )
 from mlx_tools.transcript.records import UserRecord
-from tests.prompt.conversations import WORDS, formats
-from tests.prompt.transcripts import CONTENT, STYLES, Step, transcripts
+from tests.prompt.conversations import formats
+from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, Texts, opened, transcripts
 
 REASONING = ("off", "auto", 200)
 
 
-def hostile_tool(text: str) -> ToolSpec:
-    """A tool whose description and schema hold ``text`` wherever they can."""
-    return ToolSpec(
-        "read_file",
-        text,
-        {
-            "type": "object",
-            "properties": {
-                "path": {"type": "string", "description": text, "examples": [text]},
-                text or "x": {"enum": [text, 1]},
-                "n": {"type": "integer", "default": text},
-            },
-            "required": ["path"],
-        },
-    )
-
-
-def opened(chat_format: ChatFormat, style: str, text: str, **more: Any) -> Prompt:
-    """A prompt with a catalog, a project context, a persona and examples that hold ``text``."""
-    neutraliser = Neutraliser(chat_format.control_tokens)
-    tools = [hostile_tool(text), ToolSpec("calculator", "Calculates.")]
-    return Prompt(
-        chat_format=chat_format,
-        style=style,
-        system=build_system(
-            Frame(
-                words=WORDS,
-                style=style,
-                tools=tools,
-                project_context=text,
-                persona=text,
-                neutraliser=neutraliser,
-            )
-        ).text,
-        examples=build_examples(WORDS, tools, style),
-        neutraliser=neutraliser,
-        words=WORDS,
-        **more,
-    )
+def hostile(text: str) -> Texts:
+    """Texts of every origin that are all the same."""
+    return Texts(**dict.fromkeys(ORIGINS, text))
 
 
 @st.composite
@@ -91,14 +49,14 @@ def test_the_prompt_of_a_turn_is_a_prefix_of_the_next(
     run: tuple[str, str, str | int, list[Step]], text: str
 ) -> None:
     name, style, reasoning, steps = run
-    prompt = opened(formats()[name], style, text, reasoning=reasoning)
+    prompt = opened(formats()[name], style, hostile(text), reasoning=reasoning)
     asked = prompts_of(prompt, steps)
     prompt.add(UserRecord(content="and then?"))
     asked.append(prompt.render())
     for before, after in itertools.pairwise(asked):
         assert after.startswith(before)
     # Folded again, without a prompt in between, it is the same.
-    again = opened(formats()[name], style, text, reasoning=reasoning)
+    again = opened(formats()[name], style, hostile(text), reasoning=reasoning)
     for step in steps:
         for record in step.records:
             again.add(record)
@@ -114,7 +72,7 @@ def test_the_roles_alternate_whatever_happens(
 ) -> None:
     _, style, _, steps = run
     bare = NAMED_FORMATS["chatml"]
-    prompt = opened(bare, style, text)
+    prompt = opened(bare, style, hostile(text))
     prompts_of(prompt, steps)
     prompt.add(UserRecord(content="and then?"))
     headers = [part.partition("\n")[0] for part in prompt.render().split("<|im_start|>")[1:]]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.prompt import (
+    ChatFormat,
+    Frame,
+    Neutraliser,
+    Prompt,
+    build_examples,
+    build_system,
+)
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS
 from mlx_tools.protocol import forcing_prefix, write_answer, write_call
 from mlx_tools.transcript.records import (
@@ -21,6 +29,7 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
     UserRecord,
 )
+from tests.prompt.conversations import WORDS
 
 STYLES = ("jsonl", "markdown-json", "xml")
 
@@ -119,3 +128,89 @@ def _going_on(prefix: str, text: str) -> str:
 def _completion(turn: int, prefix: str, counted: str) -> CompletionRecord:
     text = counted.removeprefix(prefix) + "\nand what was dropped"
     return CompletionRecord(turn=turn, prefix=prefix, text=text, counted=counted)
+
+
+# --- sessions that have not begun, with a text of every origin ---
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A text of every origin. All are anybody's but the names of tools, which are ASCII words."""
+
+    persona: str = "x"
+    project_context: str = "x"
+    tool_description: str = "x"
+    parameter_name: str = "x"
+    parameter_description: str = "x"
+    parameter_example: str = "x"
+    earlier_question: str = "x"
+    earlier_answer: str = "x"
+    example_observation: str = "x"
+    question: str = "x"
+    brought_tool: str = "x"
+    prose_before_calls: str = "x"
+    argument: str = "x"
+    call_id: str = "x"
+    unknown_tool: str = "x"
+    observation: str = "x"
+    tool_error: str = "x"
+    broken_line: str = "x"
+    correction: str = "x"
+    answer: str = "x"
+    prose_answer: str = "x"
+    tool_name: str = "read_file"
+
+
+ORIGINS = [field.name for field in fields(Texts) if field.name != "tool_name"]
+TOOL_NAMES = ("read_file", "im_start", "user", "system", "endoftext", "eot_id", "assistant.s")
+
+
+def tools_with(texts: Texts) -> list[ToolSpec]:
+    """Two tools, one of which holds texts wherever it can."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "path": {
+                "type": "string",
+                "description": texts.parameter_description,
+                "examples": [texts.parameter_example],
+            },
+            f"p{texts.parameter_name}": {"enum": [texts.parameter_example, 1]},
+        },
+        "required": ["path"],
+    }
+    return [
+        ToolSpec(texts.tool_name, texts.tool_description, schema),
+        ToolSpec("calculator", texts.tool_description),
+    ]
+
+
+def opened(chat_format: ChatFormat, style: Any, texts: Texts, **more: Any) -> Prompt:
+    """The prompt of a session that has not begun, and an example with texts."""
+    neutraliser = Neutraliser(chat_format.control_tokens)
+    tools = tools_with(texts)
+    system = build_system(
+        Frame(
+            words=WORDS,
+            style=style,
+            tools=tools,
+            project_context=texts.project_context,
+            persona=texts.persona,
+            neutraliser=neutraliser,
+        )
+    )
+    own = [
+        {"role": "user", "content": texts.earlier_question},
+        {"role": "assistant", "content": write_call("calculator", {}, style=style)},
+        {"role": "observation", "content": texts.example_observation},
+        {"role": "assistant", "content": write_answer(texts.earlier_answer, style)},
+    ]
+    return Prompt(
+        chat_format=chat_format,
+        style=style,
+        system=system.text,
+        examples=[*build_examples(WORDS, tools, style), *own],
+        neutraliser=neutraliser,
+        words=WORDS,
+        **more,
+    )
