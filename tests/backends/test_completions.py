@@ -131,27 +131,19 @@ def test_a_key_that_cannot_stand_in_a_header_is_refused_and_not_shown(key: str) 
     assert key not in str(caught.value)
 
 
+NOT_TO_BE_SENT = {
+    "prompt": [""],
+    "max_tokens": [0, True, 1.5],
+    "temperature": [-0.1, math.nan, math.inf, "hot"],
+    "seed": [-1, 2**63, 1.0, False],
+    "timeout": [0, math.inf, "soon", None],
+    "idle_timeout": [-1],
+    "logit_bias": [{-1: 1}, {5: 101}],
+}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"prompt": ""},
-        {"max_tokens": 0},
-        {"max_tokens": True},
-        {"max_tokens": 1.5},
-        {"temperature": -0.1},
-        {"temperature": math.nan},
-        {"temperature": math.inf},
-        {"temperature": "hot"},
-        {"seed": -1},
-        {"seed": 2**63},
-        {"seed": 1.0},
-        {"seed": False},
-        {"timeout": 0},
-        {"timeout": math.inf},
-        {"timeout": "soon"},
-        {"timeout": None},
-        {"idle_timeout": -1},
-    ],
+    "options", [{name: value} for name, values in NOT_TO_BE_SENT.items() for value in values]
 )
 def test_what_no_server_can_complete_is_refused_before_anything_is_sent(
     options: dict[str, Any],

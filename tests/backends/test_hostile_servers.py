@@ -81,26 +81,19 @@ def test_text_that_came_together_with_a_fault_is_given_before_it_is_raised(after
         assert asyncio.run(received(CompletionsBackend(server.url))) == "Hi"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"hello\n\n",
-        b"\x00\xff\x13\n",
-        b"<html><body>Welcome</body></html>\n",
-        b"data: hello\n\n",
-        b"data: 3\n\n",
-        b"data: []\n\n",
-        b'data: {"choices":3}\n\n',
-        b'data: {"choices":[3]}\n\n',
-        b'data: {"choices":[{"text":3}]}\n\n',
-        b'data: {"choices":[{"text":["a"]}]}\n\n',
-        b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n',
-        b'data: {"choices":[{"text":"","finish_reason":3}]}\n\n',
-        b'data: {"choices":[{"text":"\xff"}]}\n\n',
-        b"data: " + b"[" * 100_000 + b"\n\n",
-        b"data: " + b"9" * 100_000 + b"\n\n",
-    ],
+RUBBISH = (
+    *(b"hello\n\n", b"\x00\xff\x13\n", b"<html><body>Welcome</body></html>\n"),
+    *(b"data: hello\n\n", b"data: 3\n\n", b"data: []\n\n"),
+    *(b'data: {"choices":3}\n\n', b'data: {"choices":[3]}\n\n'),
+    *(b'data: {"choices":[{"text":3}]}\n\n', b'data: {"choices":[{"text":["a"]}]}\n\n'),
+    b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n',
+    b'data: {"choices":[{"text":"","finish_reason":3}]}\n\n',
+    b'data: {"choices":[{"text":"\xff"}]}\n\n',
+    *(b"data: " + b"[" * 100_000 + b"\n\n", b"data: " + b"9" * 100_000 + b"\n\n"),
 )
+
+
+@pytest.mark.parametrize("data", RUBBISH)
 def test_rubbish_is_broken_and_never_text(data: bytes) -> None:
     assert isinstance(raised_by(sends(data)), BackendBroken)
 

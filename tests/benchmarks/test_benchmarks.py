@@ -68,14 +68,6 @@ def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
 
 
 @pytest.mark.slow
-def test_startup_measures_import_first_answer_and_help() -> None:
-    found = results("startup.py", "--rounds", "1")
-    for part in ("import", "first_answer", "help"):
-        assert {"bare interpreter", "mlx-tools"} <= set(found[part])
-    assert found["memory"]["mlx-tools"] > 1_000_000
-
-
-@pytest.mark.slow
 def test_replays_are_held_to_their_transcripts_and_stand_beside_a_run() -> None:
     options = ("--here", "--replays", "8", "--repeats", "1", "--rounds", "1")
     found = results("golden_replay.py", *options)

@@ -86,17 +86,6 @@ def test_it_goes_on_with_what_the_host_began_and_then_in_its_own_form(
     assert turn[begins + end :].endswith(f"\n{alone}")
 
 
-def test_made_to_answer_it_answers_and_once_observed_too() -> None:
-    model = StrongModel(Wish(CALLS, "Sunny."))
-    forced = '{"type":"final_answer","content":"'
-    assert model.rest(PROMPT + forced) == 'Sunny."}'
-    call = model.rest(PROMPT)
-    observed = f'{PROMPT}{call}<|im_end|>\n{{"type":"tool_observation"}}\n{ASSISTANT}'
-    assert model.rest(observed) == '{"type":"final_answer","content":"Sunny."}'
-    called = '{"type":"tool_call","name":"'
-    assert StrongModel(Wish()).rest(PROMPT + called) == 'weather.get","arguments":{}}'
-
-
 def test_tokens_are_its_text_and_likelihoods_are_what_was_asked_for() -> None:
     model = StrongModel(Wish(CALLS), dialect="hermes", probability=0.9)
     own = model.rest(PROMPT)

@@ -6,10 +6,8 @@ A switch that nothing reads makes all rows alike, and tables of them say what is
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +41,6 @@ def strong(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[dict[str
     return json.loads(out.read_text()), [
         json.loads(line) for line in lines.read_text().splitlines()
     ]
-
-
-def completions(lines: Sequence[dict[str, Any]]) -> list[str]:
-    return [line["completion"] for line in lines]
 
 
 # --- strong -------------------------------------------------------------------------------------
@@ -105,27 +99,6 @@ def test_each_habit_changes_what_a_model_writes_or_how_it_is_served(name: str) -
     assert replace(base, **strong.HABITS[name]).habits.endswith(name)
     several = replace(base, **strong.ALL)
     assert set(several.habits.split(", ")) > {"hermes", "shuffled"}
-
-
-def test_a_strategy_and_a_style_change_what_is_asked(tmp_path: Path) -> None:
-    _, free = strong(tmp_path, "--rows", "hermes")
-    _, guided = strong(tmp_path, "--rows", "hermes", "--strategy", "guided")
-    _, xml = strong(tmp_path, "--style", "xml")
-    assert completions(free)[0].startswith("<tool_call>\n{")
-    assert completions(guided)[0].startswith('{"type":"')
-    assert completions(xml)[0].startswith("<tool_call>{")
-    assert free[0]["strategy"] != guided[0]["strategy"] and xml[0]["row"]["style"] == "xml"
-
-
-def test_other_questions_by_limit_and_seed_and_wrong_wishes_by_how_many(tmp_path: Path) -> None:
-    by = [
-        strong(tmp_path, "--category", "simple_python", *more)[1]
-        for more in ((), ("--seed", "5"), ("--limit", "5"), ("--mistaken", "1"))
-    ]
-    ids = [[line["id"] for line in lines] for lines in by]
-    assert ids[0] != ids[1] and ids[2][:2] == ids[0] == ids[3] and len(ids[2]) == 5
-    assert [line["wish_right"] for line in by[3]] == [False, False]
-    assert [(line["as_wished"], line["correct"]) for line in by[3]] == [(True, False)] * 2
 
 
 # --- the fresh questions ------------------------------------------------------------------------
@@ -211,27 +184,3 @@ def test_the_second_servers_switches_reach_the_server(
 
 
 # --- all scripts --------------------------------------------------------------------------------
-
-
-SCRIPTS = [*sorted(BENCHMARKS.glob("*.py")), *sorted(BENCHMARKS.glob("bfcl_official/*.py"))]
-
-
-def options_of(tree: ast.Module) -> set[str]:
-    """The names under which a script's options are parsed."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
-            if node.func.attr == "add_argument" and texts:
-                named = {one.arg: one.value for one in node.keywords}.get("dest")
-                name = named.value if isinstance(named, ast.Constant) else str(texts[-1])
-                found.add(str(name).lstrip("-").replace("-", "_"))
-    return found
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_every_option_of_a_script_is_read(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    read |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    assert options_of(tree) <= read

@@ -283,11 +283,6 @@ def test_a_verdict_for_guided_begins_guided_and_the_header_says_why() -> None:
     assert decode(encode(header)) == header
 
 
-def test_where_guided_was_worse_auto_never_goes_to_it() -> None:
-    given = settings(verdict=found(style="jsonl", strategy="free"))
-    assert completions(records(ScriptedBackend(BROKEN, BROKEN), given)) == ["free", "free"]
-
-
 def test_what_the_settings_name_is_what_is_used() -> None:
     given = settings(style="jsonl", strategy="free", verdict=found())
     header = records(ScriptedBackend(CALL, ANSWER), given)[0]

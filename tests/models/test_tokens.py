@@ -64,15 +64,6 @@ def test_a_prompt_that_grows_turn_by_turn_is_counted_exactly(folder: Path) -> No
         text += '{"type":"final_answer","content":"Because."}<|im_end|>\n'
 
 
-def test_texts_that_part_somewhere_are_counted_exactly(folder: Path) -> None:
-    counter = TokenCounter(lambda: folder)
-    turns = [f"<|im_start|>user\n{text[:3000]}<|im_end|>\n" for text in texts()[:9]]
-    for number in (9, 4, 8, 1, 9):
-        for other in ("", "<|im_start|>", "and more"):
-            text = "".join(turns[:number]) + other
-            assert counter.count(text) == whole(folder, text)
-
-
 def test_what_a_tokenizer_adds_by_itself_counts(folder: Path, tmp_path: Path) -> None:
     value = json.loads((folder / "tokenizer.json").read_text())
     value["post_processor"] = {
