@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from mlx_tools.backends import Backend, Guarded, TokenCounter
+from mlx_tools.backends import Guarded, TokenCounter
 from mlx_tools.controller.completer import CHARS_PER_TOKEN, request_for
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Complete, Session, fills
@@ -96,25 +96,20 @@ class Fitted:
 Render = Callable[[Prompt], str]
 
 
+@dataclass(repr=False, eq=False)
 class ContextWindow:
     """The context of a session's model, and what the model sums up to keep it.
 
     ``counter`` counts tokens. ``store`` keeps what leaves the prompt, None where nothing is kept.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        session: Session,
-        outputs: Outputs,
-        store: ArtifactStore | None,
-        counter: TokenCounter,
-    ) -> None:
-        self._backend = Guarded(backend)
-        self._session = session
-        self._outputs = outputs
-        self._store = store
-        self._counter = counter
+    _backend: Guarded
+    _session: Session
+    _outputs: Outputs
+    _store: ArtifactStore | None
+    _counter: TokenCounter
+
+    def __post_init__(self) -> None:
         self._one = anyio.Lock()  # one summary at a time
         self._tried = False
         self._more = 1.0

@@ -386,7 +386,7 @@ class Controller:
                 approver=self._approver,
                 secret=secret,
                 now=self._now,
-                nested=partial(NestedRuns, depth=self._depth, make=self._within),
+                make_nested=partial(NestedRuns, depth=self._depth, make=self._within),
                 reads=Reads(self.settings.cache),
                 spent=spent,
             )

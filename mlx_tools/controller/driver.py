@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -71,41 +71,31 @@ from mlx_tools.transcript.records import (
 _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
+@dataclass(repr=False, eq=False)
 class Driver:
     """Drives one session, question after question.
 
     ``outputs`` holds the whole outputs of the current run, for an outcome that is to include them.
-    ``now`` is the wall clock, UTC. ``nested`` makes what lets tools ask the model. ``spent`` is how
-    many seconds of the first question's total time are gone already.
+    ``now`` is the wall clock, UTC. ``make_nested`` makes what lets tools ask the model. ``spent``
+    is how many seconds of the first question's total time are gone already.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        files: SessionFiles,
-        *,
-        backend: Backend,
-        registry: Registry,
-        approver: Approver,
-        secret: bytes,
-        now: Callable[[], datetime],
-        nested: Callable[[Driver], NestedRuns],
-        reads: Reads,
-        spent: float = 0.0,
-    ) -> None:
-        self.session = session
-        self.files = files
-        self.registry = registry
-        self.approver = approver
-        self.secret = secret
-        self.now = now
-        self.outputs = Outputs(session, files.artifacts, str(Path.home()))
-        self._backend = backend
-        self._completer = Completer(Guarded(backend), session)
-        self._reads = reads
-        self._make_nested = nested
+    session: Session
+    files: SessionFiles
+    _: KW_ONLY
+    backend: Backend
+    registry: Registry
+    approver: Approver
+    secret: bytes
+    now: Callable[[], datetime]
+    make_nested: Callable[[Driver], NestedRuns]
+    reads: Reads
+    spent: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.outputs = Outputs(self.session, self.files.artifacts, str(Path.home()))
+        self._completer = Completer(Guarded(self.backend), self.session)
         self._nested: NestedRuns | None = None
-        self._spent = spent
         self._scope: anyio.CancelScope | None = None
         self._emit: Emit | None = None
         self._waiting_for: Literal["", "backend", "tool"] = ""
@@ -116,9 +106,11 @@ class Driver:
 
     @cached_property
     def _window(self) -> ContextWindow:
-        counter = TokenCounter(lambda: folder_of(self._backend, self.session.header.model))
+        counter = TokenCounter(lambda: folder_of(self.backend, self.session.header.model))
         files = self.files
-        return ContextWindow(self._backend, self.session, self.outputs, files.artifacts, counter)
+        return ContextWindow(
+            Guarded(self.backend), self.session, self.outputs, files.artifacts, counter
+        )
 
     def waiting(self) -> tuple[CallRecord, ...]:
         """The calls that a person must decide about."""
@@ -143,7 +135,7 @@ class Driver:
         """
         self._emit = emit
         self.outputs.begin()
-        self._reads.begin()
+        self.reads.begin()
         if self.session.header.context is not None:
             self._window.begin()
         self.append(self.session.question_record(question, tool_choice, self.timestamp(), piped))
@@ -199,7 +191,7 @@ class Driver:
         session, access = self.session, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
-            left, self._spent = session.limits.total_timeout - self._spent, 0.0
+            left, self.spent = session.limits.total_timeout - self.spent, 0.0
             with anyio.move_on_after(left) as scope:
                 self._scope = scope
                 await self._loop()
@@ -411,7 +403,7 @@ class Driver:
         self.append(ExecutionRecord(call=call.call, mutates=mutates, at=self.timestamp()))
         if self._nested is not None:
             self._nested.begin(call.call)
-        result = await self._reads.call(
+        result = await self.reads.call(
             execute,
             tool,
             call.arguments,
@@ -460,7 +452,7 @@ class Driver:
             raise problem
 
     def _nested_runs(self) -> NestedRuns:
-        self._nested = self._nested or self._make_nested(self)
+        self._nested = self._nested or self.make_nested(self)
         return self._nested
 
     async def _ask_model(
