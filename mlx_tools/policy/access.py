@@ -82,7 +82,8 @@ def refused(
     policy_hash: str,
     configuration: Mapping[str, str],
 ) -> Decision | None:
-    """Why a call of this tool may not run, by the list that was read back; None where it may.
+    """Return why a call of this tool may not run, by the list that was read back; None where it
+    may.
 
     ``session``, ``policy_hash`` and ``configuration`` are those of now.
     """
@@ -101,7 +102,7 @@ def refused(
 
 
 def refusal(reason: str) -> Decision:
-    """What becomes of a call that the access list does not let run."""
+    """Return what becomes of a call that the access list does not let run."""
     return Decision("deny", "access_list", reason, "not_allowed")
 
 
@@ -137,7 +138,8 @@ def approval_digest(secret: bytes, shown: ApprovalSubject) -> str:
 def seal(
     secret: bytes, kind: Literal["approval", "call", "header", "pause"], record: Mapping[str, Any]
 ) -> str:
-    """What shows that a record, given as JSON, is as it was written; its own ``seal`` is left out.
+    """Return what shows that a record, given as JSON, is as it was written; its own ``seal`` is
+    left out.
 
     So a denial cannot be turned into an approval, nor an approval of one call into one for the
     session, and a session keeps the header that it was begun with.
@@ -147,6 +149,6 @@ def seal(
 
 
 def same(digest: str, other: str) -> bool:
-    """Whether two digests are the same, in a time that does not tell where they differ."""
+    """Return whether two digests are the same, in a time that does not tell where they differ."""
     one, two = (text.encode(errors="surrogatepass") for text in (digest, other))
     return hmac.compare_digest(one, two)

@@ -119,7 +119,7 @@ def decide(
 
 
 def permitted(policy: Policy, spec: ToolSpec) -> bool:
-    """Whether any call to this tool might be allowed, be it after approval.
+    """Return whether any call to this tool might be allowed, be it after approval.
 
     For listings and catalogs. Only `decide`, which sees the arguments, lets a call run.
     """
@@ -127,7 +127,7 @@ def permitted(policy: Policy, spec: ToolSpec) -> bool:
 
 
 def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
-    """Why no call to this tool can be allowed, None where one might be."""
+    """Return why no call to this tool can be allowed, None where one might be."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
     for part in policy.parts:
         verdict = _refused(part, spec, spec.name, known)
@@ -137,14 +137,14 @@ def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
 
 
 def asks(policy: Policy, spec: ToolSpec) -> bool:
-    """Whether every call to this tool needs approval, however cleanly it is written. One whose
-    effects depend on its arguments may have calls that need none."""
+    """Return whether every call to this tool needs approval, however cleanly it is written. One
+    whose effects depend on its arguments may have calls that need none."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
     return _asked(policy, spec, known, None) is not None
 
 
 def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
-    """Why one policy denies a tool with these effects, or the rule that grants it."""
+    """Return why one policy denies a tool with these effects, or the rule that grants it."""
     denied = first_match(policy.deny, spec)
     if denied is None and name != spec.name and name in policy.deny:
         denied = name
@@ -173,8 +173,8 @@ def _suspect(
     echoed: bool,
     facts: Facts,
 ) -> Decision | None:
-    """What this very call of an allowed tool raises: a denial, whoever would approve of it, or a
-    question, which no standing consent answers; None where nothing is wrong with it."""
+    """Return what this very call of an allowed tool raises: a denial, whoever would approve of it,
+    or a question, which no standing consent answers; None where nothing is wrong with it."""
     network, mutates = "network" in effects, not MUTATING.isdisjoint(effects)
     after_read, read = "allow", f"{name} may use the network, and private data was read before"
     if facts.private_read and network:
@@ -232,8 +232,8 @@ def _asked(
 def _allowed(
     policy: Policy, spec: ToolSpec, grant: str, effects: Effects, arguments: Mapping[str, Any]
 ) -> Decision:
-    """What is said of a call that nothing asks about: where its effects, or the tool, would have
-    asked, what lets it through."""
+    """Return what is said of a call that nothing asks about: where its effects, or the tool, would
+    have asked, what lets it through."""
     name = spec.name
     asking = {*ASK_EFFECTS, *(effect for part in policy.parts for effect in part.ask_effects)}
     if not spec.needs_approval and not effects & asking:
@@ -255,7 +255,7 @@ _DOES: Final[Mapping[str, str]] = {
 
 
 def _may(effects: Effects) -> str:
-    """What a call with these effects does, in words."""
+    """Return what a call with these effects does, in words."""
     return " and ".join(words for effect, words in _DOES.items() if effect in effects)
 
 
@@ -382,8 +382,9 @@ _MOST_JOINED: Final = 10_000
 
 
 def _undisguised(text: str) -> Iterator[str]:
-    """What a text says to whoever reads wide letters as plain ones, leaves out what cannot be seen,
-    and puts together again what was divided by blanks; nothing where that is the text itself."""
+    """Yield what a text says to whoever reads wide letters as plain ones, leaves out what cannot
+    be seen, and puts together again what was divided by blanks; nothing where that is the text
+    itself."""
     plain = "".join(
         char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
     )

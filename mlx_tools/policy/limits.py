@@ -129,13 +129,13 @@ class Rate:
         return cls(int(found[1]), UNITS[found[2]])
 
     def within(self, other: Rate) -> bool:
-        """Whether this rate leaves no room wherever the other one leaves none, whatever calls were
-        made: no more calls, in a window that is no shorter."""
+        """Return whether this rate leaves no room wherever the other one leaves none, whatever
+        calls were made: no more calls, in a window that is no shorter."""
         return self.calls <= other.calls and self.seconds >= other.seconds
 
     def full(self, made: Iterable[str], at: str) -> FullRate | None:
-        """Whether calls at these times leave no room for one more at ``at``; None where there is
-        room."""
+        """Return how it is used up where calls at these times leave no room for one more at
+        ``at``; None where there is room."""
         now, window = instant(at), timedelta(seconds=self.seconds)
         times = map(instant, made)
         counted = [t for t in times if now is None or t is None or now - t < window]

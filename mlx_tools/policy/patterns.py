@@ -36,7 +36,7 @@ _PATTERN = re.compile(
 
 
 def is_glob(text: str) -> bool:
-    """Whether the text has a character that makes it a pattern."""
+    """Return whether the text has a character that makes it a pattern."""
     return any(character in "*?[" for character in text)
 
 
@@ -61,7 +61,7 @@ def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
 
 
 def matches(pattern: str, spec: ToolSpec) -> bool:
-    """Whether a checked pattern means this tool."""
+    """Return whether a checked pattern means this tool."""
     if not pattern.startswith(PLUGIN):
         return _means(pattern, spec.name)
     plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
@@ -70,12 +70,12 @@ def matches(pattern: str, spec: ToolSpec) -> bool:
 
 
 def covers(pattern: str, name: str) -> bool:
-    """Whether an exact name means the tool that another one names."""
+    """Return whether an exact name means the tool that another one names."""
     return own_name(pattern) == own_name(name)
 
 
 def _means(pattern: str, name: str) -> bool:
-    """Whether a pattern means the tool of this name, by any of its names."""
+    """Return whether a pattern means the tool of this name, by any of its names."""
     if not is_glob(pattern):
         return covers(pattern, name)
     return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})
@@ -128,11 +128,11 @@ def first_template(
 
 
 def tool_in(template: str) -> str:
-    """How a checked template names its tool."""
+    """Return how a checked template names its tool."""
     return shlex.split(template)[0]
 
 
 def _is(pattern: str, value: Any) -> bool:
-    """Whether an argument is what a template says. No glob means a path that goes up."""
+    """Return whether an argument is what a template says. No glob means a path that goes up."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text == pattern or (_same(pattern, text) and ".." not in re.split(r"[/\\]", text))

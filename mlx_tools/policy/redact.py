@@ -40,12 +40,12 @@ def find_secrets(text: str) -> tuple[SecretSpan, ...]:
 
 
 def placeholder(kind: str) -> str:
-    """What stands for a secret of this kind."""
+    """Return what stands for a secret of this kind."""
     return f"[redacted:{kind}]"
 
 
 def holds_placeholder(text: str) -> bool:
-    """Whether the text holds a placeholder of ours: it was read redacted, and must not be
+    """Return whether the text holds a placeholder of ours: it was read redacted, and must not be
     written back over what it was read from."""
     return any(found[1] in KIND_NAMES for found in _PLACEHOLDER.finditer(text))
 
@@ -98,7 +98,8 @@ class RedactedStream:
         return tuple(sorted(self._kinds))
 
     def feed(self, piece: str, *, closed: bool = False) -> str:
-        """What may be shown now: all, where the text is ``closed``, as no more of it follows."""
+        """Return what may be shown now: all, where the text is ``closed``, as no more of it
+        follows."""
         if self._scanner is not None:
             piece = _shown(self._scanner.feed(piece, closed=closed), self._kinds)
         if self._folders is None:

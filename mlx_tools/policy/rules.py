@@ -51,7 +51,7 @@ class Preset:
             )
 
     def names(self, spec: ToolSpec) -> bool:
-        """Whether this tool is one that the preset means, whatever it may do."""
+        """Return whether this tool is one that the preset means, whatever it may do."""
         return spec.name in self.tools and spec.plugin in ("", BUILTIN)
 
 

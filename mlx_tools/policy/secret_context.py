@@ -126,7 +126,7 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
 
 
 def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
-    """What stands before a sign, and the sign, behind which a value of the unit begins."""
+    """Yield what stands before a sign, and the sign, behind which a value of the unit begins."""
     if option := _OPTION.search(text, max(0, begin - CONTEXT), begin):
         yield option["name"], option
     for signed in _SIGN.finditer(text, max(0, begin - _LONGEST_SIGN)):
@@ -138,7 +138,7 @@ def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
 def _value(
     text: str, start: int, signed: re.Match[str], reach: int, after: str
 ) -> tuple[str, bool]:
-    """What is assigned, and whether it is in quotes; a unit ends where a quote closes.
+    """Return what is assigned, and whether it is in quotes; a unit ends where a quote closes.
 
     A value that begins within one that was read before ends where that one does, at ``reach``.
     """
@@ -175,7 +175,7 @@ def _fits(kind: str, value: str, quoted: bool, tight: bool, ends: bool, sign: st
 
 
 def _is_mixed(value: str) -> bool:
-    """Whether letters of both cases, digits or signs are mixed as in no name of a type."""
+    """Return whether letters of both cases, digits or signs are mixed as in no name of a type."""
     digits = sum(map(str.isdigit, value))
     cases = value not in (value.lower(), value.upper())
     return digits >= 2 and cases if _SIGNS.search(value) is None else digits >= 1
@@ -273,12 +273,12 @@ def entropy(text: str) -> float:
 
 
 def is_template(value: str) -> bool:
-    """Whether the value stands for one that is filled in elsewhere, or is blotted out."""
+    """Return whether the value stands for one that is filled in elsewhere, or is blotted out."""
     return bool(_TEMPLATE.search(value[:LONGEST_JUDGED])) or len(set(value)) < 3
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether the value is made of words that stand for a secret: ``your-api-key-here``."""
+    """Return whether the value is made of words that stand for a secret: ``your-api-key-here``."""
     words = [word.lower() for word in _LETTERS.split(value) if word]
     digits = sum(character.isdigit() for character in value)
     return digits <= 4 and all(word in _PLACEHOLDER_WORDS for word in words)
@@ -291,7 +291,7 @@ def _is_hexadecimal(part: str) -> bool:
 
 
 def looks_made(value: str, shortest: int = 10) -> bool:
-    """Whether a machine made the value: letters and digits without words in them.
+    """Return whether a machine made the value: letters and digits without words in them.
 
     Told by how often letters and digits change, and by how many pairs of letters are such as
     words have.
@@ -337,8 +337,8 @@ def looks_made(value: str, shortest: int = 10) -> bool:
 
 
 def looks_chosen(value: str, shortest: int = 6) -> bool:
-    """Whether a person could have chosen the value as a password: letters with digits or signs,
-    and neither a piece of code nor a word that stands for a password."""
+    """Return whether a person could have chosen the value as a password: letters with digits or
+    signs, and neither a piece of code nor a word that stands for a password."""
     if not shortest <= len(value) <= LONGEST_JUDGED or is_template(value) or is_placeholder(value):
         return False
     if any(c.isspace() for c in value) or "://" in value or _ADDRESS.fullmatch(value):

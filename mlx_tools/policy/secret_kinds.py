@@ -125,7 +125,7 @@ def named(text: str) -> str | None:
 
 
 def _told(words: list[str]) -> str | None:
-    """What the words tell, the last of those that tell anything; None where none does."""
+    """Return what the words tell, the last of those that tell anything; None where none does."""
     kind, at = None, 0
     while at < len(words):
         for size in range(min(_MOST_WORDS, len(words) - at), 0, -1):

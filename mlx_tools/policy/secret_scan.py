@@ -168,7 +168,8 @@ class Scanner:
         return True
 
     def _end_of_unit(self, start: int) -> int | None:
-        """Where the unit ends, or any place beyond the window; None where that is not known yet.
+        """Return where the unit ends, or any place beyond the window; None where that is not known
+        yet.
 
         Base64 that is broken into lines is one unit.
         """
@@ -209,7 +210,7 @@ class Scanner:
         self._put(settled)
 
     def _swallow(self) -> bool:
-        """What goes on with a secret that reached the end of its window."""
+        """Settle what goes on with a secret that reached the end of its window."""
         end = self._end_of_unit(self._at)
         if end is None:
             return False

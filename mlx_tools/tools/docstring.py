@@ -38,8 +38,8 @@ class Docstring:
 
 
 def docstring_of(function: Any) -> Docstring:
-    """What is said of what a call runs: of a partial function that is the function, of an object
-    its method ``__call__``, or where that says nothing, its class."""
+    """Return what is said of what a call runs: of a partial function that is the function, of an
+    object its method ``__call__``, or where that says nothing, its class."""
     while isinstance(function, functools.partial):
         function = function.func
     own = inspect.isroutine(function) or isinstance(function, type) or "__doc__" in vars(function)
@@ -103,7 +103,8 @@ def _is_underline(lines: list[str], at: int) -> bool:
 
 
 def _section_end(lines: list[str], start: int, underlined: bool) -> int:
-    """Where the section's body ends: at the next section, or (Google) at text not indented."""
+    """Return where the section's body ends: at the next section, or (Google) at text not
+    indented."""
     for at in range(start, len(lines)):
         if lines[at].strip() == "":
             continue

@@ -226,7 +226,7 @@ def _end(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same call might succeed a moment later."""
+    """Return whether the same call might succeed a moment later."""
     final = (InvalidArguments, ToolError, ResultError, TooManyThreads, SystemExit)
     return isinstance(error, Exception) and not isinstance(error, final)
 

@@ -122,7 +122,7 @@ def tool_search(tools: SearchedTools) -> Tool:
 
 
 def _told(found: FoundTools, notices: Mapping[str, str]) -> str:
-    """What was found as the catalog would show it, and in a line each what was not shown."""
+    """Return what was found as the catalog would show it, and in a line each what was not shown."""
     catalog = build_catalog([spec for spec, _ in found.hits], BUDGET)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]
     if more := found.more + len(catalog.hidden):
@@ -177,5 +177,5 @@ def page(text: str, start: int, length: int, room: int | None, notices: Mapping[
 
 
 def why_off() -> str:
-    """Why the tool is switched off in a session that keeps no artifacts."""
+    """Return why the tool is switched off in a session that keeps no artifacts."""
     return words_of(READER).notices["off"]

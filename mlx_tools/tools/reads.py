@@ -52,8 +52,8 @@ class Reads:
         ask: Ask | None = None,
         **rest: Any,
     ) -> ToolResult:
-        """What ``execute`` would come to, with these arguments of `mlx_tools.tools.execute`: found
-        here, or made and kept. A call that was approved on a state is made in any case."""
+        """Return what ``execute`` would come to, with these arguments of `mlx_tools.tools.execute`:
+        found here, or made and kept. A call that was approved on a state is made in any case."""
         spec, key = tool.spec, ""
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:

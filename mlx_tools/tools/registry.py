@@ -168,7 +168,8 @@ class Registry:
         return tool_named(name, self.all_specs())
 
     def _why_refused(self, name: str) -> str | None:
-        """Why a tool of this name was offered and could not be added, None where none was."""
+        """Return why a tool of this name was offered and could not be added, None where none
+        was."""
         offers = (why for key, why in self._refused.items() if key.endswith(f"/{name}"))
         return next(offers, None)
 
@@ -181,8 +182,8 @@ class Registry:
         return MappingProxyType({**self._refused, **found})
 
     def lacks(self, name: str, policy: Policy) -> str | None:
-        """Why a run under ``policy`` can call no tool of this name: there is none, it is disabled
-        (with the reason), or the policy does not permit it. None where it may."""
+        """Return why a run under ``policy`` can call no tool of this name: there is none, it is
+        disabled (with the reason), or the policy does not permit it. None where it may."""
         spec = self.all_specs().get(self.named(name))
         if spec is None:
             reason = self._why_refused(name)
@@ -204,7 +205,7 @@ class Registry:
         return known | {"effects": sorted(spec.possible_effects)}
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
-        """What ``mlx-tools tools list --json`` prints, an object a tool.
+        """Return what ``mlx-tools tools list --json`` prints, an object a tool.
 
         ``permitted`` says whether the policy may allow a call at all, ``needs_approval`` whether
         every call is asked about. Disabled tools, and offers that could not be added, come along.
@@ -218,7 +219,7 @@ class Registry:
         return rows
 
     def _reason(self, spec: ToolSpec) -> str | None:
-        """Why a tool is disabled, None where it is not."""
+        """Return why a tool is disabled, None where it is not."""
         for pattern, why in self._switched_off.items():
             if matches(pattern, spec):
                 return why
@@ -279,11 +280,11 @@ class Offer:
 
     @property
     def key(self) -> str:
-        """What stands for the offer in listings where it came to no tool."""
+        """Return what stands for the offer in listings where it came to no tool."""
         return f"plugin:{self.plugin}/{self.name}"
 
     def is_meant_by(self, pattern: str) -> bool:
-        """Whether a pattern means everything that this package offers."""
+        """Return whether a pattern means everything that this package offers."""
         if "/" in pattern or not PLUGIN_NAME.fullmatch(self.plugin):
             return False
         return pattern.startswith(PLUGIN) and matches(pattern, ToolSpec("any", plugin=self.plugin))
@@ -312,7 +313,7 @@ class Offer:
 
 
 def own_offer() -> Offer:
-    """What this package offers itself."""
+    """Return what this package offers itself."""
     from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 
     point = EntryPoint("builtin", "mlx_tools.toolbox:tools", GROUP)
@@ -323,7 +324,8 @@ def own_offer() -> Offer:
 
 
 def installed() -> list[Offer]:
-    """What other packages offer here, in order of package and name; nothing is imported yet."""
+    """Return what other packages offer here, in order of package and name; nothing is imported
+    yet."""
     from importlib.metadata import entry_points
 
     offers = {}
@@ -335,7 +337,7 @@ def installed() -> list[Offer]:
 
 
 def _wants_arguments(function: Callable[..., Any]) -> bool:
-    """Whether it is more likely meant as a tool than as what returns tools."""
+    """Return whether it is more likely meant as a tool than as what returns tools."""
     if inspect.iscoroutinefunction(function):
         return True
     try:
@@ -348,7 +350,7 @@ def _wants_arguments(function: Callable[..., Any]) -> bool:
 
 
 def _is_tool(value: Any) -> bool:
-    """Whether the value has what a tool has; its spec is not made for that."""
+    """Return whether the value has what a tool has; its spec is not made for that."""
     if not callable(getattr(value, "call", None)) or isinstance(value, type):
         return False
     return hasattr(type(value), "spec") or isinstance(getattr(value, "spec", None), ToolSpec)

@@ -43,7 +43,8 @@ def to_text(value: Any) -> str:
 
 
 def to_result(value: Any) -> str | Sources:
-    """What a tool returned: sources as they are, anything else as text. Raises ResultError."""
+    """Return what a tool returned: sources as they are, anything else as text. Raises
+    ResultError."""
     sources = sources_of(value)
     return to_text(value) if sources is None else sources.cleaned(whole_characters)
 

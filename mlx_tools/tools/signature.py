@@ -181,7 +181,7 @@ def _field(at: int) -> str:
 def _built(
     fields: Mapping[str, tuple[Any, Any]], name: str, names: Mapping[str, Any] | None
 ) -> tuple[Any, dict[str, Any]]:
-    """What turns JSON into values of these types, each with its default, and its schema."""
+    """Return what turns JSON into values of these types, each with its default, and its schema."""
     try:
         return _build(fields, names)
     except Exception as error:  # a type may be somebody else's code
@@ -225,7 +225,7 @@ def _build(
 
 
 def _said(error: Exception) -> str:
-    """What an error says of a type; of one that is not pydantic's own, with its kind."""
+    """Return what an error says of a type; of one that is not pydantic's own, with its kind."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError
 
@@ -234,8 +234,8 @@ def _said(error: Exception) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """What an error says, in a line: the first, or where pydantic-core tells what it was building,
-    the last."""
+    """Return what an error says, in a line: the first, or where pydantic-core tells what it was
+    building, the last."""
     lines = str(error).strip().split("\n")
     return lines[-1 if lines[0].startswith("Error building") else 0].strip()[:200]
 

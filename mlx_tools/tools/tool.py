@@ -53,9 +53,9 @@ class Preview:
 
 
 def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None = None) -> Preview:
-    """What a call would change; empty where the tool cannot tell, a fault in its place where the
-    call could only fail. ``policy`` is the one that the call would run under. Blocks: call it in a
-    thread."""
+    """Return what a call would change; empty where the tool cannot tell, a fault in its place where
+    the call could only fail. ``policy`` is the one that the call would run under. Blocks: call it
+    in a thread."""
     look = getattr(tool, "preview", None)
     if look is None:
         return Preview("", "")
@@ -103,8 +103,8 @@ class Tool:
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        """What a model, a validator and a policy may know. Raises ToolDefinitionError where the
-        function's types have no JSON Schema."""
+        """Return what a model, a validator and a policy may know. Raises ToolDefinitionError where
+        the function's types have no JSON Schema."""
         made = self._make_spec
         return made if isinstance(made, ToolSpec) else made()
 
@@ -164,7 +164,7 @@ class EffectsBy:
 
     @property
     def possible(self) -> Effects:
-        """What a call that fits the schema may do at most."""
+        """Return what a call that fits the schema may do at most."""
         return frozenset().union(*self.table.values())
 
 
@@ -190,7 +190,7 @@ def effects_of(
 
 
 def check_declared(spec: ToolSpec) -> None:
-    """Whether the spec declares what can be declared, whoever made it. Raises
+    """Check that the spec declares what can be declared, whoever made it. Raises
     ToolDefinitionError."""
     name, timeout, retry = spec.name, spec.timeout, spec.retry
     if not isinstance(spec.effects, frozenset) or not spec.effects <= ALL_EFFECTS:
@@ -211,7 +211,8 @@ def check_declared(spec: ToolSpec) -> None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives an awaitable: it, or anything that it wraps, is asynchronous."""
+    """Return whether calling it gives an awaitable: it, or anything that it wraps, is
+    asynchronous."""
     target: Any = function
     for _ in range(_MAX_WRAPPERS):
         call = getattr(target, "__call__", None)  # noqa: B004 (the method itself is looked at)
@@ -314,8 +315,8 @@ def _made(
 
 
 def _checked_name(function: Any, name: Any) -> str:
-    """What a tool of this function is called. Raises ToolDefinitionError for what is no function of
-    which a tool can be made, and no name."""
+    """Return what a tool of this function is called. Raises ToolDefinitionError for what is no
+    function of which a tool can be made, and no name."""
     if isinstance(function, Tool) or not callable(function):
         hint = METHOD if isinstance(function, classmethod) else None
         raise ToolDefinitionError(f"{function!r} is not a function", hint=hint)

@@ -154,7 +154,8 @@ def _called(execute: Callable[..., Any], arguments: dict[str, Any], results: int
 
 
 def _takes_progress(function: Any) -> bool:
-    """Whether a function has a parameter ``progress``, or passes it on to one that it wraps."""
+    """Return whether a function has a parameter ``progress``, or passes it on to one that it
+    wraps."""
     while (code := getattr(function, "__code__", None)) is not None:
         if "progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             return True

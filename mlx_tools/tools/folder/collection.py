@@ -74,12 +74,12 @@ class ToolCollection:
         return cls(folder, data / "tools.json")
 
     def said(self) -> FolderRecord:
-        """What the user said of tools. Raises ConfigError where that cannot be read."""
+        """Return what the user said of tools. Raises ConfigError where that cannot be read."""
         return read_record(self.record)
 
     def tools(self) -> list[CollectedTool]:
-        """What is in the folder, in order of names; what is wrong with one of them is a reason.
-        Raises ConfigError where the folder, or what the user said, cannot be read."""
+        """Return what is in the folder, in order of names; what is wrong with one of them is a
+        reason. Raises ConfigError where the folder, or what the user said, cannot be read."""
         self.said()  # also where there is no folder
         try:
             self._recover()
@@ -130,7 +130,7 @@ class ToolCollection:
                 recover(self.folder, self.said().trusted)
 
     def path_of(self, name: str) -> Path:
-        """Where the folder of a tool is, or would be."""
+        """Return where the folder of a tool is, or would be."""
         return self.folder / name
 
     def read(self, name: str) -> ToolFolder:
@@ -239,8 +239,8 @@ class ToolCollection:
             raise UsageError(f"{path} cannot be removed: {error.strerror}") from None
 
     def must_have(self, name: str) -> Path:
-        """Where the folder of this tool is, whatever is in it. Raises UsageError where there is
-        none."""
+        """Return where the folder of this tool is, whatever is in it. Raises UsageError where there
+        is none."""
         path = self.path_of(name)
         if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not os.path.lexists(path):
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
@@ -248,8 +248,8 @@ class ToolCollection:
 
 
 def exposed_by(collection: ToolCollection, roots: Iterable[str]) -> str | None:
-    """Why no tool of the folder may run beside these roots, None where they may: a tool that writes
-    below a root could say itself which files are trusted."""
+    """Return why no tool of the folder may run beside these roots, None where they may: a tool that
+    writes below a root could say itself which files are trusted."""
     record = collection.record.resolve()
     for root in map(RootName.parse, roots):
         top = Path(root.path).expanduser().resolve()
@@ -268,7 +268,7 @@ def check_folder_name(name: str) -> None:
 
 
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or what cannot be looked at."""
+    """Return whether it is a folder, or what cannot be looked at."""
     try:
         return not entry.name.startswith(".") and entry.is_dir()
     except OSError:
@@ -339,8 +339,8 @@ def recover(folder: Path, trusted: Mapping[str, str]) -> None:
 
 
 def _put_back(old: Path, path: Path, trusted: Mapping[str, str]) -> None:
-    """What was to be replaced: again in its place where nothing, or nothing that is trusted, has
-    taken it."""
+    """Put what was to be replaced in its place again where nothing, or nothing that is trusted,
+    has taken it."""
     if not os.path.lexists(path):
         old.rename(path)
         return
@@ -398,8 +398,8 @@ class FolderRecord:
 
 
 def read_record(path: Path) -> FolderRecord:
-    """What stands in the file; nothing where there is none. Raises ConfigError where it cannot be
-    read as one: what was switched off must not come back."""
+    """Return what stands in the file; nothing where there is none. Raises ConfigError where it
+    cannot be read as one: what was switched off must not come back."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -365,7 +365,8 @@ def _json(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _fault(text: str, error: Exception) -> str:
-    """What is wrong with a text, by line and column where that is known: a person mends it."""
+    """Return what is wrong with a text, by line and column where that is known: a person mends
+    it."""
     try:
         json.loads(text)
     except json.JSONDecodeError as found:
@@ -438,7 +439,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _absent(package: str) -> bool:
-    """Whether there is no such package; nothing is imported."""
+    """Return whether there is no such package; nothing is imported."""
     if package in sys.modules or package in sys.stdlib_module_names:
         return False
     try:

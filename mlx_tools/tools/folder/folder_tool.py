@@ -136,7 +136,7 @@ class _Came:
 
 
 def _result(came: _Came, seconds: float, most: int) -> dict[str, Any]:
-    """What the tool returned. Raises ToolError for anything else that came of the call."""
+    """Return what the tool returned. Raises ToolError for anything else that came of the call."""
     code: ErrorCode = "tool_error"
     match came.ending:
         case "result":
@@ -166,7 +166,7 @@ def _result(came: _Came, seconds: float, most: int) -> dict[str, Any]:
 
 
 def _said(value: Mapping[str, Any]) -> str:
-    """What a tool says went wrong that says so itself."""
+    """Return what a tool says went wrong that says so itself."""
     error = value.get("error") or value.get("message")
     if isinstance(error, str) and error.strip():
         return error
@@ -366,7 +366,7 @@ class _Talk:
 
 
 def _read(file: int) -> bytes | None:
-    """What is there, empty at the end, None where there is nothing yet."""
+    """Return what is there, empty at the end, None where there is nothing yet."""
     try:
         return os.read(file, 65_536)
     except BlockingIOError:
