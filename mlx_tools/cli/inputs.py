@@ -159,9 +159,15 @@ def read_key(keyboard: TextIO, ask: Callable[[], None]) -> str | None:
     """
     file = keyboard.fileno()
 
+    asking = False
+
     def begin(*_: object) -> None:
-        tty.setcbreak(file, termios.TCSAFLUSH)
-        ask()
+        nonlocal asking
+        if not asking:  # a signal may come in the middle of it, and nothing is written within that
+            asking = True
+            tty.setcbreak(file, termios.TCSAFLUSH)
+            ask()
+            asking = False
 
     try:
         with terminal_kept(keyboard), handled(signal.SIGCONT, begin):
