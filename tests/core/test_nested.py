@@ -110,12 +110,6 @@ def test_completions_come_out_of_one_budget_and_the_last_word_is_left() -> None:
     assert len(backend.prompts) == 4
 
 
-def test_with_no_completions_left_the_tool_says_so() -> None:
-    backend = ScriptedBackend(call("research", question="?"), answer("then not"))
-    outcome = Controller(backend, TOOLS, ALL, limits=Limits(max_iterations=1)).run_sync("Go.")
-    assert outcome.calls[0].error_code == "iteration_limit"
-
-
 def test_runs_stand_within_one_another_only_so_deep() -> None:
     deeper = call("research_slowly", question="deeper")
     backend = ScriptedBackend(deeper, deeper, deeper, *[answer("end")] * 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -113,52 +112,6 @@ def _kinds(records: list[Record]) -> list[str]:
     return [record.type for record in records]
 
 
-def test_an_answer_ends_the_run_and_the_next_question_goes_on_from_it() -> None:
-    session = _asked()
-    first = session.next_step()
-    assert isinstance(first, Complete)
-    assert _kinds(say(session, answer("twelve"))) == ["final_answer"]
-    assert session.next_step() == Rest(State.IDLE)
-    session.apply(UserRecord(content="and now?"))
-    second = session.next_step()
-    assert isinstance(second, Complete)
-    assert second.prompt.startswith(first.prompt)
-    assert "twelve" in second.prompt
-    assert "and now?" in second.prompt
-
-
-def test_calls_of_one_turn_are_due_together_and_their_observations_go_into_the_prompt() -> None:
-    session = _asked()
-    written = say(session, call("look", x=1), call("peek", x=2))
-    assert _kinds(written) == ["tool_call", "tool_call", "decision", "decision"]
-    due = session.next_step()
-    assert isinstance(due, Execute)
-    assert [c.name for c in due.calls] == ["look", "peek"]
-    for record in (*ran("c2", "peek", "second"), *ran("c1", "look", "first")):
-        session.apply(record)
-    after = session.next_step()
-    assert isinstance(after, Complete)
-    assert after.prompt.index("first") < after.prompt.index("second")
-
-
-def test_a_call_that_policy_does_not_allow_is_answered_with_an_error() -> None:
-    session = _asked(policy=Policy(allow=["peek"]))
-    written = say(session, call("look"))
-    assert _kinds(written) == ["tool_call", "decision", "tool_observation"]
-    assert written[-1].error.code == "not_allowed"
-    assert isinstance(session.next_step(), Complete)
-
-
-def test_an_unknown_tool_does_not_hold_up_the_others() -> None:
-    session = _asked()
-    written = say(session, call("nothing"), call("look"))
-    errors = [r.error.code for r in written if isinstance(r, ObservationRecord) and r.error]
-    assert errors == ["unknown_tool"]
-    due = session.next_step()
-    assert isinstance(due, Execute)
-    assert [c.name for c in due.calls] == ["look"]
-
-
 def test_a_call_that_must_be_asked_about_waits_and_the_others_run_first() -> None:
     session = _asked()
     say(session, call("careful"), call("look"))
@@ -194,16 +147,6 @@ def test_a_mutating_call_that_was_started_and_not_ended_is_in_doubt_and_not_run_
         session.apply(ExecutionRecord(call="c1", mutates=True))
 
 
-def test_a_broken_line_is_told_once_and_a_second_in_a_row_stops_the_run() -> None:
-    session = _asked(limits=Limits(max_format_errors=2))
-    assert _kinds(say(session, '{"type":"tool_call","name":look}')) == ["correction"]
-    assert isinstance(session.next_step(), Complete)
-    written = say(session, '{"type":"tool_call","name":look}')
-    assert _kinds(written) == ["correction", "stopped"]
-    assert written[-1].reason == "format_errors"
-    assert session.next_step() == Rest(State.STOPPED)
-
-
 def test_a_good_call_in_between_forgives_a_broken_line() -> None:
     session = _asked(limits=Limits(max_format_errors=2))
     say(session, '{"type":"tool_call","name":look}')
@@ -211,21 +154,6 @@ def test_a_good_call_in_between_forgives_a_broken_line() -> None:
     for record in ran("c1", "look"):
         session.apply(record)
     assert _kinds(say(session, '{"type":"tool_call","name":look}')) == ["correction"]
-
-
-def test_at_the_iteration_limit_the_answer_is_forced() -> None:
-    session = _asked(limits=Limits(max_iterations=1))
-    say(session, call("look"))
-    for record in ran("c1", "look"):
-        session.apply(record)
-    (notice,) = settle(session)
-    assert isinstance(notice, CorrectionRecord)
-    assert notice.error.code == "iteration_limit"
-    due = session.next_step()
-    assert isinstance(due, Complete)
-    assert due.prompt.endswith('{"type":"final_answer","content":"')
-    session.apply(completion(2, 'done"}', prefix=due.rules.prefix))
-    assert _kinds(settle(session)) == ["final_answer"]
 
 
 def _loop(session: Session, *names: str) -> list[str]:
@@ -268,39 +196,6 @@ def test_the_same_call_may_be_made_again_for_another_question() -> None:
     session.apply(UserRecord(content="again"))
     say(session, call("look"))
     assert isinstance(session.next_step(), Execute)
-
-
-@pytest.mark.parametrize(
-    ("choice", "prefix"),
-    [
-        ("none", '{"type":"final_answer","content":"'),
-        ("required", '{"type":"tool_call","name":"'),
-        ("look", '{"type":"tool_call","name":"look","arguments":{'),
-    ],
-)
-def test_a_tool_choice_is_forced_by_the_prefix(choice: str, prefix: str) -> None:
-    due = _asked(tool_choice=choice).next_step()
-    assert isinstance(due, Complete)
-    assert due.prompt.endswith(prefix)
-
-
-def test_a_required_call_is_required_until_one_has_run() -> None:
-    session = _asked(tool_choice="required")
-    due = session.next_step()
-    assert isinstance(due, Complete)
-    session.apply(completion(1, 'look","arguments":{}}', prefix=due.rules.prefix))
-    settle(session)
-    for record in ran("c1", "look"):
-        session.apply(record)
-    after = session.next_step()
-    assert isinstance(after, Complete)
-    assert after.rules.prefix == ""
-
-
-def test_arguments_that_are_too_large_do_not_run() -> None:
-    session = _asked(limits=Limits(max_argument_bytes=10))
-    written = say(session, call("look", x="y" * 100))
-    assert written[-1].error.code == "payload_too_large"
 
 
 LINES = st.sampled_from(
@@ -380,29 +275,10 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
 LIKE_A_CALL = "Action: look"
 
 
-def test_what_looks_like_a_call_is_corrected_once_and_shown_when_it_comes_again() -> None:
-    session = _asked()
-    assert _kinds(say(session, LIKE_A_CALL)) == ["correction"]
-    (shown,) = say(session, LIKE_A_CALL)
-    assert shown == AnswerRecord(turn=2, content=LIKE_A_CALL, bare_text=True, call_like=True)
-    assert session.state is State.IDLE
-
-
 def test_another_text_that_looks_like_a_call_is_corrected_anew() -> None:
     session = _asked(limits=Limits(max_format_errors=3))
     say(session, LIKE_A_CALL)
     assert _kinds(say(session, "Action: peek")) == ["correction"]
-
-
-def test_a_session_reads_the_dialects_of_its_tools_and_knows_its_models_own() -> None:
-    text = '<tool_call>{"name": "look", "arguments": {"x": 1}}</tool_call>'
-    own = replace(NAMED_FORMATS["chatml"], dialects=("<tool_call>",))
-    session = _asked()
-    assert [r.name for r in say(session, text) if isinstance(r, RepairRecord)] == ["dialect"]
-    session = _asked(chat_format=own.to_json())
-    written = say(session, text)
-    assert [r for r in written if isinstance(r, RepairRecord)] == []
-    assert [r.name for r in written if isinstance(r, CallRecord)] == ["look"]
 
 
 def test_an_answer_ends_where_the_next_turn_begins() -> None:

@@ -124,17 +124,6 @@ def test_a_tool_that_is_not_listed_can_be_called_by_its_name() -> None:
     assert [c.status for c in outcome.calls] == ["ok"]
 
 
-def test_without_leave_to_search_the_rest_is_only_counted() -> None:
-    tools = three_hundred()
-    backend = ScriptedBackend(call("tool_search", query="weigh"), answer())
-    policy = Policy(allow=[tool.spec.name for tool in tools])
-    outcome = controller(backend, tools, policy=policy).run_sync("Weigh the planet 2.")
-    shown = catalog_of(backend.prompts[0])
-    assert names_in(shown)[0] == "weigh_planet" and "tool_search" not in shown
-    assert shown.split("\n")[-1].endswith("more tools are not listed here.")
-    assert [c.error_code for c in outcome.calls] == ["not_allowed"]
-
-
 def test_the_tools_that_a_run_needs_are_listed_whatever_it_asks() -> None:
     backend = ScriptedBackend('"satellite_id":7}}', answer())
     run = {
