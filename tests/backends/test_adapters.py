@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Chunk, CompletionRequest, Controller, tool
-from mlx_tools.backends import FunctionBackend, Guarded, as_backend
+from mlx_tools.backends import FunctionBackend, GrammarText, Guarded, as_backend
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendBroken,
@@ -210,3 +210,10 @@ def test_the_total_time_holds() -> None:
 
     with pytest.raises(BackendTimeout):
         ask(FunctionBackend(slow), timeout=0.1)
+
+
+def test_a_request_that_cannot_be_completed_does_not_reach_the_function() -> None:
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        ask(FunctionBackend(echo), "")
+    with pytest.raises(UsageError, match="no grammar"):
+        ask(FunctionBackend(echo), "Hi", grammar=GrammarText('root ::= "a"', 'start: "a"'))

