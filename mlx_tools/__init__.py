@@ -21,71 +21,32 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.backends import Chunk as Chunk
-    from mlx_tools.backends import CompletionRequest as CompletionRequest
-    from mlx_tools.backends import CompletionsBackend as CompletionsBackend
-    from mlx_tools.backends import LocalBackend as LocalBackend
-    from mlx_tools.backends import ServerBackend as ServerBackend
-    from mlx_tools.controller import AlwaysApprove as AlwaysApprove
-    from mlx_tools.controller import ApprovalAnswer as ApprovalAnswer
-    from mlx_tools.controller import ApprovalRequest as ApprovalRequest
-    from mlx_tools.controller import Approver as Approver
-    from mlx_tools.controller import Controller as Controller
-    from mlx_tools.controller import Conversation as Conversation
-    from mlx_tools.controller import RunSettings as RunSettings
-    from mlx_tools.errors import BackendError as BackendError
-    from mlx_tools.errors import MlxToolsError as MlxToolsError
-    from mlx_tools.errors import UsageError as UsageError
-    from mlx_tools.messages import ToolSpec as ToolSpec
-    from mlx_tools.policy import Limits as Limits
-    from mlx_tools.policy import Policy as Policy
-    from mlx_tools.prompt import ChatFormat as ChatFormat
-    from mlx_tools.store.session_store import TranscriptStore as TranscriptStore
-    from mlx_tools.toolbox import builtin_tools as builtin_tools
-    from mlx_tools.tools import Registry as Registry
-    from mlx_tools.tools import Tool as Tool
-    from mlx_tools.tools import tool as tool
-    from mlx_tools.transcript.outcome import Answered as Answered
-    from mlx_tools.transcript.outcome import Outcome as Outcome
-    from mlx_tools.transcript.outcome import Paused as Paused
-    from mlx_tools.transcript.outcome import Stopped as Stopped
-    from mlx_tools.transcript.sources import Source as Source
-    from mlx_tools.transcript.sources import Sources as Sources
+    from mlx_tools.backends import (
+        Chunk,
+        CompletionRequest,
+        CompletionsBackend,
+        LocalBackend,
+        ServerBackend,
+    )
+    from mlx_tools.controller import (
+        AlwaysApprove,
+        ApprovalAnswer,
+        ApprovalRequest,
+        Approver,
+        Controller,
+        Conversation,
+        RunSettings,
+    )
+    from mlx_tools.errors import BackendError, MlxToolsError, UsageError
+    from mlx_tools.messages import ToolSpec
+    from mlx_tools.policy import Limits, Policy
+    from mlx_tools.prompt import ChatFormat
+    from mlx_tools.store import TranscriptStore
+    from mlx_tools.toolbox import builtin_tools
+    from mlx_tools.tools import Registry, Tool, tool
+    from mlx_tools.transcript import Answered, Outcome, Paused, Source, Sources, Stopped
 
 __version__: Final = "0.1.0"
-
-_HOMES: Final = {
-    "AlwaysApprove": "controller",
-    "Answered": "transcript.outcome",
-    "ApprovalAnswer": "controller",
-    "ApprovalRequest": "controller",
-    "Approver": "controller",
-    "BackendError": "errors",
-    "ChatFormat": "prompt",
-    "Chunk": "backends",
-    "CompletionRequest": "backends",
-    "CompletionsBackend": "backends",
-    "Controller": "controller",
-    "Conversation": "controller",
-    "Limits": "policy",
-    "LocalBackend": "backends",
-    "MlxToolsError": "errors",
-    "Outcome": "transcript.outcome",
-    "Paused": "transcript.outcome",
-    "Policy": "policy",
-    "Registry": "tools",
-    "RunSettings": "controller",
-    "ServerBackend": "backends",
-    "Source": "transcript.sources",
-    "Sources": "transcript.sources",
-    "Stopped": "transcript.outcome",
-    "Tool": "tools",
-    "ToolSpec": "messages",
-    "TranscriptStore": "store.session_store",
-    "UsageError": "errors",
-    "builtin_tools": "toolbox",
-    "tool": "tools",
-}
 
 __all__ = [
     "AlwaysApprove",
@@ -121,4 +82,32 @@ __all__ = [
     "tool",
 ]
 
-__getattr__, __dir__ = names_of(__name__, _HOMES)
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "backends": (
+            "Chunk",
+            "CompletionRequest",
+            "CompletionsBackend",
+            "LocalBackend",
+            "ServerBackend",
+        ),
+        "controller": (
+            "AlwaysApprove",
+            "ApprovalAnswer",
+            "ApprovalRequest",
+            "Approver",
+            "Controller",
+            "Conversation",
+            "RunSettings",
+        ),
+        "errors": ("BackendError", "MlxToolsError", "UsageError"),
+        "messages": ("ToolSpec",),
+        "policy": ("Limits", "Policy"),
+        "prompt": ("ChatFormat",),
+        "store": ("TranscriptStore",),
+        "toolbox": ("builtin_tools",),
+        "tools": ("Registry", "Tool", "tool"),
+        "transcript": ("Answered", "Outcome", "Paused", "Source", "Sources", "Stopped"),
+    },
+)

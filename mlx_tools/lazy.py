@@ -5,19 +5,20 @@ to import.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def names_of(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
-    ``homes`` says in which of its modules each public name stands. The first raises
-    `AttributeError` for any other.
+    ``modules`` says which public names stand in each of its modules. The first raises
+    `AttributeError` for any other name.
     """
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def getter(name: str) -> Any:
         if name not in homes:
@@ -26,4 +27,4 @@ def names_of(
         setattr(sys.modules[package], name, value)
         return value
 
-    return getter, lambda: list(sys.modules[package].__all__)
+    return getter, lambda: sorted({*homes, *getattr(sys.modules[package], "__all__", ())})

@@ -69,6 +69,20 @@ def test_no_room_imports_one_that_stands_after_it() -> None:
     assert house.violations() == []
 
 
+def test_a_room_takes_from_another_only_what_its_init_offers() -> None:
+    """But for a built-in tool, which may come from the file of its name."""
+    faults = [
+        f"{name}, line {node.lineno}: {node.module}"
+        for name in MODULES
+        for node in ast.walk(tree_of(name))
+        if isinstance(node, ast.ImportFrom) and name != house.FACE
+        for package, room, *inner in [[*(node.module or "").split("."), ""]]
+        if package == house.PACKAGE and inner[:-1] and room != name.partition(".")[0]
+        if (room, inner[0]) != ("toolbox", node.names[0].name)
+    ]
+    assert faults == []
+
+
 def test_the_diagram_in_the_docs_is_that_of_the_real_imports() -> None:
     page, wanted = house.STRETCH.written()
     assert page == wanted, "out of date: make docs"

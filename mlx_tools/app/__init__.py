@@ -1,1 +1,51 @@
 """The ground of applications: settings, and the registry, store, backend and controller of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.app.checks import Check, check_all, check_native_tools, check_verdict
+    from mlx_tools.app.config import Configuration, Group, SettingRow
+    from mlx_tools.app.jobs import job_store, jobs_of, lasting, roots_of
+    from mlx_tools.app.proposal import Proposal, Proposer
+    from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
+    from mlx_tools.app.wiring import (
+        RunOptions,
+        choose,
+        found,
+        identity_of,
+        opened,
+        refuse_tools_where_off,
+        refuse_where_off,
+        registry_of,
+        run_settings,
+        session_store,
+        tools_of,
+    )
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "checks": ("Check", "check_all", "check_native_tools", "check_verdict"),
+        "config": ("Configuration", "Group", "SettingRow"),
+        "jobs": ("job_store", "jobs_of", "lasting", "roots_of"),
+        "proposal": ("Proposal", "Proposer"),
+        "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),
+        "wiring": (
+            "RunOptions",
+            "choose",
+            "found",
+            "identity_of",
+            "opened",
+            "refuse_tools_where_off",
+            "refuse_where_off",
+            "registry_of",
+            "run_settings",
+            "session_store",
+            "tools_of",
+        ),
+    },
+)

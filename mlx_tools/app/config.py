@@ -18,7 +18,7 @@ from mlx_tools.app.settings import Group, SettingRow, Settings, table
 from mlx_tools.errors import ConfigError
 from mlx_tools.paths import config_dir, read_data
 from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
-from mlx_tools.store.session_store import fingerprints
+from mlx_tools.store import fingerprints
 
 __all__ = [
     "PROJECT_FILE",

@@ -8,11 +8,9 @@ from typing import Any, Final
 from mlx_tools.app import config
 from mlx_tools.app.config import Configuration
 from mlx_tools.paths import state_dir
-from mlx_tools.store.roots import RootName
-from mlx_tools.store.session_store import TranscriptStore
-from mlx_tools.toolbox.schedule import JobStore
-from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.transcript.records import Header
+from mlx_tools.store import RootName, TranscriptStore
+from mlx_tools.toolbox import Jobs, JobStore
+from mlx_tools.transcript import Header
 
 _LASTING: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
 """The settings that a job keeps, where they were set to something when it was made."""

@@ -14,17 +14,16 @@ from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read, with_mended
-from mlx_tools.store import load_words
-from mlx_tools.store.session_store import MemoryStore, SessionFiles
+from mlx_tools.store import MemoryStore, SessionFiles, load_words
 from mlx_tools.tools import Registry, Tool
-from mlx_tools.transcript.outcome import Stopped
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
     Header,
     Record,
+    Stopped,
 )
 
 _FOLLOWS: Final = (CallRecord, AnswerRecord, CorrectionRecord)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from mlx_tools.backends.transport import parse_address
+from mlx_tools.backends import parse_address
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.policy import (
     ASKABLE,
@@ -96,7 +96,7 @@ def setting(
 
 
 def _domains(value: Any) -> object:
-    from mlx_tools.toolbox.urls import UrlRefused, read_domain
+    from mlx_tools.toolbox import UrlRefused, read_domain
 
     try:
         return [read_domain(text) for text in value]

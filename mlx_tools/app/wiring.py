@@ -10,27 +10,28 @@ from time import monotonic
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.jobs import jobs_of
-from mlx_tools.backends import Backend, Chosen, choose_backend
-from mlx_tools.backends.models.listing import (
+from mlx_tools.backends import (
+    Backend,
+    Chosen,
     ModelMissing,
+    choose_backend,
+    decide,
+    find_served_format,
+    find_verdict,
+    found_within,
     memory_bytes,
     model_identity,
+    parse_address,
     suggest_model,
 )
-from mlx_tools.backends.router import find_served_format, found_within
-from mlx_tools.backends.transport import parse_address
-from mlx_tools.backends.verdicts import decide, find_verdict
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
-from mlx_tools.store.roots import RootName
-from mlx_tools.store.session_store import TranscriptStore
-from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.toolbox.web_tools import WebOptions
-from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by
+from mlx_tools.store import RootName, TranscriptStore
+from mlx_tools.toolbox import Jobs, WebOptions
+from mlx_tools.tools import OFF, Registry, ToolCollection, exposed_by
 
 Note = Callable[[str], None]
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mlx_tools.app.config import Configuration
+from mlx_tools.app import Configuration
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import (
     ShownLine,

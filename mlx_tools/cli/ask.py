@@ -21,8 +21,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from mlx_tools.app.config import Configuration
-from mlx_tools.app.wiring import opened
+from mlx_tools.app import Configuration, opened
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answering
@@ -30,8 +29,8 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, to_json
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.errors import UsageError
-from mlx_tools.store.roots import RootName
-from mlx_tools.transcript.events import Event, Finished
+from mlx_tools.store import RootName
+from mlx_tools.transcript import Event, Finished
 
 app = typer.Typer(add_completion=False)
 
@@ -127,7 +126,7 @@ def cleaner(configuration: Configuration) -> Callable[[str], str]:
     policy = configuration.policy()
     if not (policy.redacts or policy.redacts_paths):
         return str
-    from mlx_tools.policy.redact import Redactor
+    from mlx_tools.policy import Redactor
 
     roots = [RootName.parse(root).path for root in configuration.settings.tools.roots]
     given = (str(Path(folder).absolute()) for folder in (*roots, str(Path.home())))

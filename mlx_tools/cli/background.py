@@ -15,15 +15,13 @@ from typing import Final
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlx_tools.app.wiring import RunOptions
+from mlx_tools.app import RunOptions
 from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.output import begin_line, complain
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.view import LiveView
-from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver
-from mlx_tools.controller.controller import Controller
-from mlx_tools.controller.driver import Conversation
-from mlx_tools.transcript.events import Event
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Controller, Conversation
+from mlx_tools.transcript import Event
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""

@@ -12,7 +12,7 @@ from typing import Final
 import typer
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlx_tools.app.wiring import RunOptions, opened
+from mlx_tools.app import RunOptions, opened
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import beside, columns_of, complain, note, ours, print_text
@@ -20,8 +20,7 @@ from mlx_tools.cli.session_text import compacted
 from mlx_tools.cli.view import LiveView, ending, list_sources
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError, StorageError, UsageError
-from mlx_tools.transcript.events import Compacted, Event, Finished
-from mlx_tools.transcript.outcome import Answered, Outcome, Paused
+from mlx_tools.transcript import Answered, Compacted, Event, Finished, Outcome, Paused
 
 app = typer.Typer(add_completion=False)
 

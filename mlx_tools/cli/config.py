@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlx_tools.app import config
-from mlx_tools.app.config import Configuration, SettingRow
+from mlx_tools.app import Configuration, SettingRow, config
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import print_json, print_text, to_json, warn_all
 

@@ -14,24 +14,34 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app.checks import Check, check_all, check_native_tools, check_verdict
-from mlx_tools.app.statistics import Share
-from mlx_tools.app.wiring import RunOptions, choose, identity_of, run_settings
-from mlx_tools.backends import Chosen
-from mlx_tools.backends.choose import native_markers
-from mlx_tools.backends.router import find_served_format, found_within, takes_grammar
-from mlx_tools.backends.verdicts import (
+from mlx_tools.app import (
+    Check,
+    RunOptions,
+    Share,
+    check_all,
+    check_native_tools,
+    check_verdict,
+    choose,
+    identity_of,
+    run_settings,
+)
+from mlx_tools.backends import (
+    Chosen,
     FoundVerdict,
     StrategyChoice,
     Verdict,
     VerdictStore,
+    find_served_format,
     find_verdict,
+    found_within,
+    native_markers,
+    takes_grammar,
 )
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import counting, note, print_json, print_prose, print_text
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
-from mlx_tools.evaluate.probe import (
+from mlx_tools.evaluate import (
     STRATEGIES,
     Cell,
     Measured,

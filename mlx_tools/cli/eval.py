@@ -11,32 +11,33 @@ from typing import Annotated, Any, Literal, cast, get_args
 import anyio
 import typer
 
-from mlx_tools.app import config
-from mlx_tools.app.proposal import Proposer
-from mlx_tools.app.wiring import RunOptions, found
-from mlx_tools.backends import Backend
-from mlx_tools.backends.models.download import file_sha256
-from mlx_tools.backends.verdicts import StrategyChoice
+from mlx_tools.app import Proposer, RunOptions, config, found
+from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import counting, note, print_json, print_text
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_data import (
+from mlx_tools.evaluate import (
     CATEGORIES,
+    FILE,
     PACKAGE,
     VERSION,
     Half,
+    How,
+    Result,
+    Results,
+    described,
     have_wheel,
     load_items,
+    load_tasks,
     run_bfcl,
+    run_tasks,
     sample,
+    summarise,
+    table,
     wheel_path,
 )
-from mlx_tools.evaluate.results import Result, Results, described
-from mlx_tools.evaluate.summary import summarise, table
-from mlx_tools.evaluate.task_file import FILE, load_tasks
-from mlx_tools.evaluate.tasks import How, run_tasks
 
 app = typer.Typer(add_completion=False)
 

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app.wiring import RunOptions, opened, registry_of, session_store
-from mlx_tools.backends.models.files import ModelFiles, read_model_files
-from mlx_tools.backends.models.listing import find_model
+from mlx_tools.app import RunOptions, opened, registry_of, session_store
+from mlx_tools.backends import ModelFiles, find_model, read_model_files
 from mlx_tools.cli import golden_check, inputs, options
 from mlx_tools.cli.background import answering
 from mlx_tools.cli.golden_check import Paths, differences, show
@@ -37,9 +36,8 @@ from mlx_tools.golden import (
     write_golden,
     write_report,
 )
-from mlx_tools.store.transcript import FORMAT_VERSION
-from mlx_tools.transcript.events import Event, Finished
-from mlx_tools.transcript.records import Header
+from mlx_tools.store import FORMAT_VERSION
+from mlx_tools.transcript import Event, Finished, Header
 
 app = typer.Typer(add_completion=False)
 app.command()(golden_check.run)

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Final, cast
 import anyio
 import typer
 
-from mlx_tools.app.statistics import Share
-from mlx_tools.app.wiring import RunOptions, found, registry_of
-from mlx_tools.backends.verdicts import STRATEGIES, STYLES, StrategyChoice, StyleChoice
+from mlx_tools.app import RunOptions, Share, found, registry_of
+from mlx_tools.backends import STRATEGIES, STYLES, StrategyChoice, StyleChoice
 from mlx_tools.cli import options
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import counting, note, print_json, print_text

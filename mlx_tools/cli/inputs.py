@@ -21,7 +21,7 @@ from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import columns_of, folded, note, ours, output_given_back
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.paths import private_dir, state_dir
-from mlx_tools.protocol.strict import HOOKS, Unreadable
+from mlx_tools.protocol import HOOKS, Unreadable
 
 MAX_BYTES = 64 * 1024 * 1024
 """More than this is no question, completion or list of tools, but a mistake."""

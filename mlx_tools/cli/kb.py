@@ -26,9 +26,17 @@ from mlx_tools.cli.output import (
     shown,
 )
 from mlx_tools.cli.root import Interrupted
-from mlx_tools.toolbox.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
-from mlx_tools.toolbox.kb.documents import BINARY
-from mlx_tools.toolbox.kb.knowledge_base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
+from mlx_tools.toolbox import (
+    BINARY,
+    DEFAULT_CORPUS,
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    Added,
+    Corpus,
+    Hit,
+    KnowledgeBase,
+    Skipped,
+)
 
 app = typer.Typer(add_completion=False)
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlx_tools.app import config
-from mlx_tools.app.config import Configuration, Group, SettingRow
+from mlx_tools.app import Configuration, Group, SettingRow, config
 from mlx_tools.cli.output import keep_output, warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import PRESETS
 
 if TYPE_CHECKING:
-    from mlx_tools.app.wiring import RunOptions
+    from mlx_tools.app import RunOptions
 
 
 def _group(name: Group) -> tuple[str, ...]:
@@ -136,7 +135,7 @@ def run_options(
 ) -> RunOptions:
     """The options of a command that asks a model. Raises `UsageError` where that is turned off, or
     without ``tools``, where asking is."""
-    from mlx_tools.app.wiring import RunOptions, refuse_where_off  # it brings all a run needs
+    from mlx_tools.app import RunOptions, refuse_where_off  # it brings all a run needs
 
     run = RunOptions(
         configuration=load(options),

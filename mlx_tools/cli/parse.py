@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from mlx_tools.backends.verdicts import DEFAULT_STYLE
+from mlx_tools.backends import DEFAULT_STYLE
 from mlx_tools.cli import options
 from mlx_tools.cli.inputs import read_bytes, read_json
 from mlx_tools.cli.options import argument, option
@@ -24,7 +24,7 @@ from mlx_tools.messages import (
     tool_named,
 )
 from mlx_tools.protocol import DIALECTS, JudgedCall, Reading, ReadingRules, Style, judge, read
-from mlx_tools.schema.resolve import check_parameters
+from mlx_tools.schema import check_parameters
 
 Tools = Mapping[str, ToolSpec]
 

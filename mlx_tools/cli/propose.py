@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.app.wiring import RunOptions, found
+from mlx_tools.app import Proposal, Proposer, RunOptions, found
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, counting, note, print_json

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from mlx_tools.app.jobs import jobs_of
-from mlx_tools.app.wiring import RunOptions, choose, registry_of, session_store
+from mlx_tools.app import RunOptions, choose, jobs_of, registry_of, session_store
 from mlx_tools.cli import options
 from mlx_tools.cli.background import answering
 from mlx_tools.cli.inputs import parse_object
@@ -30,9 +29,8 @@ from mlx_tools.controller import (
     check_begun_here,
 )
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store.transcript import load
-from mlx_tools.transcript.events import Finished
-from mlx_tools.transcript.records import Header, Record
+from mlx_tools.store import load
+from mlx_tools.transcript import Finished, Header, Record
 
 
 def approvals_of(

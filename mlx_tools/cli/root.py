@@ -223,7 +223,7 @@ def internal_error(error: Exception, *, debug: bool = False) -> int:
 
 def _keep(text: str) -> Path:
     from mlx_tools.paths import state_dir
-    from mlx_tools.policy.redact import Redactor
+    from mlx_tools.policy import Redactor
 
     folder = state_dir() / "crashes"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

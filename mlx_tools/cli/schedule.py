@@ -12,9 +12,7 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app import config
-from mlx_tools.app.jobs import job_store, lasting, roots_of
-from mlx_tools.app.wiring import found, registry_of, session_store
+from mlx_tools.app import config, found, job_store, lasting, registry_of, roots_of, session_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
@@ -32,8 +30,9 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.clock import local_zone, zone_of
-from mlx_tools.toolbox.schedule import (
+from mlx_tools.toolbox import (
+    MISSED,
+    OPEN,
     Ended,
     Job,
     JobRun,
@@ -42,12 +41,13 @@ from mlx_tools.toolbox.schedule import (
     RunEnd,
     Runner,
     Seen,
+    local_zone,
     parse_when,
     settle,
+    utc_now,
+    zone_of,
 )
-from mlx_tools.toolbox.schedule.job import MISSED, OPEN
-from mlx_tools.toolbox.schedule.job_store import utc_now
-from mlx_tools.transcript.records import ExecutionRecord
+from mlx_tools.transcript import ExecutionRecord
 
 app = typer.Typer(add_completion=False)
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.output import beside, counted, cut
-from mlx_tools.store.session_list import ListedSession, Standing
-from mlx_tools.transcript.outcome import PREVIEW_CHARS
-from mlx_tools.transcript.records import (
+from mlx_tools.store import ListedSession, Standing
+from mlx_tools.transcript import (
+    PREVIEW_CHARS,
     AnswerRecord,
     ApprovalRecord,
     CallRecord,

@@ -27,9 +27,8 @@ from mlx_tools.cli.output import (
 from mlx_tools.cli.session_text import as_json, conversation, gist, row, title, waiting
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError
 from mlx_tools.paths import state_dir
-from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder
-from mlx_tools.store.transcript import to_json
-from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
+from mlx_tools.store import LAST, ListedSession, SessionFolder, to_json
+from mlx_tools.toolbox import Undo, UndoStep, outermost, undoable
 
 app = typer.Typer(add_completion=False)
 undo_app = typer.Typer(add_completion=False)

@@ -14,8 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.app.config import Configuration
-from mlx_tools.app.wiring import tools_of
+from mlx_tools.app import Configuration, tools_of
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import ShownLine, as_name, exact, in_words, wrapped
 from mlx_tools.cli.inputs import agreed
@@ -24,10 +23,16 @@ from mlx_tools.cli.output import columns_of, complain, folded, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import BUILTIN, Policy, denial
-from mlx_tools.tools import NO_SUCH, Registry
-from mlx_tools.tools.folder import PLUGIN
-from mlx_tools.tools.folder.collection import ToolCollection, write_template
-from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
+from mlx_tools.tools import (
+    NO_SUCH,
+    PLUGIN,
+    Registry,
+    ToolCollection,
+    ToolFolder,
+    folders_in,
+    read_folder,
+    write_template,
+)
 
 ALLOW: Final = "to allow it in a run: --tools {name}"
 _SHOWN_FILES: Final = 20

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app.config import Configuration
-from mlx_tools.app.wiring import refuse_tools_where_off, registry_of, session_store
+from mlx_tools.app import Configuration, refuse_tools_where_off, registry_of, session_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.options import argument, option
@@ -36,11 +35,18 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall, ca
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
-from mlx_tools.store.session_store import SessionFiles
-from mlx_tools.tools import DEFAULT_LIMIT, NO_SUCH, FoundTools, Progress, Registry, find_tools
-from mlx_tools.tools.exports import FORMATS, export
-from mlx_tools.transcript.outcome import PREVIEW_CHARS
-from mlx_tools.transcript.records import Header
+from mlx_tools.store import SessionFiles
+from mlx_tools.tools import (
+    DEFAULT_LIMIT,
+    FORMATS,
+    NO_SUCH,
+    FoundTools,
+    Progress,
+    Registry,
+    export,
+    find_tools,
+)
+from mlx_tools.transcript import PREVIEW_CHARS, Header
 
 _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
 

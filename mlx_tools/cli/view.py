@@ -26,9 +26,7 @@ from mlx_tools.cli.output import (
     to_json,
 )
 from mlx_tools.cli.session_text import compacted, mended
-from mlx_tools.transcript import events
-from mlx_tools.transcript.outcome import Answered, Outcome, Paused, Stopped
-from mlx_tools.transcript.sources import GivenSource
+from mlx_tools.transcript import Answered, GivenSource, Outcome, Paused, Stopped, events
 
 _WIDTH: Final = 160
 _FEW: Final = 40

@@ -20,9 +20,9 @@ from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.policy import ApprovalSubject, Policy, approval_digest, same, seal
 from mlx_tools.protocol import Reading, judge
-from mlx_tools.store.transcript import to_json
+from mlx_tools.store import to_json
 from mlx_tools.tools import Preview, preview_of
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
     DecisionRecord,

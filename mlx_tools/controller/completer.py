@@ -15,11 +15,10 @@ from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinishReason, Usage, total_usage
 from mlx_tools.protocol import AnswerDelta, CallStarted, Delta, Reading
-from mlx_tools.transcript import events
-from mlx_tools.transcript.records import CompletionRecord, MendRecord
+from mlx_tools.transcript import CompletionRecord, MendRecord, events
 
 if TYPE_CHECKING:
-    from mlx_tools.decoding.constraints import Grammar
+    from mlx_tools.decoding import Grammar
 
 GRACE_SECONDS: Final = 0.25
 """How long the server may take, once the message is whole, to end by itself and say its usage."""
@@ -260,7 +259,7 @@ class Completer:
 
     def _grammar(self, step: Complete) -> Grammar:
         """What the completion may be: the calls and the answer that are open to the model now."""
-        from mlx_tools.decoding.constraints import grammar_for
+        from mlx_tools.decoding import grammar_for
 
         return grammar_for(
             step.tools,

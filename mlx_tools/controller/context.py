@@ -39,8 +39,8 @@ from mlx_tools.prompt import (
     turns_of,
     worded,
 )
-from mlx_tools.store.artifacts import ArtifactStore
-from mlx_tools.transcript.records import (
+from mlx_tools.store import ArtifactStore
+from mlx_tools.transcript import (
     CallRecord,
     CompactedRecord,
     ObservationRecord,

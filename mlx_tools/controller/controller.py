@@ -64,14 +64,9 @@ from mlx_tools.prompt import (
     read_history,
     told_when_needed,
 )
-from mlx_tools.store import load_words
-from mlx_tools.store.session_store import MemoryStore, SessionFiles
-from mlx_tools.store.transcript import FORMAT_VERSION, to_json
+from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
-from mlx_tools.transcript import events
-from mlx_tools.transcript.history import Consents
-from mlx_tools.transcript.outcome import Outcome
-from mlx_tools.transcript.records import Header
+from mlx_tools.transcript import Consents, Header, Outcome, events
 
 T = TypeVar("T")
 

@@ -30,9 +30,9 @@ from mlx_tools.policy import (
     facts_of,
 )
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
-from mlx_tools.store.artifacts import UndoStore
+from mlx_tools.store import UndoStore
 from mlx_tools.tools import OnProgress, Preview, Registry, ToolResult, execute, preview_of
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
     DecisionRecord,
@@ -236,6 +236,6 @@ def _ended(
 
 
 def _clean(text: str) -> str:
-    from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+    from mlx_tools.policy import Redactor  # its patterns take a while to compile
 
     return Redactor().text(text).text

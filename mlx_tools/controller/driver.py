@@ -49,11 +49,9 @@ from mlx_tools.messages import tool_named
 from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import Reading
-from mlx_tools.store.session_store import SessionFiles
+from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult, execute
-from mlx_tools.transcript import events
-from mlx_tools.transcript.outcome import Outcome, outcome_of
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     CallRecord,
     CompactedRecord,
     CompletionRecord,
@@ -61,11 +59,14 @@ from mlx_tools.transcript.records import (
     ExecutionRecord,
     Header,
     ObservationRecord,
+    Outcome,
     PendingCall,
     Record,
     ResumedRecord,
     State,
     StoppedRecord,
+    events,
+    outcome_of,
 )
 
 _SUMMARISING: Final = "its output is long: the model summarises it"

@@ -20,10 +20,17 @@ from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Appr
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.tools import ToolContext, ToolError
-from mlx_tools.transcript.history import Consents
-from mlx_tools.transcript.outcome import Answered, Outcome, Paused, Stopped
-from mlx_tools.transcript.records import CallRecord, NestedRecord, PendingCall
-from mlx_tools.transcript.sources import spelled_out
+from mlx_tools.transcript import (
+    Answered,
+    CallRecord,
+    Consents,
+    NestedRecord,
+    Outcome,
+    Paused,
+    PendingCall,
+    Stopped,
+    spelled_out,
+)
 
 if TYPE_CHECKING:
     from mlx_tools.controller.controller import Controller

@@ -12,14 +12,12 @@ from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import READER, is_reader
-from mlx_tools.store.artifacts import ArtifactStore
-from mlx_tools.store.roots import RootName
+from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, ToolResult
-from mlx_tools.transcript.records import CallRecord
-from mlx_tools.transcript.sources import Laid, Sources, lay_out
+from mlx_tools.transcript import CallRecord, Laid, Sources, lay_out
 
 if TYPE_CHECKING:
-    from mlx_tools.policy.redact import Redactor
+    from mlx_tools.policy import Redactor
 
 Notice = Callable[[int, int], str]
 """What stands where something was cut, by how many characters are left out and where they begin."""
@@ -209,7 +207,7 @@ class Outputs:
 
 @lru_cache(maxsize=16)
 def _redactor(secrets: bool, folders: tuple[str, ...]) -> Redactor:
-    from mlx_tools.policy.redact import Redactor  # its patterns take a while to compile
+    from mlx_tools.policy import Redactor  # its patterns take a while to compile
 
     return Redactor(secrets=secrets, paths=tuple(dict.fromkeys(folders)))
 

@@ -27,14 +27,14 @@ from mlx_tools.protocol import (
     read,
     with_mended,
 )
-from mlx_tools.transcript.history import Consents, RunHistory, SessionHistory
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     TRANSITIONS,
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
     CompactedRecord,
     CompletionRecord,
+    Consents,
     CorrectionRecord,
     DecisionRecord,
     ExecutionRecord,
@@ -45,6 +45,8 @@ from mlx_tools.transcript.records import (
     PauseRecord,
     Record,
     ResumedRecord,
+    RunHistory,
+    SessionHistory,
     State,
     StoppedRecord,
     UserRecord,

@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from mlx_tools.messages import Usage, total_usage
-from mlx_tools.transcript import events
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     CompactedRecord,
     CompletionRecord,
     Header,
     Record,
     StoppedRecord,
     SummaryRecord,
+    events,
 )
 
 Emit = Callable[[events.Event], None]

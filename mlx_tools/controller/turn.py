@@ -14,7 +14,7 @@ from mlx_tools.errors import ErrorCode, TranscriptError
 from mlx_tools.messages import ErrorInfo, FinalAnswer
 from mlx_tools.policy import Facts, Policy, RateCounts, decide, exceeded, facts_of
 from mlx_tools.protocol import JudgedCall, Reading, judge
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,

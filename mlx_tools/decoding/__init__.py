@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
+from mlx_tools.decoding.constraints import Grammar, grammar_for
 from mlx_tools.decoding.held_turn import Draw, HeldTurn, Score
-
-__all__ = ["Draw", "HeldTurn", "Score"]

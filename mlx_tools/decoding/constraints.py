@@ -14,7 +14,7 @@ from typing import Any
 
 from mlx_tools.backends import GrammarText
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.protocol.grammar import turn_grammar
+from mlx_tools.protocol import turn_grammar
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from typing import Final
 from mlx_tools.decoding.value import ANY_OBJECT, Form, HeldObject
 from mlx_tools.messages import FinishReason, Strategy, ToolSpec
 from mlx_tools.protocol import (
+    ANSWER_TAG,
+    CALL_TAG,
     DIALECTS,
     Delta,
     Dialect,
@@ -34,9 +36,8 @@ from mlx_tools.protocol import (
     unknown_tool,
     with_mended,
 )
-from mlx_tools.protocol.delimiters import ANSWER_TAG, CALL_TAG
-from mlx_tools.schema.compilable import compilable
-from mlx_tools.transcript.records import MendKind, MendRecord
+from mlx_tools.schema import compilable
+from mlx_tools.transcript import MendKind, MendRecord
 
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
 _FENCE: Final = re.compile("^```(?:json)?")

@@ -17,8 +17,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
-from mlx_tools.transcript.records import MendKind
+from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner
+from mlx_tools.transcript import MendKind
 
 _OPTIONS: Final = {"x-guidance": {"whitespace_flexible": False}}
 

@@ -1,1 +1,63 @@
 """Measures how well models call tools: the Berkeley leaderboard's questions, and whole runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.evaluate.bfcl_data import (
+        CATEGORIES,
+        PACKAGE,
+        VERSION,
+        Half,
+        have_wheel,
+        load_items,
+        run_bfcl,
+        sample,
+        wheel_path,
+    )
+    from mlx_tools.evaluate.probe import (
+        STRATEGIES,
+        Cell,
+        Measured,
+        load_questions,
+        make_verdict,
+        measure,
+        styles_for,
+    )
+    from mlx_tools.evaluate.results import Result, Results, described
+    from mlx_tools.evaluate.summary import summarise, table
+    from mlx_tools.evaluate.task_file import FILE, load_tasks
+    from mlx_tools.evaluate.tasks import How, run_tasks
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "bfcl_data": (
+            "CATEGORIES",
+            "PACKAGE",
+            "VERSION",
+            "Half",
+            "have_wheel",
+            "load_items",
+            "run_bfcl",
+            "sample",
+            "wheel_path",
+        ),
+        "probe": (
+            "STRATEGIES",
+            "Cell",
+            "Measured",
+            "load_questions",
+            "make_verdict",
+            "measure",
+            "styles_for",
+        ),
+        "results": ("Result", "Results", "described"),
+        "summary": ("summarise", "table"),
+        "task_file": ("FILE", "load_tasks"),
+        "tasks": ("How", "run_tasks"),
+    },
+)

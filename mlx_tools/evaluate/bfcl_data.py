@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from mlx_tools.app.proposal import Proposal
+from mlx_tools.app import Proposal
 from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_score import score

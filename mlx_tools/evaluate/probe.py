@@ -18,8 +18,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 import anyio
 
-from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.app.statistics import Share, mcnemar
+from mlx_tools.app import Proposal, Proposer, Share, mcnemar
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,

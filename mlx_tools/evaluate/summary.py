@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from mlx_tools.app.statistics import Mean, Share, mcnemar, weighted_mean
+from mlx_tools.app import Mean, Share, mcnemar, weighted_mean
 from mlx_tools.evaluate.results import Result
 
 AVERAGES: Final[Mapping[str, Mapping[str, float]]] = {

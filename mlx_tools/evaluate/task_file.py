@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, ConfigDict, TypeAdapter, ValidationError
 
 from mlx_tools.errors import ConfigError, MlxToolsError
 from mlx_tools.policy import PRESETS
-from mlx_tools.toolbox.clock import zone_of
+from mlx_tools.toolbox import zone_of
 
 FILE: Final = Path(__file__).with_name("tasks.toml")
 

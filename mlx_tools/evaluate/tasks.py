@@ -26,13 +26,12 @@ from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.evaluate.task_file import After, JobDue, Task, TaskSet
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
-from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry
-from mlx_tools.transcript.events import Finished, FormatBroken
-from mlx_tools.transcript.outcome import Answered, CallReport, Outcome, Stopped
+from mlx_tools.transcript import Answered, CallReport, Finished, FormatBroken, Outcome, Stopped
 
 if TYPE_CHECKING:
-    from mlx_tools.toolbox.schedule import Job, JobStore
+    from mlx_tools.toolbox import Job, JobStore
 
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
 
@@ -210,7 +209,7 @@ class World:
         if self._task.notes:
             _write(self._notes, self._task.notes)
         for corpus, documents in self._task.corpora.items():
-            from mlx_tools.toolbox.kb import KnowledgeBase
+            from mlx_tools.toolbox import KnowledgeBase
 
             place = self._documents / corpus
             _write(place, documents)
@@ -222,15 +221,20 @@ class World:
 
     def registry(self) -> Registry:
         """The built-in tools that need no network and start no program, all of them real."""
-        from mlx_tools.store.roots import Root, RootName
+        from mlx_tools.store import Root, RootName
+        from mlx_tools.toolbox import (
+            Jobs,
+            Knowledge,
+            Notes,
+            create_file,
+            notes_create,
+            notes_search,
+        )
         from mlx_tools.toolbox.calculator import calculator
         from mlx_tools.toolbox.clock import clock
-        from mlx_tools.toolbox.file_access import create_file, file_access
+        from mlx_tools.toolbox.file_access import file_access
         from mlx_tools.toolbox.format_xml import format_xml
-        from mlx_tools.toolbox.knowledge import Knowledge
-        from mlx_tools.toolbox.note_tools import notes_create, notes_search
-        from mlx_tools.toolbox.notes import Notes
-        from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
+        from mlx_tools.toolbox.schedule_task import schedule_task
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
@@ -255,7 +259,7 @@ class World:
 
     def left(self) -> Left:
         """What is there now."""
-        from mlx_tools.toolbox.notes import Notes
+        from mlx_tools.toolbox import Notes
 
         seeded = set(self._task.notes)
         notes = Notes(self._notes).read_all().notes
@@ -267,7 +271,7 @@ class World:
         )
 
     def _store(self) -> JobStore:
-        from mlx_tools.toolbox.schedule import JobStore
+        from mlx_tools.toolbox import JobStore
 
         return JobStore(self._jobs, lambda: self.sessions().secret, self.now)
 

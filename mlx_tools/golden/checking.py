@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.app.statistics import Share, fisher
+from mlx_tools.app import Share, fisher
 from mlx_tools.backends import (
     CompletionsBackend,
     StrategyChoice,
@@ -31,7 +31,7 @@ from mlx_tools.golden.recorded import run_tools
 from mlx_tools.golden.replaying import replay
 from mlx_tools.golden.steps import spelled
 from mlx_tools.protocol import Style
-from mlx_tools.store.transcript import to_json
+from mlx_tools.store import to_json
 from mlx_tools.tools import Registry
 
 VERSION: Final = 1

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.store.transcript import to_json
-from mlx_tools.transcript.records import (
+from mlx_tools.store import to_json
+from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
     CorrectionRecord,

@@ -25,9 +25,8 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError, TranscriptError, UsageError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.protocol import canonical
-from mlx_tools.schema.validator import TooMuch, bounded, faults, validator_for
-from mlx_tools.transcript.outcome import outcome_of
-from mlx_tools.transcript.records import Header, Record, UserRecord
+from mlx_tools.schema import TooMuch, bounded, faults, validator_for
+from mlx_tools.transcript import Header, Record, UserRecord, outcome_of
 
 _KEYS: Final = frozenset(("status", "calls", "any_order", "more", "answer", "reason"))
 _STATUSES: Final = ("answered", "paused", "stopped")

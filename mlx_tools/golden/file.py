@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store.transcript import encode, load, parse
-from mlx_tools.transcript.records import GoldenRecord, Header, Record, UserRecord
+from mlx_tools.store import encode, load, parse
+from mlx_tools.transcript import GoldenRecord, Header, Record, UserRecord
 
 SUFFIX: Final = ".jsonl"
 

@@ -22,11 +22,9 @@ from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import canonical
-from mlx_tools.store.roots import RootName
-from mlx_tools.store.session_store import TranscriptStore
-from mlx_tools.store.transcript import load, to_json
+from mlx_tools.store import RootName, TranscriptStore, load, to_json
 from mlx_tools.tools import Registry, Tool, ToolError
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
     EditRecord,

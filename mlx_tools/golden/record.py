@@ -17,12 +17,11 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import SECRET, effects_of, specs_today, template_of
 from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.messages import ToolCall
-from mlx_tools.policy import Policy, permitted
-from mlx_tools.policy.redact import find_secrets
+from mlx_tools.policy import Policy, find_secrets, permitted
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.store.transcript import from_json, to_json
+from mlx_tools.store import from_json, to_json
 from mlx_tools.tools import Registry
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
     CompactedRecord,

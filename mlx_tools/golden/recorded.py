@@ -18,8 +18,7 @@ from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
 from mlx_tools.messages import ALL_EFFECTS, Effects, ErrorInfo, FinishReason, ToolCall, ToolSpec
-from mlx_tools.policy import Limits, Policy, redact
-from mlx_tools.policy.redact import SecretSpan
+from mlx_tools.policy import Limits, Policy, SecretSpan, redact
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
     ChatFormat,
@@ -34,10 +33,9 @@ from mlx_tools.prompt import (
     told_when_needed,
 )
 from mlx_tools.protocol import canonical
-from mlx_tools.toolbox import builtin_tools
-from mlx_tools.toolbox.file_access import file_access_spec
+from mlx_tools.toolbox import builtin_tools, file_access_spec
 from mlx_tools.tools import Registry, ToolResult, execute
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     CallRecord,
     EditRecord,
     ExecutionRecord,

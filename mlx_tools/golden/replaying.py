@@ -50,9 +50,8 @@ from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.policy import BUILTIN
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, worded
 from mlx_tools.protocol import Reading, judge, read, with_mended
-from mlx_tools.store import load_words, word_files
-from mlx_tools.store.transcript import FORMAT_VERSION
-from mlx_tools.transcript.records import (
+from mlx_tools.store import FORMAT_VERSION, load_words, word_files
+from mlx_tools.transcript import (
     ApprovalRecord,
     CompactedRecord,
     CompletionRecord,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from mlx_tools.process.html_text import read_html
+
 SUPERVISED: Final = (sys.executable, "-P", str(Path(__file__).with_name("supervise.py")))
 """Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
 standard input must be a pipe that is held open here."""
@@ -30,7 +32,9 @@ def run(
     All that it prints goes to ``log``. An exception, Ctrl-C's too, ends it at once, with whatever
     it started.
     """
-    with log.open("wb") as output:
+    with log.open(
+        "wb",
+    ) as output:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command,
             stdin=subprocess.PIPE,

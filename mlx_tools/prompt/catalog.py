@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import TOOL_NAME, ToolSpec
-from mlx_tools.schema.resolve import (
+from mlx_tools.schema import (
     branches,
     dereferenced,
     follow,

@@ -14,7 +14,7 @@ from typing import Final
 from mlx_tools.prompt.finder import READER
 from mlx_tools.prompt.render import Prompt
 from mlx_tools.prompt.words import PromptWords
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     CompactedRecord,
     CompletionRecord,
     ObservationRecord,

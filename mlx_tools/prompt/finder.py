@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, names_in
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     CompactedRecord,
     Header,
     ObservationRecord,

@@ -22,8 +22,7 @@ from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import PromptWords, fill, parts
 from mlx_tools.protocol import Style, write_answer, write_call, write_observation
-from mlx_tools.schema.sample import sample_arguments
-from mlx_tools.schema.validator import fits
+from mlx_tools.schema import fits, sample_arguments
 
 CATALOG_BUDGET: Final = 1500
 """Tokens that the catalog may take, where nothing else is said."""

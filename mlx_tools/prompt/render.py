@@ -22,7 +22,7 @@ from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, slotted
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import STYLES, PromptWords
 from mlx_tools.protocol import ReadingRules, read, write_answer, write_observation
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
     CompactedRecord,

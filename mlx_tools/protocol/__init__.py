@@ -7,6 +7,7 @@ in docs/protocol.md.
 
 from __future__ import annotations
 
+from mlx_tools.protocol.delimiters import ANSWER_TAG, CALL_TAG
 from mlx_tools.protocol.dialects import (
     DIALECT_MARKS,
     DIALECTS,
@@ -15,6 +16,7 @@ from mlx_tools.protocol.dialects import (
     find_call_mark,
 )
 from mlx_tools.protocol.echo import calls_in
+from mlx_tools.protocol.grammar import turn_grammar
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
@@ -26,9 +28,9 @@ from mlx_tools.protocol.reading import (
     Style,
     with_mended,
 )
-from mlx_tools.protocol.scan import REPAIRS
+from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, REPAIRS, ObjectScanner
 from mlx_tools.protocol.stream import Reader, read
-from mlx_tools.protocol.strict import canonical
+from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical
 from mlx_tools.protocol.styles import (
     forcing_prefix,
     opening,
@@ -43,37 +45,4 @@ from mlx_tools.protocol.validate import (
     unknown_tool,
     validate_arguments,
 )
-from mlx_tools.schema.validator import COERCIONS
-
-__all__ = [
-    "COERCIONS",
-    "DEFAULT_REASONING_MARKERS",
-    "DIALECTS",
-    "DIALECT_MARKS",
-    "REPAIRS",
-    "AnswerDelta",
-    "ArgumentsDelta",
-    "CallStarted",
-    "Delta",
-    "Dialect",
-    "JudgedCall",
-    "Reader",
-    "Reading",
-    "ReadingRules",
-    "Style",
-    "call_mark_begins",
-    "calls_in",
-    "canonical",
-    "find_call_mark",
-    "forcing_prefix",
-    "judge",
-    "opening",
-    "read",
-    "resolve",
-    "unknown_tool",
-    "validate_arguments",
-    "with_mended",
-    "write_answer",
-    "write_call",
-    "write_observation",
-]
+from mlx_tools.schema import COERCIONS

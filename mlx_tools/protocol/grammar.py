@@ -13,8 +13,7 @@ from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol.delimiters import ANSWER_END, ANSWER_TAG
 from mlx_tools.protocol.strict import compact
 from mlx_tools.protocol.styles import write_answer, write_call
-from mlx_tools.schema.compilable import COMPACT, compilable
-from mlx_tools.schema.resolve import walk
+from mlx_tools.schema import COMPACT, compilable, walk
 
 _MOST: Final = 900
 """llama.cpp refuses repetitions of 2000 and more, and counts some twice."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable, encodable, loads
-from mlx_tools.schema.resolve import branches, follow, properties, types
+from mlx_tools.schema import branches, follow, properties, types
 
 STRING_MARKS: Final = ('<|"|>', "<escape>")
 """What stands before and after a string in the families that quote so."""

@@ -16,7 +16,7 @@ from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.protocol.echo import calls_in, echo_keys
 from mlx_tools.protocol.reading import Reading
 from mlx_tools.protocol.strict import loose_name
-from mlx_tools.schema.validator import (
+from mlx_tools.schema import (
     MOST_CHARS,
     TooMuch,
     bounded,

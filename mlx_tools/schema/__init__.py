@@ -1,1 +1,31 @@
 """JSON Schema: read once, validated, coerced, sampled, written as a grammar. Pure."""
+
+from mlx_tools.schema.compilable import COMPACT, compilable
+from mlx_tools.schema.resolve import (
+    MAP,
+    ONE,
+    anchors,
+    branches,
+    check_parameters,
+    dereferenced,
+    follow,
+    pointer,
+    properties,
+    required,
+    resolve,
+    types,
+    walk,
+)
+from mlx_tools.schema.sample import sample_arguments
+from mlx_tools.schema.validator import (
+    COERCIONS,
+    MOST_CHARS,
+    TooMuch,
+    bounded,
+    coerced,
+    described,
+    faults,
+    fits,
+    path_text,
+    validator_for,
+)

@@ -8,15 +8,42 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mlx_tools.paths import read_data
+from mlx_tools.store.artifacts import UNDO_FOLDER, ArtifactStore, Change, UndoStore
+from mlx_tools.store.changes import (
+    ABSENT,
+    MAX_KEPT_BYTES,
+    Place,
+    Taken,
+    open_present,
+    place_of,
+    put,
+    state_of,
+    status_of,
+)
+from mlx_tools.store.roots import (
+    FOLDERS,
+    Absent,
+    Refused,
+    Root,
+    RootName,
+    Unfit,
+    folded,
+    identity_of,
+    private_part,
+    supported,
+)
+from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder, Standing
+from mlx_tools.store.session_store import MemoryStore, SessionFiles, TranscriptStore, fingerprints
+from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, parse, to_json
 
 if TYPE_CHECKING:
-    from mlx_tools.prompt.words import PromptWords
+    from mlx_tools.prompt import PromptWords
 
 
 @functools.cache
 def load_words() -> PromptWords:
     """The words that a model reads: the files of ``prompts/``."""
-    from mlx_tools.prompt.words import FILES, parse_words
+    from mlx_tools.prompt import FILES, parse_words
 
     return parse_words({name: read_data(f"prompts/{name}") for name in FILES})
 
@@ -24,7 +51,7 @@ def load_words() -> PromptWords:
 @functools.cache
 def word_files() -> Mapping[str, str]:
     """A digest of each file with words that the model reads: 16 digits."""
-    from mlx_tools.prompt.words import FILES
+    from mlx_tools.prompt import FILES
 
     return {
         name: hashlib.sha256(read_data(f"prompts/{name}").encode()).hexdigest()[:16]

@@ -19,8 +19,7 @@ from typing import Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.transcript import NAME, parse
-from mlx_tools.transcript.outcome import at_rest, pending_calls
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -33,6 +32,8 @@ from mlx_tools.transcript.records import (
     Record,
     StoppedRecord,
     UserRecord,
+    at_rest,
+    pending_calls,
 )
 
 SessionState = Literal[

@@ -18,8 +18,7 @@ from typing import Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.access import AccessList, refusal, refused
-from mlx_tools.policy.decision import Decision
+from mlx_tools.policy import AccessList, Decision, refusal, refused
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
@@ -31,7 +30,7 @@ from mlx_tools.store.artifacts import (
     drafted,
 )
 from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, write_all
-from mlx_tools.transcript.records import Header
+from mlx_tools.transcript import Header
 
 ACCESS_FILE: Final = "access.json"
 MAX_ACCESS_BYTES: Final = 4_000_000

@@ -18,7 +18,7 @@ from types import UnionType
 from typing import Any, Final, Literal, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from mlx_tools.errors import StorageError, TranscriptError
-from mlx_tools.transcript.records import (
+from mlx_tools.transcript import (
     ApprovalRecord,
     EditRecord,
     ExecutionRecord,

@@ -4,7 +4,72 @@ The core knows none of them: it finds them by the entry point ``mlx_tools.tools`
 package.
 """
 
-from mlx_tools.toolbox.builtin import builtin_tools as builtin_tools
-from mlx_tools.toolbox.builtin import tools as tools
+from __future__ import annotations
 
-__all__ = ["builtin_tools", "tools"]
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.toolbox.builtin import builtin_tools, tools
+    from mlx_tools.toolbox.clock import local_zone, zone_of
+    from mlx_tools.toolbox.file_access import create_file, file_access_spec
+    from mlx_tools.toolbox.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
+    from mlx_tools.toolbox.kb.documents import BINARY
+    from mlx_tools.toolbox.kb.knowledge_base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
+    from mlx_tools.toolbox.knowledge import Knowledge
+    from mlx_tools.toolbox.note_tools import notes_create, notes_search
+    from mlx_tools.toolbox.notes import Notes
+    from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
+    from mlx_tools.toolbox.schedule import (
+        Ended,
+        Job,
+        JobRun,
+        JobStore,
+        Listed,
+        Missed,
+        RunEnd,
+        Runner,
+        Seen,
+        parse_when,
+        settle,
+    )
+    from mlx_tools.toolbox.schedule.job import MISSED, OPEN
+    from mlx_tools.toolbox.schedule.job_store import utc_now
+    from mlx_tools.toolbox.schedule_task import Jobs
+    from mlx_tools.toolbox.urls import UrlRefused, read_domain
+    from mlx_tools.toolbox.web_tools import WebOptions
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "builtin": ("builtin_tools", "tools"),
+        "clock": ("local_zone", "zone_of"),
+        "file_access": ("create_file", "file_access_spec"),
+        "kb": ("Added", "Corpus", "Hit", "KnowledgeBase", "Skipped"),
+        "kb.documents": ("BINARY",),
+        "kb.knowledge_base": ("DEFAULT_CORPUS", "DEFAULT_LIMIT", "MAX_LIMIT"),
+        "knowledge": ("Knowledge",),
+        "note_tools": ("notes_create", "notes_search"),
+        "notes": ("Notes",),
+        "restore": ("Undo", "UndoStep", "outermost", "undoable"),
+        "schedule": (
+            "Ended",
+            "Job",
+            "JobRun",
+            "JobStore",
+            "Listed",
+            "Missed",
+            "RunEnd",
+            "Runner",
+            "Seen",
+            "parse_when",
+            "settle",
+        ),
+        "schedule.job": ("MISSED", "OPEN"),
+        "schedule.job_store": ("utc_now",),
+        "schedule_task": ("Jobs",),
+        "urls": ("UrlRefused", "read_domain"),
+        "web_tools": ("WebOptions",),
+    },
+)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from mlx_tools.errors import require_instance, require_items
 from mlx_tools.policy import check_presets
-from mlx_tools.store.roots import Root, RootName, supported
+from mlx_tools.store import Root, RootName, supported
 from mlx_tools.tools import Registry, Tool, read_artifact, tool_search
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.store.roots import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
+from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
 from mlx_tools.toolbox.command_rules import Rule, Rules, Word, check
 
 PROGRAM_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/opt/homebrew/bin")

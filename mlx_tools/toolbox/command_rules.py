@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from mlx_tools.paths import read_data
-from mlx_tools.store.roots import Refused
+from mlx_tools.store import Refused
 
 PATH: Final = "path"
 """The kind of an option's value that is a path below a root."""

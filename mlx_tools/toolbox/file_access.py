@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.messages import Effects, ToolSpec
-from mlx_tools.store.roots import Absent, Refused, Root, Unfit
+from mlx_tools.store import Absent, Refused, Root, Unfit
 from mlx_tools.toolbox.file_changes import Changes
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, one_line, up_to
 from mlx_tools.tools import EffectsBy, Preview, Tool, ToolError, Words, words_of

@@ -14,16 +14,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from mlx_tools.store.changes import (
+from mlx_tools.store import (
     ABSENT,
     MAX_KEPT_BYTES,
+    Absent,
     Place,
+    Refused,
+    Root,
+    Unfit,
     open_present,
     place_of,
     put,
     state_of,
 )
-from mlx_tools.store.roots import Absent, Refused, Root, Unfit
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded, one_line, unified_diff, up_to
 from mlx_tools.tools import Preview, ToolError, current_context
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mlx_tools import paths
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.messages import Effects
+from mlx_tools.paths import knowledge_base_file
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
-from mlx_tools.transcript.sources import Source, Sources
+from mlx_tools.transcript import Source, Sources
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.kb import Corpus, Hit, KnowledgeBase
@@ -46,7 +46,7 @@ class Knowledge:
     def unusable(self) -> str | None:
         """Why there is nothing to search, None where there is something."""
         nothing = words_of(QUERY).notices["off"]
-        path = paths.knowledge_base_file() if self._file is None else self._file
+        path = knowledge_base_file() if self._file is None else self._file
         try:
             status = path.stat()
         except OSError:

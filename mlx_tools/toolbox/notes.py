@@ -21,9 +21,17 @@ from typing import Final
 
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import private_dir
-from mlx_tools.store.artifacts import UndoStore
-from mlx_tools.store.changes import Taken, place_of, put, status_of
-from mlx_tools.store.roots import Refused, Root, RootName, folded
+from mlx_tools.store import (
+    Refused,
+    Root,
+    RootName,
+    Taken,
+    UndoStore,
+    folded,
+    place_of,
+    put,
+    status_of,
+)
 from mlx_tools.toolbox.file_changes import tool_errors
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line
 from mlx_tools.tools import ToolError

@@ -16,11 +16,24 @@ from math import inf
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store.artifacts import UNDO_FOLDER, Change, UndoStore
-from mlx_tools.store.changes import ABSENT, Place, open_present, place_of, put, state_of
-from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
-from mlx_tools.store.session_list import SessionFolder
-from mlx_tools.transcript.records import Header, NestedRecord
+from mlx_tools.store import (
+    ABSENT,
+    UNDO_FOLDER,
+    Absent,
+    Change,
+    Place,
+    Refused,
+    Root,
+    RootName,
+    SessionFolder,
+    UndoStore,
+    Unfit,
+    open_present,
+    place_of,
+    put,
+    state_of,
+)
+from mlx_tools.transcript import Header, NestedRecord
 
 Action = Literal["restore", "bring_back", "remove"]
 """A file gets its old content again, comes back, or goes since the run made it."""

@@ -14,7 +14,7 @@ from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_url
 from mlx_tools.toolbox.web_fetch import Bounds, Fetcher, WorkerFailed, ask_script, page_text
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
-from mlx_tools.transcript.sources import Source, Sources
+from mlx_tools.transcript import Source, Sources
 
 EFFECTS: Final[Effects] = frozenset(("read", "network"))
 DEFAULT_RESULTS: Final = 5

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
-from mlx_tools.store.artifacts import UndoStore
+from mlx_tools.store import UndoStore
 
 MAX_PROGRESS_CHARS: Final = 200
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.policy import Policy
-from mlx_tools.store.artifacts import UndoStore
+from mlx_tools.store import UndoStore
 from mlx_tools.tools.context import (
     CONTEXT,
     Artifacts,
@@ -31,7 +31,7 @@ from mlx_tools.tools.result_text import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
 from mlx_tools.tools.tool import Callee
-from mlx_tools.transcript.sources import Sources, lay_out
+from mlx_tools.transcript import Sources, lay_out
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500

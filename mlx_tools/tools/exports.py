@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import MUTATING, ToolSpec
-from mlx_tools.schema.resolve import MAP, ONE, anchors, pointer, resolve
+from mlx_tools.schema import MAP, ONE, anchors, pointer, resolve
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -104,7 +104,7 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
     """A grammar of the same line for llama.cpp."""
-    from mlx_tools.protocol.grammar import turn_grammar
+    from mlx_tools.protocol import turn_grammar
 
     return turn_grammar({spec.name: spec for spec in _sorted(specs)}, dialect="gbnf").text
 

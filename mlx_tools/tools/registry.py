@@ -18,7 +18,7 @@ from mlx_tools.errors import ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches, permitted
 from mlx_tools.prompt import READER, SEARCH
-from mlx_tools.schema.resolve import check_parameters
+from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool, check_declared, of_plugin
 

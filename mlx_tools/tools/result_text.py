@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from mlx_tools.transcript.sources import Sources, sources_of
+from mlx_tools.transcript import Sources, sources_of
 
 
 class ResultError(Exception):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.schema.resolve import pointer, walk
+from mlx_tools.schema import pointer, walk
 from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.docstring import docstring_of
 

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
-from mlx_tools import errors
+from mlx_tools.errors import (
+    EXIT_BACKEND,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_PAUSED,
+    EXIT_STOPPED,
+    StopReason,
+    TranscriptError,
+)
 from mlx_tools.messages import ErrorInfo, Usage, total_usage
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -257,7 +265,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The exit code of a program that ends with this outcome."""
-        return errors.EXIT_OK
+        return EXIT_OK
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
         """The outcome as ``mlx-tools ask --json`` prints it: every key, always."""
@@ -307,7 +315,7 @@ class Paused(Outcome):
 
     @property
     def exit_code(self) -> int:
-        return errors.EXIT_PAUSED
+        return EXIT_PAUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,15 +323,15 @@ class Stopped(Outcome):
     """The run ended without an answer: ``reason`` is a word, ``message`` says it to a person."""
 
     status: ClassVar[str] = "stopped"
-    reason: errors.StopReason
+    reason: StopReason
     message: str = ""
     waiting_for: str = ""
 
     @property
     def exit_code(self) -> int:
         if self.reason == "interrupted":
-            return errors.EXIT_INTERRUPTED
-        return errors.EXIT_BACKEND if self.waiting_for == "backend" else errors.EXIT_STOPPED
+            return EXIT_INTERRUPTED
+        return EXIT_BACKEND if self.waiting_for == "backend" else EXIT_STOPPED
 
 
 def outcome_of(
@@ -378,7 +386,7 @@ def outcome_of(
             return Stopped(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
-    raise errors.TranscriptError("the run has not come to rest")
+    raise TranscriptError("the run has not come to rest")
 
 
 def at_rest(records: Sequence[Record]) -> Record:

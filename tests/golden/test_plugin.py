@@ -273,7 +273,7 @@ import pkgutil, importlib, types
 import mlx_tools.golden as golden
 for module in pkgutil.iter_modules(golden.__path__):
     importlib.import_module(f"{golden.__name__}.{module.name}")
-print(*[n for n in golden.__all__ if isinstance(getattr(golden, n), types.ModuleType)])
+print(*[n for n in dir(golden) if isinstance(getattr(golden, n), types.ModuleType)])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

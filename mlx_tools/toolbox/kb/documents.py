@@ -121,7 +121,7 @@ def read_document(name: str, data: bytes) -> Document:
         raise UnreadableFile("it is a private key")
     text = decoded(data)
     if suffix in _HTML or (not suffix and text[:200].lstrip().lower().startswith("<!doctype html")):
-        from mlx_tools.process.html_text import read_html
+        from mlx_tools.process import read_html
 
         page = read_html(text)
         title = page.title or _prose_title(page.text)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mlx_tools import paths
 from mlx_tools.errors import UsageError
+from mlx_tools.paths import knowledge_base_file
 from mlx_tools.toolbox.kb.database import Database, FileRow
 from mlx_tools.toolbox.kb.documents import (
     SNIFFED,
@@ -88,7 +88,7 @@ class KnowledgeBase:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = paths.knowledge_base_file() if path is None else Path(path)
+        self.path = knowledge_base_file() if path is None else Path(path)
 
     def add(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 from mlx_tools.errors import UsageError, wrong_argument
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule.when import When
-from mlx_tools.transcript.outcome import Answered, Outcome, Paused
+from mlx_tools.transcript import Answered, Outcome, Paused
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

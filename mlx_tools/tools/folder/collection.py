@@ -21,7 +21,7 @@ from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, Us
 from mlx_tools.messages import ALIASES, TOOL_NAME
 from mlx_tools.paths import data_dir, private_dir, read_data
 from mlx_tools.process import clean
-from mlx_tools.store.roots import RootName, private_part
+from mlx_tools.store import RootName, private_part
 from mlx_tools.tools.folder.definition import (
     ToolFolder,
     digest_of,

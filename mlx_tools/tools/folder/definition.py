@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.schema.resolve import check_parameters
+from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.tool import check_declared
 
