@@ -207,6 +207,9 @@ class WebSettings(Section):
     domains: Names = setting(
         "never", "The only domains that fetch_url asks; empty: any on the internet", check=DOMAINS
     )
+    blocked_domains: Names = setting(
+        "add", "Domains that fetch_url never asks; adds up", check=DOMAINS
+    )
 
 
 class ToolSettings(Section):

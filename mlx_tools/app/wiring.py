@@ -82,7 +82,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         commands=own.commands,
         notes=own.notes or data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
-        web=WebOptions(domains=settings.web.domains),
+        web=WebOptions(domains=settings.web.domains, blocked_domains=settings.web.blocked_domains),
     )
     registry.with_folder(collection, exposed_by(collection, own.roots))
     registry.with_entry_points()

@@ -96,7 +96,9 @@ class SqliteFile:
                     self.sql.execute(f"PRAGMA application_id={form.application}")
                     self.sql.execute(f"PRAGMA user_version={form.version}")
         if self.one("PRAGMA application_id")[0] != form.application:
-            raise self._error(f"it is no {form.name}", "move it away, and begin anew")
+            raise self._error(
+                f"it is no {form.name} of this version", "move it away, and begin anew"
+            )
         version = self.one("PRAGMA user_version")[0]
         if version != form.version:
             raise self._error(

@@ -30,7 +30,7 @@ from mlx_tools.tools.context import (
 from mlx_tools.tools.result_text import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
-from mlx_tools.tools.tool import Callee
+from mlx_tools.tools.tool import Callee, member_of
 from mlx_tools.transcript import Sources, lay_out
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
@@ -130,7 +130,7 @@ async def execute(
     duration_ms = round((perf_counter() - started) * 1000)
     if outcome is None:
         late = f"no result within {seconds:g} s"
-        runs_on = "; it may still be running" if getattr(tool, "blocking", None) else ""
+        runs_on = "; it may still be running" if member_of(tool, "blocking") else ""
         return _failed("timeout", late + runs_on, duration_ms)
     return _result(outcome, duration_ms, max_output_chars, clean)
 
@@ -143,7 +143,7 @@ async def _attempt(
     running: Coroutine[Any, Any, None] | None = None
     token = CONTEXT.set(context)
     try:
-        blocking = getattr(tool, "blocking", None)
+        blocking = member_of(tool, "blocking")
         if blocking is not None:
             outcome = submit(lambda: to_result(blocking(arguments)))
         else:

@@ -20,7 +20,7 @@ from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial,
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder import PLUGIN as FOLDER
-from mlx_tools.tools.tool import Callee, Tool, check_declared, of_plugin
+from mlx_tools.tools.tool import Callee, Tool, check_declared, of_plugin, why_unusable
 
 if TYPE_CHECKING:
     from mlx_tools.tools.folder.collection import ToolCollection
@@ -223,8 +223,7 @@ class Registry:
         for pattern, why in self._switched_off.items():
             if matches(pattern, spec):
                 return why
-        unusable = getattr(self._tools[spec.name], "unusable", None)
-        return None if unusable is None else unusable()
+        return why_unusable(self._tools[spec.name])
 
     def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
         """Loads what installed packages offer, once."""

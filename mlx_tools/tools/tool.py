@@ -52,18 +52,44 @@ class Preview:
     state: str
 
 
+def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
+    """Return what a tool can besides its call: the function of that name, None where it has none.
+
+    A tool may be anyone's object: what else stands under the name, or fails, is as if absent.
+    """
+    try:
+        found = getattr(tool, name, None)
+    except Exception:
+        return None
+    return found if callable(found) else None
+
+
+def why_unusable(tool: Callee) -> str | None:
+    """Return why a tool cannot work now, None where it can."""
+    ask = member_of(tool, "unusable")
+    try:
+        why = None if ask is None else ask()
+    except Exception as error:
+        return f"it cannot say whether it works: {type(error).__name__}: {error}"[:300]
+    return why if isinstance(why, str) else None
+
+
 def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None = None) -> Preview:
     """Return what a call would change; empty where the tool cannot tell, a fault in its place where
     the call could only fail. ``policy`` is the one that the call would run under. Blocks: call it
     in a thread."""
-    look = getattr(tool, "preview", None)
+    look = member_of(tool, "preview")
     if look is None:
         return Preview("", "")
     token = CONTEXT.set(ToolContext(policy=policy or Policy()))
     try:
-        return look(arguments) or Preview("", "")
+        seen = look(arguments)
+        return seen if isinstance(seen, Preview) else Preview("", "")
     except ToolError as error:
         return Preview(f"This call can only fail: {error}", f"fails: {error}")
+    except Exception as error:  # anyone's code
+        why = f"{type(error).__name__}: {error}"[:300]
+        return Preview(f"What it would change cannot be told: {why}", f"fails: {why}")
     finally:
         CONTEXT.reset(token)
 
@@ -135,8 +161,8 @@ class Tool:
 
 def of_plugin(tool: Callee, plugin: str) -> Tool:
     """The same tool, said to come from ``plugin``."""
-    run: Run = getattr(tool, "blocking", None) or tool.call
-    able = {name: getattr(tool, name, None) for name in ("preview", "unusable")}
+    run: Run = member_of(tool, "blocking") or tool.call
+    able = {name: member_of(tool, name) for name in ("preview", "unusable")}
     return Tool(replace(tool.spec, plugin=plugin), run, **able)
 
 
@@ -201,6 +227,11 @@ def check_declared(spec: ToolSpec) -> None:
         if not 0 < timeout <= _MAX_SECONDS:
             allowed = f"not between 0 and {_MAX_SECONDS:.0f}"
             raise ToolDefinitionError(f"{name}: timeout: {timeout!r} s is {allowed}")
+    for told in ("needs_approval", "private", "cache"):
+        if not isinstance(getattr(spec, told), bool):
+            raise ToolDefinitionError(
+                f"{name}: {told}: {getattr(spec, told)!r} is not True or False"
+            )
     if retry not in ("never", "read_only"):
         raise ToolDefinitionError(
             f"{name}: retry: {retry!r} is not allowed", hint="never or read_only"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app import config
+from mlx_tools.app import config, registry_of
 from mlx_tools.app.config import ConfigErrors
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, Limits, Policy, decide
+from mlx_tools.tools import ToolError
 
 # --- defaults -----------------------------------------------------------------------------------
 
@@ -336,6 +338,16 @@ def test_a_project_file_may_tighten(place: Any) -> None:
     assert not settings.enabled and not settings.routing.local_enabled
     assert settings.policy.approve == "never" and settings.limits.max_iterations == 2
     assert loaded.policy().local_only and loaded.policy().dry_run
+
+
+def test_domains_that_are_blocked_add_up_to_what_fetch_url_never_asks(place: Any) -> None:
+    user = "[web]\nblocked_domains = ['a.org']\n"
+    loaded = place.load(user, "[web]\nblocked_domains = ['b.org']\n")
+    assert loaded.settings.web.blocked_domains == ("a.org", "b.org")
+    fetch = registry_of(loaded).get("fetch_url")
+    for host in ("x.a.org", "b.org"):
+        with pytest.raises(ToolError, match=f"{host} is blocked by web.blocked_domains"):
+            asyncio.run(fetch.call({"url": f"https://{host}/"}))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -10,7 +11,9 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -22,7 +25,7 @@ from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import Offer, Registry, Tool, tool
 from mlx_tools.tools.registry import installed, own_offer
-from mlx_tools.tools.tool import of_plugin
+from mlx_tools.tools.tool import of_plugin, preview_of
 from scripts.stretch import ROOT
 
 
@@ -410,3 +413,40 @@ def test_the_words_of_the_built_in_tools_have_examples() -> None:
             assert schema.get("examples") or schema.get("enum")
             for example in schema.get("examples", ()):
                 Draft202012Validator(schema).validate(example)
+
+
+def fails(*_: Any) -> Any:
+    raise RuntimeError("no device")
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        *(("unusable", value) for value in (fails, False, lambda: True, "no")),
+        *(("preview", value) for value in (fails, True, lambda arguments: "all of it")),
+        *(("blocking", value) for value in (True, "yes")),
+    ],
+)
+def test_a_foreign_tools_other_members_harm_nobody(member: str, value: Any) -> None:
+    foreign = SimpleNamespace(
+        spec=ToolSpec("probe", "Probes.", {"type": "object"}, effects=frozenset({"write"})),
+        call=AsyncMock(return_value="probed"),
+    )
+    setattr(foreign, member, value)
+    registry = offering(("x", "pkg", foreign))
+    reasons = {row["name"]: row["disabled_reason"] for row in registry.listing(Policy())}
+    why = reasons["probe"]
+    if (member, value) == ("unusable", fails):
+        assert why == "it cannot say whether it works: RuntimeError: no device"
+        return
+    assert why is None
+    probe = registry.get("probe")
+    seen = preview_of(probe, {})
+    assert seen.text == "" or seen.text.endswith("told: RuntimeError: no device")
+    assert asyncio.run(probe.call({})) == "probed"
+
+
+@pytest.mark.parametrize("told", ["needs_approval", "private", "cache"])
+def test_a_switch_of_a_tool_is_true_or_false(told: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=f"{told}: 'no' is not True or False"):
+        tool(**{told: "no"})(undecorated)
