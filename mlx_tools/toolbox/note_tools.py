@@ -20,6 +20,9 @@ MAX_HITS: Final = 5
 MAX_MATCHES: Final = 1_000
 """Notes that are told apart by how well they match."""
 
+MAX_WORDS: Final = 1_000_000
+"""Different words that are told apart before any is indexed, which takes memory for each."""
+
 SNIPPET_CHARS: Final = 600
 """A note that is no longer is shown whole."""
 
@@ -83,9 +86,16 @@ def ranked(
     from mlx_tools.toolbox.kb.documents import Document
     from mlx_tools.toolbox.kb.passages import passages
     from mlx_tools.toolbox.kb.query import TermMatcher
-    from mlx_tools.toolbox.kb.search import PassageRanking, snippet
+    from mlx_tools.toolbox.kb.search import PassageRanking, indexed_for, snippet
 
-    with Database(None) as database, database.transaction(write=True):
+    words: set[str] = set()
+    for note in notes:
+        if given_up():
+            return []
+        if len(words) < MAX_WORDS:
+            words.update(f"{note.title} {note.path} {note.text}".split())
+    words_of = indexed_for(query, words)
+    with Database(None, words_of=words_of) as database, database.transaction(write=True):
         corpus = database.make_corpus("notes", "")
         for number, note in enumerate(notes):
             if given_up():

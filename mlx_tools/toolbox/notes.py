@@ -42,7 +42,8 @@ ENDINGS: Final = (ENDING, ".markdown")
 
 MAX_NOTES: Final = 20_000
 MAX_NOTE_BYTES: Final = 200_000
-MAX_TOTAL_BYTES: Final = 16_000_000
+MAX_ENTRIES: Final = 200_000
+MAX_TOTAL_BYTES: Final = 64_000_000
 """What a search looks at: a folder of any size takes bounded time and memory."""
 
 MAX_SAME: Final = 9_999
@@ -184,7 +185,7 @@ class Notes:
             raise ToolError(f"the notes cannot be opened: {error.message}") from None
         if start.only:
             raise ToolError(f"the notes cannot be opened: {self.folder} is no folder")
-        for file in files_of(start, lambda path, reason: None):
+        for file in files_of(start, lambda path, reason: None, MAX_ENTRIES, given_up):
             if given_up():
                 break
             if not file.parts[-1].casefold().endswith(ENDINGS):

@@ -22,8 +22,8 @@ import pytest
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.toolbox.kb import KnowledgeBase, pdf
 from mlx_tools.toolbox.kb.pdf import read_pdf
-from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart
-from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream
+from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of
+from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream, written
 
 WORD = b"plover "
 WORKER = Path(pdf.__file__).with_name("pdf_worker.py")
@@ -307,3 +307,13 @@ def test_a_file_that_somebody_changed_works_or_says_what_is_wrong(
         sql.execute(change)
     sql.close()
     assert all(said.isprintable() for said in told(base, folder))
+
+
+def test_a_walk_ends_after_so_many_entries_whatever_they_are(tmp_path: Path) -> None:
+    written(tmp_path, {"a/1.md": "", "a/2.md": "", "b/.hidden": "", "b/3.md": "", "c/4.md": ""})
+    found = [
+        [file.parts[-1] for file in files_of(WalkStart.named(tmp_path), print, most)]
+        for most in (3, 4, 7, 8)
+    ]
+    assert found[0] == [] and len(found[1]) == 1 and found[3] == [f"{n}.md" for n in (1, 2, 3, 4)]
+    assert found[2] == ["1.md", "2.md", "3.md"]

@@ -264,6 +264,19 @@ def test_a_search_that_nobody_waits_for_ends_before_the_next_note() -> None:
     assert ranked(many, "bread", given_up) == [] and len(looked) == 6
 
 
+def test_folders_without_notes_are_left_as_soon_as_nobody_waits(notes: Notes, folder: Path) -> None:
+    looked: list[int] = []
+
+    def given_up() -> bool:
+        looked.append(1)
+        return len(looked) > 5
+
+    for number in range(20):
+        (folder / str(number) / "a" / "b").mkdir(parents=True)
+    assert notes.read_all(given_up).notes == [] and len(looked) == 7
+    assert notes.read_all().notes == []
+
+
 class Cancelled(Notes):
     """Notes whose reader is given up as soon as all are read."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -112,21 +114,31 @@ def stamp_of(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def files_of(start: WalkStart, tell: Tell) -> Iterator[FoundFile]:
+def files_of(
+    start: WalkStart,
+    tell: Tell,
+    most: int = sys.maxsize,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Iterator[FoundFile]:
     """The regular files of a place, sorted by path. Hidden ones are passed over, and what no person
-    wrote (``__pycache__``, ``node_modules``, virtual environments, caches); so are links."""
+    wrote (``__pycache__``, ``node_modules``, virtual environments, caches); so are links.
+
+    The walk ends after ``most`` entries of folders, whatever they are, and once ``given_up``, which
+    is asked at each of them, says so."""
     if start.only:
         with start.opened((start.only,), _FILE) as file:
             seen = os.fstat(file)
         yield FoundFile(start, (start.only,), seen.st_size, stamp_of(seen))
         return
     waiting: list[tuple[str, ...]] = [()]
-    while waiting:
+    while waiting and most > 0 and not given_up():
         parts = waiting.pop()
         folders: list[str] = []
         try:
             with start.opened(parts, _FOLDER) as folder, os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda one: one.name)
+                listed = takewhile(lambda _: not given_up(), islice(entries, most))
+                inside = sorted(listed, key=lambda one: one.name)
+                most -= len(inside)
                 if parts and any(entry.name in _MARKERS for entry in inside):
                     continue
                 for entry in inside:
