@@ -213,6 +213,8 @@ class CompletionsBackend:
         """How the server is, by what ``/health`` answers in time; any answer, and none, is one."""
         try:
             status, answered, body = await self.get("/health", timeout)
+        except UsageError:
+            raise
         except Exception as error:
             return Health("unreachable", self._why(error))
         try:
@@ -288,6 +290,8 @@ class CompletionsBackend:
         try:
             status, _, body = await self.get(path, timeout)
             value = json.loads(body) if status == 200 else None
+        except UsageError:
+            raise
         except Exception:
             return {}
         return value if isinstance(value, dict) else {}

@@ -123,7 +123,6 @@ MAX_EVENT: Final = 1 << 20
 """Bytes in a line, and in one event's data. The longest honest event is a few kilobytes."""
 
 _FIELDS: Final = frozenset((b"data", b"event", b"id", b"retry"))
-_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
 
 class EventReader:
@@ -137,7 +136,8 @@ class EventReader:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._rest = b""  # of a line that has not ended
+        self._open = bytearray()  # a line that has not ended
+        self._after_cr = False
         self._data: list[bytes] = []
         self._size = 0
         self._first = True
@@ -149,17 +149,20 @@ class EventReader:
             BackendBroken: a line is no field, too long, or not UTF-8; the events before it were
                 given.
         """
-        data, held = self._rest + (b"\n\n" if piece is None else piece), b""
-        if data.endswith(b"\r"):  # its line feed may be still to come
-            data, held = data[:-1], b"\r"
-        *lines, rest = _LINE_END.split(data)
-        self._rest = rest + held
-        for line in lines:
-            yield from self._line(line)
-        self._check(len(rest), "a line")
+        piece = b"\n\n" if piece is None else piece
+        if not piece:
+            return
+        begin = 1 if self._after_cr and piece[:1] == b"\n" else 0
+        self._after_cr = piece.endswith(b"\r")  # its line feed may be still to come
+        for line in piece[begin:].splitlines(keepends=True):
+            self._open += line
+            self._check(len(self._open), "a line")
+            if line.endswith((b"\n", b"\r")):
+                whole = bytes(self._open).rstrip(b"\r\n")
+                self._open.clear()
+                yield from self._line(whole)
 
     def _line(self, line: bytes) -> Iterator[str]:
-        self._check(len(line), "a line")
         if self._first:
             line, self._first = line.removeprefix(b"\xef\xbb\xbf"), False
         name, colon, value = line.partition(b":")

@@ -140,7 +140,8 @@ class Driver:
         if self.session.header.context is not None:
             self._window.begin()
         self.append(self.session.question_record(question, tool_choice, self.timestamp(), piped))
-        await self._drive()
+        with self._resumable():
+            await self._drive()
 
     async def resume(self, policy: Policy, answers: Answers, emit: Emit | None) -> None:
         """Go on with a session that was paused or broke off, under ``policy``, with what a person
@@ -157,17 +158,14 @@ class Driver:
         answers = {key: answer for key, answer in answers.items() if key not in within}
         self._approvals.check_answers(answers, policy)
         self._nested_runs().answers = within
-        try:
+        with self._resumable():
             self.append(ResumedRecord(policy=policy.to_json(), at=self.timestamp()))
             while isinstance(step := session.next_step(), Write) and session.state is State.READING:
                 self._write(step.records)
             if session.state is State.CALLING:
                 self._approvals.decide_again()
                 await self._approvals.take(answers, pause)
-        except StorageError as error:
-            self._tell_how_to_resume(error)
-            raise
-        await self._drive()
+            await self._drive()
 
     async def compact(self, emit: Emit) -> None:
         """Have the model sum up what was said, which leaves the prompt, where anything was.
@@ -184,9 +182,14 @@ class Driver:
             self._emit = emit
             self.append(replace(record, at=self.timestamp()))
 
-    def _tell_how_to_resume(self, error: StorageError) -> None:
-        """Tell whoever finds the disk full that nothing is lost."""
-        error.hint = f"free some space, then: mlx-tools sessions resume {self.files.session}"
+    @contextlib.contextmanager
+    def _resumable(self) -> Iterator[None]:
+        """Tell whoever finds the disk full that nothing is lost, and how to go on."""
+        try:
+            yield
+        except StorageError as error:
+            error.hint = f"free some space, then: mlx-tools sessions resume {self.files.session}"
+            raise
 
     async def _drive(self) -> None:
         session, access = self.session, self.files.access
@@ -205,8 +208,7 @@ class Driver:
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
             if session.turn == 0 and not self._completer.heard:
                 raise
-        except StorageError as error:
-            self._tell_how_to_resume(error)
+        except StorageError:
             raise  # nothing more is written down: what stands there can be gone on with
         except BaseException as error:
             # What is wrong may be the transcript itself: the first error is the one to be told.

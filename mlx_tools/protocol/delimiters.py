@@ -66,6 +66,17 @@ def wrapping_end(text: str, pos: int, wrapping: Wrapping) -> int:
     return pos
 
 
+_NO_OBJECT: Final = (
+    r"[ \t\r\n]*+(?:[^ \t\r\n\"'A-Za-z_$/#]"
+    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]*+[^ \t\r\n:/#A-Za-z0-9_$+.\-]"
+    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]++[^ \t\r\n:/#]"
+    r"|\"[^\"\\\x00-\x1f]*+(?:[\x00-\x1f]|\"[ \t\r\n]*+[^ \t\r\n:/#\"'=])"
+    r"|'[^'\"\\\x00-\x1f]*+(?:[\x00-\x1f]|'[ \t\r\n]*+[^ \t\r\n:/#\"'=]))"
+)
+NO_OBJECT: Final = re.compile(_NO_OBJECT)
+"""What after a brace shows that no key and colon follow, so that it is no object's. A text of
+nothing but braces takes a twentieth of the time with it."""
+
 END_TOKENS: Final = (
     *("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>"),
     *("<|return|>", "<|call|>", "<|eot|>", "<|eom|>", "<end_of_turn>", "<turn|>", "</s>", "<eos>"),
@@ -119,7 +130,7 @@ class Marks:
         self.mark = any_of(marks)
         self.begun = any_beginning_of(marks)
         self.longest = max(map(len, marks))
-        self.special = re.compile(rf"[\n{{]|`++|{self.mark.pattern}")
+        self.special = re.compile(rf"\n|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
         """Ends a stretch of prose, for it may be more."""
 
         self.turn_end = re.compile(

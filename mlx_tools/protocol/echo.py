@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.bodies import Run
-from mlx_tools.protocol.delimiters import HEADERS
+from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
@@ -128,6 +128,9 @@ def _objects(text: str) -> Iterator[Any]:
     left = _REREADS * len(text)
     pos = text.find("{")
     while pos >= 0:
+        if NO_OBJECT.match(text, pos + 1):
+            pos = text.find("{", pos + 1)
+            continue
         scanner = ObjectScanner(quiet=True)
         end = scanner.advance(text, pos)
         left -= end - pos

@@ -343,6 +343,8 @@ class ObjectSteps(ABC):
 
     def _open_object(self, *, inline: bool) -> bool:
         self._place = self._here(inline=inline)
+        if delimiters.NO_OBJECT.match(self._cursor.text, self._cursor.pos + 1):
+            return self._stray()
         if self._array:
             self._array = ARRAY
         self._scanner = ObjectScanner(quiet=self._whole)
@@ -367,10 +369,12 @@ class ObjectSteps(ABC):
         if verdict is None:
             self._parts.append(cursor.take(end))
             return False
-        earlier = "".join(self._parts)
-        cursor.put_back(earlier, begin)
+        if self._parts:
+            earlier = "".join(self._parts)
+            cursor.put_back(earlier, begin)
+            end += len(earlier) - begin
         self._step = self._speech
-        return self._act(verdict, end + len(earlier) - begin)
+        return self._act(verdict, end)
 
     def _show(self) -> None:
         """Tells what of a message came since the last time."""
@@ -384,8 +388,8 @@ class ObjectSteps(ABC):
         if not self._started:
             self._started = True
             self._deltas.append(CallStarted(index, writable(scanner.name)))
-        if scanner.raw_arguments:
-            self._deltas.append(ArgumentsDelta(index, writable("".join(scanner.raw_arguments))))
+        if raw := "".join(scanner.raw_arguments):
+            self._deltas.append(ArgumentsDelta(index, writable(raw)))
             scanner.raw_arguments.clear()
 
     def _closed(self, body: str) -> Judgement:

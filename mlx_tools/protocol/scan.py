@@ -442,7 +442,7 @@ class ObjectScanner:
         end += 2 if is_block else 0
         self.fixes.append(Fix(self._comment_begin, end + self._base, " ", "comment"))
         self._comment = ""
-        return end
+        return end if end > pos else self._next(end)  # an empty one takes nothing, and has ended
 
 
 _PLAIN: Final = r'[^"\\\x00-\x1f]*+'

@@ -163,7 +163,7 @@ class Reader(ObjectSteps):
         for line in self._marks.lines:
             if self._draft.size and text.startswith(line, pos):
                 return self._end_turn()
-            if not self._cursor.final and line.startswith(text[pos:]):
+            if not self._cursor.final and line.startswith(text[pos : pos + len(line)]):
                 return False
         return None
 
@@ -316,9 +316,10 @@ class Reader(ObjectSteps):
         if draft.messages or self._tried == draft.size or tired or self._quoted:
             return None
         for dialect in self._marks.by_line:
-            if text.startswith(dialect.open, pos):
+            mark = dialect.open
+            if text.startswith(mark, pos):
                 return self._begin_run(dialect, weak=True)
-            if not self._cursor.final and dialect.open.startswith(text[pos:]):
+            if not self._cursor.final and mark.startswith(text[pos : pos + len(mark)]):
                 return False
         if self._spoken:
             return None

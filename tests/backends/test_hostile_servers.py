@@ -179,6 +179,16 @@ def test_nobody_at_the_address_is_unreachable_and_says_what_to_do() -> None:
     assert "--url" in (caught.value.hint or "")
 
 
+def test_a_proxy_that_cannot_be_is_the_callers_fault_whatever_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks9://x:1")
+    backend = CompletionsBackend("http://192.0.2.1:8080")
+    for looking in (backend.health, backend.models):
+        with pytest.raises(UsageError, match="check HTTPS_PROXY"):
+            asyncio.run(looking())
+
+
 def test_silence_ends_by_the_idle_limit() -> None:
     def complete(request: Connection) -> None:
         request.send(SSE)

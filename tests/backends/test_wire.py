@@ -39,6 +39,13 @@ def test_events_are_the_same_however_the_bytes_are_split(
     assert read([stream[:place], stream[place:]]) == whole
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_an_event_is_given_as_soon_as_its_lines_have_ended(end: str) -> None:
+    reader = EventReader("http://there")
+    assert list(reader.feed(f"data: a{end}{end}".encode())) == ["a"]
+    assert list(reader.feed(f"data: b{end}{end}".encode())) == ["b"]
+
+
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_no_bytes_raise_anything_but_our_errors(pieces: list[bytes]) -> None:
     collector = Collector("http://there", 16)

@@ -16,14 +16,14 @@ import pytest
 
 from mlx_tools import Controller, Policy, TranscriptStore, tool
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
-from mlx_tools.errors import EXIT_USAGE, StorageError
+from mlx_tools.errors import EXIT_USAGE, BackendBroken, StorageError
 from mlx_tools.policy import Limits
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.store.session_store import AccessFile, SessionFiles, Used
 from mlx_tools.store.transcript import TranscriptFile, load
 from mlx_tools.tools import Tool, ToolContext
-from mlx_tools.transcript.outcome import Answered, Outcome
+from mlx_tools.transcript.outcome import Answered, Outcome, Stopped
 from mlx_tools.transcript.records import StoppedRecord, UserRecord
 from tests.core.full_disk import file_size_limit
 
@@ -213,6 +213,26 @@ def folders(folder: Path, step: int) -> Iterator[tuple[int, Path]]:
         own = folder / str(number)
         own.mkdir()
         yield number, own
+
+
+def test_a_disk_that_is_full_when_the_backend_failed_tells_how_to_go_on(tmp_path: Path) -> None:
+    async def model(prompt: str) -> str:
+        if "unknown_tool" not in prompt:
+            return '{"type":"tool_call","name":"nope","arguments":{}}'
+        raise BackendBroken("gone")
+
+    for number, folder in folders(tmp_path, 1):
+        controller = Controller(
+            model, [], Policy(), store=Store(folder / "sessions", Disk(number, True))
+        )
+        try:
+            outcome = controller.run_sync("Now?")
+        except StorageError as error:
+            check_broken_off(folder, error)
+        else:
+            assert isinstance(outcome, Stopped) and outcome.reason == "backend_error"
+            assert number > 5
+            return
 
 
 @pytest.mark.parametrize(

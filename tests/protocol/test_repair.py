@@ -43,6 +43,7 @@ def call_with(arguments: str) -> str:
         ('{"a":1 // one\n}', {"a": 1}, "comment"),
         ('{/* a */"a"/**/:/* b\n */1}', {"a": 1}, "comment"),
         ('{"a":1 # one\n}', {"a": 1}, "comment"),
+        ('{"a"://\n1,#\n"b":/**/2}', {"a": 1, "b": 2}, "comment"),
         ('{"a":"\\d+\\(\\s\\)"}', {"a": "\\d+\\(\\s\\)"}, "invalid_escape"),
         ('{"a":"it\\\'s"}', {"a": "it\\'s"}, "invalid_escape"),
         ('{"a":"C:\\users\\U1 \\u12"}', {"a": "C:\\users\\U1 \\u12"}, "invalid_escape"),

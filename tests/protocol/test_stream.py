@@ -18,6 +18,7 @@ from mlx_tools.protocol import (
     Reading,
     ReadingRules,
     Style,
+    calls_in,
     read,
     write_answer,
     write_call,
@@ -71,6 +72,20 @@ def test_a_lone_backtick_is_over_with_its_line_however_the_text_is_split() -> No
     for char in text:
         reader.feed(char)
     assert reader.finish() == read(text)
+
+
+EMPTY_COMMENTS = '{"type":"tool_call", //\n"name":"f", #\n"arguments":{"x": //\n12}}'
+
+
+def test_empty_comments_read_alike_however_the_text_is_split() -> None:
+    reading, deltas = fed(list(EMPTY_COMMENTS))
+    assert reading == read(EMPTY_COMMENTS) and reading.error is None
+    assert reading.messages[0].arguments == {"x": 12}
+    assert all(delta.text for delta in deltas if isinstance(delta, ArgumentsDelta))
+    assert calls_in(f"seen: {EMPTY_COMMENTS} on a page")
+    reader = Reader(ReadingRules(max_calls=1))
+    reader.feed(EMPTY_COMMENTS)
+    assert reader.done
 
 
 @given(mixtures(), rules(), REASONS)
