@@ -685,4 +685,4 @@ def test_the_question_comes_again_where_the_program_was_stopped(program: Any) ->
             break
     one.insist("n", "Why")
     one.type("\r")
-    one.until(r"ANSWER False\s+ECHO True")
+    assert one.until(r"ANSWER False\s+ECHO True")
