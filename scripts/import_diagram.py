@@ -42,6 +42,7 @@ ROOMS: Final = (
     "app",
     "golden",
     "evaluate",
+    "gateway",
     "testing",
     FACE,
     "cli",
@@ -49,7 +50,7 @@ ROOMS: Final = (
 )
 """The order of the house: a room imports only rooms that stand before it."""
 
-APPLICATIONS: Final = frozenset({"golden", "evaluate"})
+APPLICATIONS: Final = frozenset({"golden", "evaluate", "gateway"})
 """They stand on ``app``, and import neither each other nor the command line, which starts them."""
 
 

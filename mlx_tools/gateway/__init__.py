@@ -1,0 +1,1 @@
+"""The gateway: a text-only model behind the interfaces that clients and agents speak."""

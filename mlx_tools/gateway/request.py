@@ -1,0 +1,149 @@
+"""One turn as any client asks for it, and what it is answered with.
+
+Each interface (chat completions, responses, messages) reads its own body into a `TurnRequest` and
+writes the events of the turn in its own form; between the two there is one core, `turn.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mlx_tools.errors import MlxToolsError
+from mlx_tools.messages import ToolSpec, Usage
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """A call in a client's conversation, or in a turn for one. ``id`` is the one that the client
+    knows it by, ``arguments`` the JSON text of an object, as it was sent."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMessage:
+    """A message of a client's conversation.
+
+    ``calls`` are an assistant's; ``call_id`` is the call that a tool's message answers, and
+    ``failed`` whether it says that the call failed. ``content`` is text, its parts joined.
+    """
+
+    role: Role
+    content: str = ""
+    calls: tuple[ClientCall, ...] = ()
+    call_id: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """What a client asks for.
+
+    ``tool_choice`` is ``auto``, ``none``, ``required`` or a tool's name. ``allowed`` are the tools
+    that may be called now where these are not all, ``parallel`` is whether the turn may hold
+    several calls. ``schema`` is what the answer must fit, as a JSON value; None for text.
+    ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
+    end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
+    fields and tools that were accepted and have no effect, by the names that the client gave.
+    """
+
+    messages: tuple[ClientMessage, ...]
+    model: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: str = "auto"
+    allowed: frozenset[str] | None = None
+    parallel: bool = True
+    schema: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    left_out: tuple[str, ...] = ()
+
+
+# --- what comes of it -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A call whose name is settled: the ``index``-th of the turn, from 0."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsMore:
+    """More of the JSON text of the arguments of the call with this index. Joined, the pieces are
+    the ``arguments`` of that call in `TurnDone`."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDone:
+    """The end of a turn, and all of it. ``text`` and ``calls`` are what the pieces join to.
+
+    ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of
+    calls that stand in an earlier result. ``reasoning`` is what the model thought.
+    """
+
+    finish: Finish
+    text: str = ""
+    calls: tuple[ClientCall, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    repairs: tuple[str, ...] = ()
+    echoed: tuple[str, ...] = ()
+    reasoning: str = ""
+    model: str = ""
+
+
+TurnEvent = TextPiece | CallBegun | ArgumentsMore | TurnDone
+
+
+class ApiError(MlxToolsError):
+    """A request that cannot be served, as clients are told of it.
+
+    ``status`` is the HTTP status, ``code`` the error's name in OpenAI's interface, ``param`` the
+    field that is at fault, None where none is; ``retry_after`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def type(self) -> str:
+        """The kind of error, in OpenAI's words."""
+        if self.status in (401, 403):
+            return "authentication_error" if self.status == 401 else "permission_error"
+        if self.status == 429:
+            return "rate_limit_error"
+        return "invalid_request_error" if self.status < 500 else "server_error"
