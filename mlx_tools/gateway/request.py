@@ -6,9 +6,9 @@ writes the events of the turn in its own form; between the two there is one core
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.messages import ToolSpec, Usage
@@ -147,3 +147,29 @@ class ApiError(MlxToolsError):
         if self.status == 429:
             return "rate_limit_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
+
+
+class Reply(Protocol):
+    """How one interface answers one request.
+
+    ``streamed`` is whether the client wants events. Each text of `begin`, `take` and `fail` is one
+    server-sent event, whole, with its blank line.
+    """
+
+    streamed: bool
+
+    def begin(self) -> Iterable[str]:
+        """The events before anything has come."""
+        ...
+
+    def take(self, event: TurnEvent) -> Iterable[str]:
+        """The events that tell of this one; after `TurnDone` those that end the stream."""
+        ...
+
+    def fail(self, error: ApiError) -> Iterable[str]:
+        """The events that end a stream in which something went wrong."""
+        ...
+
+    def whole(self, done: TurnDone) -> dict[str, Any]:
+        """The JSON body of a reply that is not streamed."""
+        ...
