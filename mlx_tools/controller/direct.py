@@ -31,7 +31,15 @@ from mlx_tools.policy import (
 )
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.store import UndoStore
-from mlx_tools.tools import OnProgress, Preview, Registry, ToolResult, execute, preview_of
+from mlx_tools.tools import (
+    OnProgress,
+    Preview,
+    Registry,
+    ToolContext,
+    ToolResult,
+    execute,
+    preview_of,
+)
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
@@ -128,17 +136,12 @@ async def call_tool(
         if not answer.approved:
             return end(replace(done, status="denied", error=ErrorInfo("denied", answer.reason)))
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
-    result = await execute(
-        tool,
-        call.arguments,
-        timeout=limits.tool_timeout,
-        policy=policy,
-        expected=preview.state or None,
-        session=session,
-        undo=undo,
-        clean=_clean if policy.redacts else str,
-        on_progress=on_progress,
+    expected = preview.state or None
+    context = ToolContext(
+        policy=policy, expected=expected, session=session, undo=undo, report=on_progress
     )
+    seconds, clean = limits.tool_timeout, _clean if policy.redacts else str
+    result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)
     status = "ok" if result.error is None else "error"
     return end(replace(done, status=status, result=result, error=result.error))
 

@@ -50,7 +50,7 @@ from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles
-from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult, execute
+from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult
 from mlx_tools.transcript import (
     CallRecord,
     CompactedRecord,
@@ -406,21 +406,18 @@ class Driver:
         self.append(ExecutionRecord(call=call.call, mutates=mutates, at=self.timestamp()))
         if self._nested is not None:
             self._nested.begin(call.call)
-        result = await self.reads.call(
-            execute,
-            tool,
-            call.arguments,
-            timeout=session.limits.tool_timeout,
+        context = ToolContext(
             policy=session.policy,
             expected=expected,
             artifacts=self.files.artifacts,
             undo=self.files.undo,
-            ask=partial(self._ask_model, call),
-            clean=self.outputs.clean,
+            asks=partial(self._ask_model, call),
             shown_chars=session.limits.max_observation_chars,
             session=session.header.session,
-            on_progress=partial(self._tell_progress, call),
+            report=partial(self._tell_progress, call),
         )
+        seconds, clean = session.limits.tool_timeout, self.outputs.clean
+        result = await self.reads.call(tool, call.arguments, context, timeout=seconds, clean=clean)
         await self._observe(call, result, mutates)
 
     async def _observe(self, call: CallRecord, result: ToolResult, mutates: bool) -> None:

@@ -34,7 +34,7 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.protocol import canonical
 from mlx_tools.toolbox import builtin_tools, file_access_spec
-from mlx_tools.tools import Registry, ToolResult, execute
+from mlx_tools.tools import Registry, ToolContext, ToolResult, execute
 from mlx_tools.transcript import (
     CallRecord,
     EditRecord,
@@ -304,8 +304,8 @@ def run_tools(golden: Golden, registry: Registry) -> Mapping[str, Given]:
             only_reads = spec.effects_of(call.arguments) <= {"read"}
             if call.name in golden.golden.volatile or not only_reads:
                 continue
-            tool = registry.get(call.name)
-            result = await execute(tool, call.arguments, timeout=limits.tool_timeout, policy=policy)
+            tool, context = registry.get(call.name), ToolContext(policy=policy)
+            result = await execute(tool, call.arguments, context, timeout=limits.tool_timeout)
             if result.error is not None:
                 given[call.call] = ErrorInfo(result.error.code, result.error.message)
             else:

@@ -10,23 +10,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.policy import Policy
-from mlx_tools.store import UndoStore
-from mlx_tools.tools.context import (
-    CONTEXT,
-    Artifacts,
-    Ask,
-    OnProgress,
-    Reports,
-    ToolContext,
-    ToolError,
-)
+from mlx_tools.tools.context import CONTEXT, Reports, ToolContext, ToolError
 from mlx_tools.tools.result_text import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
@@ -67,58 +57,45 @@ class ToolResult:
 async def execute(
     tool: Callee,
     arguments: Mapping[str, Any],
+    context: ToolContext | None = None,
     *,
     timeout: float,
     max_output_chars: int = MAX_OUTPUT_CHARS,
-    policy: Policy | None = None,
-    expected: str | None = None,
-    artifacts: Artifacts | None = None,
-    undo: UndoStore | None = None,
-    shown_chars: int | None = None,
-    session: str = "",
-    ask: Ask | None = None,
     clean: Callable[[str], str] = str,
-    on_progress: OnProgress | None = None,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
 
     ``timeout`` is in seconds; where the tool declares a time of its own, the shorter one holds. A
     function in a thread cannot be stopped and is left running; an asynchronous one is cancelled,
-    and left behind where it swallows that. Either way the call ends in time, as ``timeout``.
+    and left behind where it swallows that. Either way the call ends in time, as ``timeout``. Time
+    in which a person is waited for on behalf of the call does not count.
 
     Every exception of the tool is a ``tool_error``, ``sys.exit()`` too; arguments that its types
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``policy``, ``expected``, ``artifacts``, ``undo``, ``shown_chars``, ``session`` and
-    ``ask`` are what the tool's context has; ``clean`` is what an error's words pass before they are
-    cut. Time in which a person is waited for on behalf of the call does not count. ``on_progress``
-    is called in the event loop with what the tool reports, before this returns; see `Reports` for
-    reports that come fast.
+    final. ``clean`` is what an error's words pass before they are cut.
+
+    ``context`` is what the tool may know of the call; each try gets a copy. Its ``report`` is
+    called in the event loop, before this returns; see `Reports` for reports that come fast.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
-    spec = tool.spec
+    spec, context = tool.spec, context or ToolContext()
     seconds = timeout if spec.timeout is None else min(timeout, spec.timeout)
     started = perf_counter()
     tries = 2 if spec.retry == "read_only" and not spec.mutates(arguments) else 1
-    reports = Reports(on_progress) if on_progress is not None else None
+    reports = Reports(context.report) if context.report is not None else None
     outcome: Outcome | None = None
     try:
         for _ in range(tries):
-            context = ToolContext(
+            own = replace(
+                context,
                 timeout=max(seconds - (perf_counter() - started), 0.0),
-                policy=policy or Policy(),
-                expected=expected,
-                artifacts=artifacts,
-                undo=undo,
-                session=session,
-                shown_chars=shown_chars,
                 report=reports.take if reports is not None else None,
-                asks=ask,
                 loop=asyncio.get_running_loop(),
             )
-            outcome = await _attempt(tool, deepcopy(dict(arguments)), context)
+            outcome = await _attempt(tool, deepcopy(dict(arguments)), own)
             if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
                 break
     except BaseException:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
-from mlx_tools.tools.context import Ask, ToolContext
-from mlx_tools.tools.executor import ToolResult
+from mlx_tools.tools.context import ToolContext
+from mlx_tools.tools.executor import ToolResult, execute
 from mlx_tools.tools.tool import Callee
 
 CacheScope = Literal["off", "run", "session"]
@@ -43,23 +43,18 @@ class Reads:
             self._chars = 0
 
     async def call(
-        self,
-        execute: Callable[..., Awaitable[ToolResult]],
-        tool: Callee,
-        arguments: Mapping[str, Any],
-        *,
-        expected: str | None = None,
-        ask: Ask | None = None,
-        **rest: Any,
+        self, tool: Callee, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
     ) -> ToolResult:
-        """Return what ``execute`` would come to, with these arguments of `mlx_tools.tools.execute`:
-        found here, or made and kept. A call that was approved on a state is made in any case."""
-        spec, key = tool.spec, ""
+        """Return what `mlx_tools.tools.execute` comes to: found here, or made and kept. A call that
+        was approved on a state is made in any case."""
+        spec, key, ask = tool.spec, "", context.asks
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:
             # one text for the same call; 1 and 1.0 are two calls: a tool may tell them apart
             key = json.dumps([spec.name, arguments], sort_keys=True)
-            found = self._kept.get(key) if expected is None and not self._changing else None
+            found = None
+            if context.expected is None and not self._changing:
+                found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return replace(found, duration_ms=0, cached=True)
@@ -74,17 +69,17 @@ class Reads:
                 self._kept.clear()
                 self._chars = 0
 
-        async def asked(context: ToolContext, question: str, tools: Sequence[str] | None) -> str:
+        async def asked(inner: ToolContext, question: str, tools: Sequence[str] | None) -> str:
             change()  # the model's calls may change anything
             assert ask is not None
-            return await ask(context, question, tools)
+            return await ask(inner, question, tools)
 
         if mutates:
             change()
         began = self._changes
         try:
-            own = None if ask is None else asked
-            result = await execute(tool, arguments, expected=expected, ask=own, **rest)
+            own = context if ask is None else replace(context, asks=asked)
+            result = await execute(tool, arguments, own, **rest)
             over = result.error is None or result.error.code != "timeout"
         finally:
             if changing and over:

@@ -25,7 +25,7 @@ from mlx_tools import (
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult, execute
+from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord
 
@@ -180,9 +180,15 @@ def test_another_cache_is_refused() -> None:
 # --- alone --------------------------------------------------------------------------------------
 
 
-def made(reads: Reads, subject: Tool, arguments: dict[str, Any], **more: Any) -> ToolResult:
-    more.setdefault("timeout", 30.0)
-    return asyncio.run(reads.call(execute, subject, arguments, **more))
+def made(
+    reads: Reads,
+    subject: Tool,
+    arguments: dict[str, Any],
+    expected: str | None = None,
+    timeout: float = 30.0,
+) -> ToolResult:
+    context = ToolContext(expected=expected)
+    return asyncio.run(reads.call(subject, arguments, context, timeout=timeout))
 
 
 def test_a_failure_is_not_kept() -> None:
@@ -251,31 +257,31 @@ def test_what_was_read_while_something_changed_is_not_kept() -> None:
         async with anyio.create_task_group() as group:
 
             async def read() -> None:
-                await reads.call(execute, look, {}, timeout=30.0)
+                await reads.call(look, {}, ToolContext(), timeout=30.0)
 
             group.start_soon(read)
             await read_began.wait()
-            await reads.call(execute, change, {}, timeout=30.0)
+            await reads.call(change, {}, ToolContext(), timeout=30.0)
             assert change_began.is_set()
             read_may_end.set()
-        assert not (await reads.call(execute, look, {}, timeout=30.0)).cached
+        assert not (await reads.call(look, {}, ToolContext(), timeout=30.0)).cached
 
     anyio.run(overlapping, backend="asyncio")
 
 
 def test_what_is_kept_has_bounds() -> None:
     reads = Reads("session")
-    look = Tool(ToolSpec("look", effects=READ), lambda arguments: "")
 
     def made(number: int, size: int) -> bool:
         """Whether a call that comes to so many characters has to be made."""
         calls: list[Any] = []
 
-        async def made_once(tool: Any, arguments: Any, **more: Any) -> ToolResult:
+        async def answered(arguments: Any) -> str:
             calls.append(arguments)
-            return ToolResult("x" * size, None, 1, size)
+            return "x" * size
 
-        asyncio.run(reads.call(made_once, look, {"n": number}))
+        look = Tool(ToolSpec("look", effects=READ), answered)
+        asyncio.run(reads.call(look, {"n": number}, ToolContext(), timeout=30.0))
         return bool(calls)
 
     assert all(made(number, 100_000) for number in range(60))
@@ -309,7 +315,8 @@ def test_what_is_found_is_what_a_call_would_come_to(steps: list[tuple[str, Any]]
 
     async def go() -> None:
         for kind, key in steps:
-            result = await reads.call(execute, subjects[kind], {"key": key}, timeout=30.0)
+            subject = subjects[kind]
+            result = await reads.call(subject, {"key": key}, ToolContext(), timeout=30.0)
             if kind == "read":
                 wanted = state.get(repr(key), 0)
                 assert (result.content or "").endswith(f" {wanted}")

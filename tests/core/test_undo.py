@@ -23,7 +23,7 @@ from mlx_tools.store.changes import MAX_KEPT_BYTES
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.store.session_store import SessionFiles, TranscriptStore
 from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
-from mlx_tools.tools import ToolResult, execute
+from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord
 from tests.core.full_disk import file_size_limit
 from tests.tools.file_calls import quick_folder, tree
@@ -50,8 +50,8 @@ class Place:
         return files
 
     def call(self, name: str, undo: Any = None, **arguments: Any) -> ToolResult:
-        kept = self.files.undo if undo is None else undo
-        return asyncio.run(execute(self.tools.get(name), arguments, timeout=60, undo=kept))
+        context = ToolContext(undo=self.files.undo if undo is None else undo)
+        return asyncio.run(execute(self.tools.get(name), arguments, context, timeout=60))
 
     def write(self, path: str, content: str, **more: Any) -> ToolResult:
         return self.call("file_access", operation="write", path=path, content=content, **more)
@@ -450,7 +450,6 @@ def test_a_damaged_transcript_does_not_keep_the_files(place: Place) -> None:
 
 def test_a_call_outside_of_a_session_keeps_nothing(place: Place) -> None:
     arguments = {"operation": "write", "path": "a.txt", "content": "two\n"}
-    asyncio.run(
-        execute(place.tools.get("file_access"), arguments, timeout=60, policy=Policy(allow=["*"]))
-    )
+    context = ToolContext(policy=Policy(allow=["*"]))
+    asyncio.run(execute(place.tools.get("file_access"), arguments, context, timeout=60))
     assert place.kept() == [] and (place.root / "a.txt").read_text() == "two\n"

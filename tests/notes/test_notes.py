@@ -22,7 +22,7 @@ from mlx_tools.policy import Policy
 from mlx_tools.store.roots import folded
 from mlx_tools.toolbox.note_tools import notes_create, ranked
 from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of, note_of, note_stem
-from mlx_tools.tools import Registry, ToolError, execute
+from mlx_tools.tools import Registry, ToolContext, ToolError, execute
 from tests.notes.conftest import NOON
 
 SUITES = os.environ.get("MLX_TOOLS_SUITES", "")
@@ -213,7 +213,7 @@ def test_an_approval_is_for_the_name_that_was_shown(notes: Notes, folder: Path) 
 
     async def main() -> Any:
         arguments = {"title": "Plan", "content": "text"}
-        return await execute(tool, arguments, timeout=10, expected=shown.state)
+        return await execute(tool, arguments, ToolContext(expected=shown.state), timeout=10)
 
     result = anyio.run(main)
     assert result.error.code == "not_allowed" and len(list(folder.iterdir())) == 1

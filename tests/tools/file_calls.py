@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.tools import Preview, Registry, Tool, ToolResult, execute
+from mlx_tools.tools import Preview, Registry, Tool, ToolContext, ToolResult, execute
 
 SECRET = "nobody may read this"
 
@@ -22,7 +22,7 @@ def run(
 ) -> ToolResult:
     """A call to ``create_file`` (operation ``create``) or to ``file_access``."""
     tool, arguments = _call(registry, operation, path, content)
-    return asyncio.run(execute(tool, arguments, timeout=30, expected=expected))
+    return asyncio.run(execute(tool, arguments, ToolContext(expected=expected), timeout=30))
 
 
 def preview(registry: Registry, operation: str, path: str, content: Any = None) -> Preview | None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,7 +25,7 @@ from mlx_tools.tools import (
     execute,
     tool,
 )
-from mlx_tools.tools.threads import MAX_IDLE, MAX_THREADS
+from mlx_tools.tools.threads import MAX_THREADS
 
 SOON = 0.05
 """Seconds that a call which never ends is waited for."""
@@ -369,7 +368,7 @@ def test_progress_without_a_listener_and_after_the_end_goes_nowhere() -> None:
     seen: list[Progress] = []
 
     async def main() -> None:
-        await execute(keep, {}, timeout=SOON, on_progress=seen.append)
+        await execute(keep, {}, ToolContext(report=seen.append), timeout=SOON)
         kept[0].progress("too late")
         await asyncio.sleep(0)
 
@@ -401,30 +400,6 @@ def test_anything_with_a_spec_and_a_call_is_run() -> None:
             return dict(arguments)
 
     assert run(Elsewhere(), x=1).content == '{"x":1}'
-
-
-def open_files() -> int:
-    return len([*Path("/dev/fd").iterdir()])
-
-
-def test_threads_that_are_not_kept_leave_no_file_open() -> None:
-    gate = threading.Event()
-
-    @tool
-    def wait() -> str:
-        return str(gate.wait(LONG))
-
-    async def main() -> None:
-        calls = [asyncio.create_task(execute(wait, {}, timeout=LONG)) for _ in range(20)]
-        await asyncio.sleep(0)
-        most = open_files()
-        gate.set()
-        for result in await asyncio.gather(*calls):
-            assert result.content == "True"
-        while open_files() > most - 2 * (20 - MAX_IDLE):
-            await asyncio.sleep(0.01)  # the last ones are about to end
-
-    asyncio.run(asyncio.wait_for(main(), LONG))
 
 
 def test_where_no_file_can_be_opened_the_call_ends_with_an_error() -> None:

@@ -12,7 +12,7 @@ from mlx_tools import Policy, builtin_tools
 from mlx_tools.toolbox.urls import Address
 from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS
 from mlx_tools.toolbox.web_tools import fetch_url
-from mlx_tools.tools import ToolResult, execute
+from mlx_tools.tools import ToolContext, ToolResult, execute
 from tests.tools.web_server import (
     Asked,
     Names,
@@ -285,7 +285,7 @@ def test_a_redirect_does_not_lead_out_of_the_domains() -> None:
 def test_local_only_holds_in_the_tool_itself_too() -> None:
     async def call(policy: Policy) -> ToolResult:
         tool = fetch_url(fetching(server))
-        return await execute(tool, {"url": server.url()}, timeout=20, policy=policy)
+        return await execute(tool, {"url": server.url()}, ToolContext(policy=policy), timeout=20)
 
     with site(says(PAGE)) as server:
         narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], local_only=True))

@@ -13,14 +13,14 @@ from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
-from mlx_tools.tools import Progress, ToolResult, execute, load_tool
+from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
 
 
 def call(folder: Path, **more: Any) -> ToolResult:
-    return asyncio.run(execute(load_tool(folder), {}, timeout=60, **more))
+    return asyncio.run(execute(load_tool(folder), {}, ToolContext(**more), timeout=60))
 
 
 # --- what is read is what runs ------------------------------------------------------------------
@@ -161,7 +161,7 @@ def execute(arguments):
 def test_forged_reports_without_end_are_short_and_bounded(tmp_path: Path) -> None:
     line = b'{"progress": ["' + b"x" * 50_000 + b'", 0.5]}\n'
     seen: list[Progress] = []
-    result = call(make_folder(tmp_path, code=FORGED.format(line=line)), on_progress=seen.append)
+    result = call(make_folder(tmp_path, code=FORGED.format(line=line)), report=seen.append)
     assert result.content == '{"n":2}'
     assert all(len(report.message) <= 200 for report in seen)
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Progress, ToolResult, execute, load_tool
+from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
 from tests.examples import FEW
 from tests.tools.tool_folders import ECHO, make_folder
 
@@ -43,8 +43,9 @@ def children(folder):
 
 
 def call(folder: Path, arguments: dict[str, Any] | None = None, **more: Any) -> ToolResult:
-    more.setdefault("timeout", 60)
-    return asyncio.run(execute(load_tool(folder), arguments or {}, **more))
+    seconds = more.pop("timeout", 60)
+    context = ToolContext(**more)
+    return asyncio.run(execute(load_tool(folder), arguments or {}, context, timeout=seconds))
 
 
 def fault(result: ToolResult) -> tuple[str, str]:
@@ -170,10 +171,10 @@ def execute(arguments, progress):
     return {}
 """
     seen: list[Progress] = []
-    assert call(make_folder(tmp_path, code=code), on_progress=seen.append).error is None
+    assert call(make_folder(tmp_path, code=code), report=seen.append).error is None
     assert seen == [Progress("begun", None)]
     silent = make_folder(tmp_path, "silent", code=code.replace("@tried", "@silent"))
-    assert call(silent, on_progress=seen.append).error is None
+    assert call(silent, report=seen.append).error is None
     assert len(seen) == 1
 
 
@@ -189,7 +190,7 @@ def execute(arguments, *, progress):
     return {}
 """
     seen: list[Progress] = []
-    assert call(make_folder(tmp_path, code=code), on_progress=seen.append).error is None
+    assert call(make_folder(tmp_path, code=code), report=seen.append).error is None
     assert seen[:3] == [Progress("begun", None), Progress("half", 1.0), Progress("0", None)]
     assert seen[-1] == Progress("19999", None)
     assert len(seen) < 1000
@@ -329,8 +330,10 @@ def test_an_approval_is_of_the_files_that_were_there(tmp_path: Path) -> None:
     tool = load_tool(make_folder(tmp_path))
     shown = tool.preview({})
     assert shown is not None
-    assert asyncio.run(execute(tool, {}, timeout=60, expected=shown.state)).error is None
-    other = asyncio.run(execute(tool, {}, timeout=60, expected="other"))
+    assert (
+        asyncio.run(execute(tool, {}, ToolContext(expected=shown.state), timeout=60)).error is None
+    )
+    other = asyncio.run(execute(tool, {}, ToolContext(expected="other"), timeout=60))
     assert fault(other) == ("disabled", "its files are no longer those that were approved")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.tools import ToolResult, execute, read_artifact
+from mlx_tools.tools import ToolContext, ToolResult, execute, read_artifact
 
 TOOL = read_artifact()
 NEXT = re.compile(r"\n\[characters (\d+) to (\d+) of (\d+); the next page begins at offset (\d+)\]")
@@ -20,7 +20,9 @@ LAST = re.compile(r"\n\[characters (\d+) to (\d+) of (\d+); this is the end\]")
 
 def read(kept: Mapping[str, str] | None, shown: int | None = None, **arguments: Any) -> ToolResult:
     async def main() -> ToolResult:
-        return await execute(TOOL, arguments, timeout=10, artifacts=kept, shown_chars=shown)
+        return await execute(
+            TOOL, arguments, ToolContext(artifacts=kept, shown_chars=shown), timeout=10
+        )
 
     return anyio.run(main)
 

@@ -92,7 +92,7 @@ def test_a_share_that_is_no_number_is_left_out() -> None:
         for share in (float("nan"), float("inf"), float("-inf"), -1, 2, None):
             context.progress("x", share)
 
-    asyncio.run(execute(work, {}, timeout=60, on_progress=seen.append))
+    asyncio.run(execute(work, {}, ToolContext(report=seen.append), timeout=60))
     assert [progress.fraction for progress in seen] == [None, 1.0, 0.0, 0.0, 1.0, None]
     json.dumps([progress.fraction for progress in seen], allow_nan=False)
 
@@ -110,7 +110,7 @@ def test_a_fault_of_the_listener_costs_the_call_nothing() -> None:
 
     async def main() -> str | None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, told: faults.append(told))
-        return (await execute(work, {}, timeout=60, on_progress=listen)).content
+        return (await execute(work, {}, ToolContext(report=listen), timeout=60)).content
 
     assert asyncio.run(main()) == "done"
     assert [str(fault["exception"]) for fault in faults] == ["x"]

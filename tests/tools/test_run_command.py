@@ -19,7 +19,7 @@ from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
-from mlx_tools.tools import Callee, Tool, execute
+from mlx_tools.tools import Callee, Tool, ToolContext, execute
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 
@@ -173,9 +173,9 @@ def test_preview_shows_the_words_that_run_and_the_call_keeps_to_them(folder: Pat
     assert preview.text == "/usr/bin/wc -l -- a.py b.py"
 
     async def run() -> tuple[bool, str]:
-        same = await execute(callee, call, timeout=60, expected=preview.state)
+        same = await execute(callee, call, ToolContext(expected=preview.state), timeout=60)
         (folder / "d.py").write_text("")
-        other = await execute(callee, call, timeout=60, expected=preview.state)
+        other = await execute(callee, call, ToolContext(expected=preview.state), timeout=60)
         return same.error is None, str(other.error)
 
     same, other = asyncio.run(run())

@@ -18,7 +18,7 @@ from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.schedule import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
-from mlx_tools.tools import ToolResult, execute, preview_of
+from mlx_tools.tools import ToolContext, ToolResult, execute, preview_of
 
 START = datetime(2026, 3, 4, 23, 30, tzinfo=UTC)
 POLICY = Policy(allow=["schedule_task", "clock"], deny=["notes_*"])
@@ -47,14 +47,9 @@ class Desk:
 
     def call(self, when: str, expected: str | None = None) -> ToolResult:
         async def main() -> ToolResult:
-            return await execute(
-                self.tool,
-                {"task": "Count.", "when": when},
-                timeout=10,
-                policy=POLICY,
-                expected=expected,
-                session="s-1",
-            )
+            arguments = {"task": "Count.", "when": when}
+            context = ToolContext(policy=POLICY, expected=expected, session="s-1")
+            return await execute(self.tool, arguments, context, timeout=10)
 
         return anyio.run(main)
 
@@ -158,7 +153,7 @@ def test_a_job_carries_nothing_out_that_its_session_read(desk: Desk, said: Any) 
     for one in (policy, Policy(allow=["*"]).narrowed_by(policy), Policy(allow=["*"])):
 
         async def main(policy: Policy = one) -> ToolResult:
-            return await execute(desk.tool, arguments, timeout=10, policy=policy)
+            return await execute(desk.tool, arguments, ToolContext(policy=policy), timeout=10)
 
         assert anyio.run(main).error is None
     fetch = ToolSpec("fetch_url", effects=frozenset(("read", "network")))
