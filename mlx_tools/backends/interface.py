@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from mlx_tools.messages import FinishReason, Usage
 
@@ -30,6 +30,9 @@ class CompletionRequest:
     `mlx_tools.errors.UsageError`. ``top_logprobs`` is how many alternatives per generated token are
     wanted; a backend that cannot say gives none. ``logit_bias`` is added to the logits of these
     token ids before one is drawn, from -100 (never) to 100; a backend that cannot leaves it out.
+    ``sampling`` are further parameters by their names in the server's interface (``top_p``,
+    ``top_k``, ``min_p``, penalties …), sent as they are; what stands here by itself goes before
+    them, and a backend that does not know one leaves it out.
     """
 
     prompt: str
@@ -41,6 +44,7 @@ class CompletionRequest:
     grammar: GrammarText | None = None
     top_logprobs: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ def check_request(request: CompletionRequest) -> str:
             ),
             "a map of token ids, whole numbers from 0, to numbers from -100 to 100",
         ),
+        "sampling": (_is_json(request.sampling), "a map of names to JSON values"),
     }
     for name, (fine, allowed) in checks.items():
         if not fine:
@@ -99,6 +100,7 @@ def completion_body(
     if seed is None:
         seed = 0 if request.temperature == 0 else secrets.randbelow(2**31)
     body: dict[str, Any] = {
+        **request.sampling,
         "prompt": check_request(request),
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
@@ -287,6 +289,14 @@ def _is_whole(value: object, least: int = 0) -> bool:
 def _is_number(value: object) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(value, Mapping)
 
 
 def _count(value: Any) -> int | None:

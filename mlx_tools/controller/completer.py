@@ -278,8 +278,8 @@ def request_for(
     attempt: int = 0,
 ) -> CompletionRequest:
     """What to ask for; a later ``attempt`` draws at random, and otherwise than before."""
-    sampling, limits = session.header.sampling, session.limits
-    temperature, seed = sampling.get("temperature", 0.0), sampling.get("seed")
+    sampling, limits = dict(session.header.sampling), session.limits
+    temperature, seed = sampling.pop("temperature", 0.0), sampling.pop("seed", None)
     return CompletionRequest(
         prompt=prompt,
         max_tokens=max_tokens,
@@ -288,6 +288,7 @@ def request_for(
         timeout=limits.completion_timeout,
         idle_timeout=limits.idle_timeout,
         grammar=grammar,
+        sampling=sampling,
     )
 
 

@@ -105,6 +105,15 @@ def test_the_body_is_what_completions_servers_expect() -> None:
     assert "authorization" not in headers
 
 
+def test_further_sampling_parameters_are_sent_as_they_are_and_take_no_field_of_ours() -> None:
+    sampling = {"top_p": 0.9, "min_p": 0, "presence_penalty": -1, "new": [1], "stream": False}
+    with serving(says("Hi")) as server:
+        ask(CompletionsBackend(server.url), sampling=sampling | {"prompt": "another"})
+        sent = server.bodies[0]
+    assert {name: sent[name] for name in sampling} == sampling | {"stream": True}
+    assert sent["prompt"] != "another"
+
+
 def test_every_request_carries_a_seed() -> None:
     with serving(says("Hi")) as server:
         backend = CompletionsBackend(server.url)
@@ -139,6 +148,7 @@ NOT_TO_BE_SENT = {
     "timeout": [0, math.inf, "soon", None],
     "idle_timeout": [-1],
     "logit_bias": [{-1: 1}, {5: 101}],
+    "sampling": [{"top_p": float("nan")}, {"top_p": {1, 2}}, ["top_p"]],
 }
 
 
