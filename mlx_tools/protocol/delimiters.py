@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.protocol.dialects import DIALECTS
 
@@ -149,9 +149,17 @@ def any_of(marks: list[str]) -> re.Pattern[str]:
 
 def any_beginning_of(marks: list[str]) -> re.Pattern[str]:
     """Matches a beginning of a mark, not the whole, at the very end of a text."""
-    beginnings = {mark[:size] for mark in marks for size in range(1, len(mark))}
-    longest_first = sorted(beginnings, key=len, reverse=True)
-    return re.compile(rf"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})\Z")
+    tree: dict[str, Any] = {}
+    for mark in marks:
+        node = tree
+        for char in mark:
+            node = node.setdefault(char, {})
+
+    def ways(node: dict[str, Any]) -> str:
+        further = (rf"{re.escape(c)}(?:\Z|{ways(n)})" for c, n in node.items() if n)
+        return "|".join(further) or "(?!)"
+
+    return re.compile(ways(tree))
 
 
 ANSWER_CLOSE: Final = (any_of([ANSWER_END]), any_beginning_of([ANSWER_END]), len(ANSWER_END))

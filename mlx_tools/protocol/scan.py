@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, Protocol
 
-from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable, loads
+from mlx_tools.protocol.strict import MAX_DEPTH, MAX_DIGITS, Unreadable, loads
 
 MORE: Final = 0
 CLOSED: Final = 1
@@ -40,8 +40,8 @@ _WHITE: Final = re.compile(r"[ \t\r\n]++")
 _WORD: Final = re.compile(r"[A-Za-z0-9_$+\-.]*+")
 _KEY_START: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _WORD_START: Final = _KEY_START | frozenset("0123456789-+.")
-_LONGEST_WORD: Final = 10_000
-"""Characters; a number has fewer digits."""
+_LONGEST_WORD: Final = MAX_DIGITS + 1
+"""Characters; what is longer is neither a key nor a number."""
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _UNSURE_NUMBER: Final = re.compile(r"[0-9]{3}|-.*", re.DOTALL)
@@ -197,7 +197,6 @@ class ObjectScanner:
         begin = pos
         self._text = text
         self._base = self._length - pos
-        self._open_word = ""
         if self._arguments_from >= 0:
             self._arguments_from = pos
         if not self._stack:
@@ -393,9 +392,11 @@ class ObjectScanner:
 
     def _word(self, pos: int) -> int:
         """A key without quotes, a number or a literal; it waits until all of it is there."""
-        found = _WORD.match(self._text, pos)
-        end = found.end() if found else pos
-        word = self._text[pos:end]
+        known, self._open_word = self._open_word, ""  # of it, in earlier pieces
+        begin = pos + len(known)
+        found = _WORD.match(self._text, begin, pos + _LONGEST_WORD)
+        end = found.end() if found else begin
+        word = known + self._text[begin:end]
         if end == len(self._text) and len(word) < _LONGEST_WORD:
             self._open_word = word
             return pos

@@ -233,7 +233,7 @@ class Reader(ObjectSteps):
             return self._stop()
         if what in delimiters.HEADERS:
             shown = self._ticks or (self._fence and self._spoken)
-            if shown or self._tried == draft.size or draft.messages:
+            if shown or self._tired or draft.messages:
                 return self._text_of_mark(what)
             return self._begin_run(_HARMONY, skip=len(what), weak=True)
         if what in marks.dialects:
@@ -264,6 +264,8 @@ class Reader(ObjectSteps):
 
     def _text_of_mark(self, what: str) -> bool:
         """A mark that is quoted: text like any other."""
+        if not (self._draft.messages or self._stray()):
+            return False
         self._lead = False
         self._spoken = True
         return self._keep(self._cursor.pos + len(what))
@@ -274,6 +276,12 @@ class Reader(ObjectSteps):
             self._struck = what == delimiters.STRUCK
             return False
         return what in self._marks.own_ends or not (self._ticks or self._fence)
+
+    @property
+    def _tired(self) -> bool:
+        """True where a form that may be none was tried here, or such were read often enough."""
+        size = self._draft.size
+        return self._tried == size or self._failed > _REREADS * size + _SPARE
 
     def _dialect_mark(self, what: str) -> bool:
         if self._quoted:
@@ -311,9 +319,8 @@ class Reader(ObjectSteps):
 
         None where none does, False where more text is needed.
         """
-        text, pos, draft = self._cursor.text, self._cursor.pos, self._draft
-        tired = self._failed > _REREADS * draft.size + _SPARE
-        if draft.messages or self._tried == draft.size or tired or self._quoted:
+        text, pos = self._cursor.text, self._cursor.pos
+        if self._draft.messages or self._tired or self._quoted:
             return None
         for dialect in self._marks.by_line:
             mark = dialect.open

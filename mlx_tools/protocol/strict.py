@@ -15,9 +15,10 @@ from typing import Any, Final
 
 MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 4300
-"""Digits of an integer: the most that Python reads and writes by default."""
+"""Characters of a number: the most that Python reads and writes of an integer by default."""
 
 _TOO_DEEP: Final = f"brackets nest deeper than {MAX_DEPTH}"
+_TOO_LONG: Final = f"a number has more than {MAX_DIGITS} digits"
 _WHITE: Final = " \t\r\n"
 _NOT_BRACKETS: Final = re.compile(r"[^{}\[\]]++")
 
@@ -38,6 +39,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _float(digits: str) -> float:
+    if len(digits) > MAX_DIGITS:
+        raise Unreadable(_TOO_LONG)
     value = float(digits)
     if value in (float("inf"), float("-inf")):
         raise Unreadable("a number is too large")
@@ -46,7 +49,7 @@ def _float(digits: str) -> float:
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise Unreadable(f"a number has more than {MAX_DIGITS} digits")
+        raise Unreadable(_TOO_LONG)
     try:
         return int(digits)
     except ValueError:  # the process has a lower limit

@@ -88,6 +88,36 @@ def test_reading_a_whole_text_is_linear(head: str) -> None:
     assert faults == []
 
 
+def test_marks_that_begin_no_message_are_read_a_few_times_at_most() -> None:
+    def whole(text: str) -> None:
+        read(text, "stop", CATALOG)
+
+    units = ("<|channel|>", "<|start|>assistant", "<")
+    whole("".join(units))
+    assert [unit for unit in units if not is_linear(whole, unit, sizes=(LARGE, 4 * LARGE))] == []
+
+
+@pytest.mark.parametrize("unit", ["1", "a", "<"])
+def test_a_long_word_that_comes_in_pieces_is_looked_at_once(unit: str) -> None:
+    text = '{"type":"tool_call","name":"a","arguments":{"k":' + unit * LARGE
+    assert calls_made(lambda: bytewise(text)) < 40 * len(text)
+    for size in (LARGE, 3 * LARGE):  # also where it is too long to be a number
+        assert_whole_is_bytewise(f"{text}.{'1' * size}}}}}")
+
+
+def assert_whole_is_bytewise(text: str) -> None:
+    reader = Reader()
+    for char in text:
+        reader.feed(char)
+    assert reader.finish() == read(text)
+
+
+def test_a_record_on_a_line_is_decoded_not_scanned() -> None:
+    records = '{"id": 1, "name": "Ada", "tags": ["a", "b"], "address": {"city": "Rome"}}\n' * 100
+    assert calls_made(lambda: read(f"```json\n{records}```")) < 100 * 100
+    assert_whole_is_bytewise(f"```json\n{records}```")
+
+
 @pytest.mark.slow
 def test_reading_a_text_byte_by_byte_is_linear() -> None:
     faults = [unit for unit in UNITS if not is_linear(bytewise, unit)]

@@ -74,6 +74,12 @@ def test_a_lone_backtick_is_over_with_its_line_however_the_text_is_split() -> No
     assert reader.finish() == read(text)
 
 
+def test_a_mark_that_is_text_is_prose_however_the_text_is_split() -> None:
+    text = '<s>x{"ty{"name": "g", "parameters": {}} =- '
+    assert fed(list(text))[0] == read(text)
+    assert read(text).bare_text
+
+
 EMPTY_COMMENTS = '{"type":"tool_call", //\n"name":"f", #\n"arguments":{"x": //\n12}}'
 
 
