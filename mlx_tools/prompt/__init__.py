@@ -19,6 +19,7 @@ from mlx_tools.prompt.finder import (
     HUMP,
     READER,
     SEARCH,
+    Bm25,
     Finder,
     KnownTools,
     is_common,

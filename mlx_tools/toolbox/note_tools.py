@@ -1,27 +1,30 @@
 """``notes_create`` writes a new note, and never over one that is there; ``notes_search`` finds
 notes by their words, the best match first, and shows where they match.
 
-Notes are ranked as the knowledge base ranks documents, in an index that is made in memory for each
-search: what a person changes is found at once.
+Notes are ranked by BM25 over terms as the knowledge base has them. Nothing is kept: what
+a person changes is found at once, and only words that may be asked for are looked into.
 """
 
 from __future__ import annotations
 
+import functools
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.messages import Effects
+from mlx_tools.prompt import Bm25
 from mlx_tools.toolbox.notes import FoundNotes, Note, Notes, body_of
 from mlx_tools.toolbox.text_files import encoded, one_line, unified_diff
 from mlx_tools.tools import Preview, Tool, current_context, words_of
 
 MAX_HITS: Final = 5
-MAX_MATCHES: Final = 1_000
-"""Notes that are told apart by how well they match."""
+HEAD_WEIGHT: Final = 3
+"""A word of a note's title or path counts as if it stood so often in its text."""
 
-MAX_WORDS: Final = 1_000_000
-"""Different words that are told apart before any is indexed, which takes memory for each."""
+WORD_CHARS: Final = 6
+"""Characters of a word and the space behind it, about."""
 
 SNIPPET_CHARS: Final = 600
 """A note that is no longer is shown whole."""
@@ -76,47 +79,77 @@ def notes_search(notes: Notes) -> Tool:
 
 
 def ranked(
-    notes: Sequence[Note], query: str, given_up: Callable[[], bool] = lambda: False
+    notes: Sequence[Note],
+    query: str,
+    given_up: Callable[[], bool] = lambda: False,
+    terms_of: Callable[[str], Iterable[str]] | None = None,
 ) -> list[tuple[Note, str]]:
     """The notes that match, the best first, each with the part of its text in which most of what
     was asked stands; of equal ones the one that was changed last. What is no word, such as a
     smiley, is found where it stands in a note as it was asked for. ``given_up`` is asked before
-    each note."""
-    from mlx_tools.toolbox.kb.database import Database, FileRow
-    from mlx_tools.toolbox.kb.documents import Document
-    from mlx_tools.toolbox.kb.passages import passages
-    from mlx_tools.toolbox.kb.query import TermMatcher
-    from mlx_tools.toolbox.kb.search import PassageRanking, indexed_for, snippet
+    each note.
 
-    words: set[str] = set()
-    for note in notes:
-        if given_up():
-            return []
-        if len(words) < MAX_WORDS:
-            words.update(f"{note.title} {note.path} {note.text}".split())
-    words_of = indexed_for(query, words)
-    with Database(None, words_of=words_of) as database, database.transaction(write=True):
-        corpus = database.make_corpus("notes", "")
-        for number, note in enumerate(notes):
-            if given_up():
-                return []
-            key = str(number)
-            document = Document(note.title, note.text, tuple(passages(note.text, "markdown")))
-            database.put(corpus, FileRow(key, 0, "", key.encode(), ""), note.path, document)
-        ranking = PassageRanking(database, query, None)
-        scores: dict[int, float] = {}
-        if ranking.query.wanted:
-            for row in ranking.best(MAX_MATCHES):
-                scores.setdefault(int(row.path), round(row.score, 6))
-        else:
-            scores = {number: 0.0 for number, note in enumerate(notes) if query in note.text}
-    best = [(score, notes[number]) for number, score in scores.items()]
-    best.sort(key=lambda pair: (-pair[0], -pair[1].modified, pair[1].path))
-    matcher = TermMatcher(ranking.query.wanted)
+    ``terms_of`` gives the terms of a word, by default as the knowledge base has them. It is asked
+    of words in notes that may match, once for each.
+    """
+    from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm, query_of, terms
+    from mlx_tools.toolbox.kb.search import snippet
+
+    roots = tuple(one.root for one in query_of(query, lambda _: 0).wanted)
+    counts = [*_counts(notes, roots, given_up, terms_of or terms)]
+    if len(counts) < len(notes):
+        return []
+
+    def holding(one: WantedTerm) -> int:
+        return sum(any(map(one.matches, count)) for count in counts)
+
+    wanted = query_of(query, holding).wanted
+    texts = []
+    for note, count in zip(notes, counts, strict=True):
+        said = {one.expression: sum(count[t] for t in count if one.matches(t)) for one in wanted}
+        rest = {"": len(note.text) // WORD_CHARS}  # which nobody asks for: it makes the length
+        texts.append({term: times for term, times in said.items() if times} | rest)
+    scores = Bm25(texts).scores({one.expression for one in wanted})
+    found = [
+        (round(score, 6), note)
+        for score, note in zip(scores, notes, strict=True)
+        if score > 0 or (not wanted and query in note.text)
+    ]
+    found.sort(key=lambda pair: (-pair[0], -pair[1].modified, pair[1].path))
+    matcher = TermMatcher(wanted)
     return [
         (note, snippet(_body(note), matcher, SNIPPET_CHARS)[1] if place < MAX_HITS else "")
-        for place, (_, note) in enumerate(best)
+        for place, (_, note) in enumerate(found)
     ]
+
+
+def _counts(
+    notes: Iterable[Note],
+    roots: tuple[str, ...],
+    given_up: Callable[[], bool],
+    terms_of: Callable[[str], Iterable[str]],
+) -> Iterator[Counter[str]]:
+    """The terms of each note that begin with one of ``roots``, as often as it has them."""
+    from mlx_tools.toolbox.kb.query import folded
+
+    parts = [*map(folded, roots)]
+
+    @functools.lru_cache(maxsize=65_536)
+    def near(word: str) -> list[str]:
+        return [term for term in terms_of(word) if term.startswith(roots)]
+
+    for note in notes:
+        if given_up():
+            return
+        count: Counter[str] = Counter()
+        head = f"{note.title} {note.path}"
+        whole = folded(f"{head} {note.text}")
+        if any(part in whole for part in parts):
+            words = Counter(note.text.split() + HEAD_WEIGHT * head.split())
+            for word, times in words.items():
+                for term in near(word):
+                    count[term] += times
+        yield count
 
 
 def _body(note: Note) -> str:

@@ -7,22 +7,15 @@ credentials, no proxy.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import importlib.util
-import json
-import os
-import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from mlx_tools.process import clean, isolated, visible
+from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import (
     Address,
     Target,
@@ -32,6 +25,7 @@ from mlx_tools.toolbox.urls import (
     not_public,
 )
 from mlx_tools.toolbox.web_text import ENCODING, Body, Media, is_html, media_of, read_body, text_of
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError, submit
 
 if TYPE_CHECKING:
@@ -280,90 +274,3 @@ async def page_text(page: FetchedPage, seconds: float) -> PageText:
         why = "it would take too much time or memory" if error.beyond else "its reader failed"
         raise ToolError(f"the page's HTML cannot be read, {why}: {url}") from None
     return PageText(url, visible(title), visible(body), page.body.cut or bool(found.get("cut")))
-
-
-# --- scripts that work on what comes from strangers, in a process of their own ------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds of a process: seconds in all, seconds of a processor, megabytes of memory, bytes
-    that it may print."""
-
-    seconds: float
-    cpu_seconds: int
-    memory_mb: int
-    most: int = 8_000_000
-
-
-class WorkerFailed(Exception):
-    """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it
-    broke."""
-
-    def __init__(self, *, beyond: bool) -> None:
-        super().__init__()
-        self.beyond = beyond
-
-
-async def ask_script(
-    script: str, package: str, question: dict[str, Any], bounds: Bounds
-) -> dict[str, Any]:
-    """The answer of a module of ``mlx_tools.process``: an object for an object, both as JSON.
-
-    ``package`` is the foreign one that it needs. The process has none of this one's environment,
-    and is ended at once when nobody waits for it any more. Raises WorkerFailed, and ToolError where
-    no process can be started or the package is missing.
-    """
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise ToolError(f"the package {package} is not installed", code="disabled")
-    limits = {"cpu_seconds": bounds.cpu_seconds, "memory_mb": bounds.memory_mb}
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-X", "utf8", str(Path(isolated.__file__))),
-            *(f"mlx_tools.process.{script}", str(Path(found.origin).parent.parent)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-            cwd="/",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise ToolError(f"no process can be started to read it: {error.strerror}") from None
-    try:
-        async with asyncio.timeout(bounds.seconds):
-            answer = await _answer(
-                child, json.dumps({**question, "limits": limits}).encode(), bounds.most
-            )
-            code = await child.wait()
-    except TimeoutError:
-        raise WorkerFailed(beyond=True) from None
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await child.wait()
-    if code:
-        raise WorkerFailed(beyond=code < 0 or code == isolated.OUT_OF_MEMORY)
-    try:
-        value = json.loads(answer)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise WorkerFailed(beyond=False)
-    return value
-
-
-async def _answer(child: asyncio.subprocess.Process, asked: bytes, most: int) -> bytes:
-    """All that the child prints until it ends, once it was handed the question."""
-    assert child.stdin is not None and child.stdout is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        child.stdin.write(asked)
-        await child.stdin.drain()
-        child.stdin.close()
-    answer = bytearray()
-    while piece := await child.stdout.read(65_536):
-        answer += piece
-        if len(answer) > most:
-            raise WorkerFailed(beyond=True)
-    return bytes(answer)

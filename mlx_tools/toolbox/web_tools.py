@@ -12,7 +12,8 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_url
-from mlx_tools.toolbox.web_fetch import Bounds, Fetcher, WorkerFailed, ask_script, page_text
+from mlx_tools.toolbox.web_fetch import Fetcher, page_text
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
 from mlx_tools.transcript import Source, Sources
 

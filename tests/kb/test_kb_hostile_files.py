@@ -9,24 +9,23 @@ import os
 import random
 import socket
 import sqlite3
-import subprocess
 import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
-from mlx_tools.toolbox.kb import KnowledgeBase, pdf
-from mlx_tools.toolbox.kb.pdf import read_pdf
+from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox.kb.documents import PDF_BOUNDS, UnreadableFile, read_pdf
 from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream, written
 
 WORD = b"plover "
-WORKER = Path(pdf.__file__).with_name("pdf_worker.py")
 
 
 @pytest.fixture
@@ -196,28 +195,29 @@ HEAVY = ("pages without end", "a stream without end")
 def test_a_pdf_that_is_a_bomb_is_read_or_given_up(kind: str) -> None:
     pytest.importorskip("pypdf")
     try:
-        _, pages = read_pdf(BOMBS[kind](), 30)
-    except ValueError as error:
-        assert "pypdf cannot read it" in str(error) or "30 s" in str(error)
+        document = read_pdf("a.pdf", BOMBS[kind](), replace(PDF_BOUNDS, seconds=30))
+    except UnreadableFile as error:
+        assert "pypdf cannot read it" in str(error) or "no text" in str(error)
     else:
-        assert sum(map(len, pages)) < 1_000
+        assert len(document.text) < 1_000
 
 
-def test_a_pdf_is_given_up_after_its_time() -> None:
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ({"seconds": 0.2}, r"within 0\.2 s"),
+        pytest.param(
+            {"memory_mb": 20},
+            "20 MB",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="no limit of address space"),
+        ),
+    ],
+)
+def test_a_pdf_is_given_up_beyond_its_bounds(bounds: dict[str, Any], said: str) -> None:
     pytest.importorskip("pypdf")
     long = made_pdf(CATALOG, PAGES, PAGE, stream(b"BT (x) Tj ET " * 2_000_000))
-    with pytest.raises(ValueError, match=r"within 0\.2 s"):
-        read_pdf(long, 0.2)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="no limit of address space")
-def test_a_pdf_gets_no_more_memory_than_it_is_given() -> None:
-    pytest.importorskip("pypdf")
-    page = made_pdf(CATALOG, PAGES, PAGE, stream(b"BT (x) Tj ET"))
-    for memory, reads in ((20_000_000, False), (1_500_000_000, True)):
-        command = [sys.executable, "-P", str(WORKER), "60", str(memory)]
-        done = subprocess.run(command, input=page, capture_output=True)
-        assert (b'"pages"' in done.stdout) == reads
+    with pytest.raises(UnreadableFile, match=said):
+        read_pdf("a.pdf", long, replace(PDF_BOUNDS, **bounds))
 
 
 # --- a damaged file -----------------------------------------------------------------------------

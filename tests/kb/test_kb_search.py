@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.kb import MAX_LIMIT, Added, KnowledgeBase
-from mlx_tools.toolbox.kb.database import Database, FileRow
-from mlx_tools.toolbox.kb.documents import Document
-from mlx_tools.toolbox.kb.passages import passages
-from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm, indexed
-from mlx_tools.toolbox.kb.search import Hit, indexed_for, search, snippet
+from mlx_tools.toolbox.kb.database import Database
+from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm
+from mlx_tools.toolbox.kb.search import search, snippet
 from tests.kb.shelf import paths, written
 
 
@@ -234,48 +232,3 @@ def test_a_file_in_two_corpora_comes_first_once(base: KnowledgeBase, tmp_path: P
     base.add([tmp_path / "a.md"], "two")
     found = [Path(hit.path).name for hit in base.search("wombats burrows")]
     assert found == ["a.md", "b.md", "a.md"]
-
-
-# --- an index for one question ------------------------------------------------------------------
-
-_SOME_WORDS = st.sampled_from(
-    (
-        *("bread", "breads", "breakfast", "butter", "baking", "baked", "bake", "to", "be", "or"),
-        *("readFile", "read", "file", "ability", "able", "flour-yeast", "yeast", "-", "#", "\n\n"),
-        *("Crème", "creme", "東京旅行", "東京", "旅", "größte", "große", "12", "zebra", "x" * 70),
-    )
-)
-_SOME_TEXT = st.lists(_SOME_WORDS, min_size=1, max_size=30).map(" ".join)
-
-
-def hits_of(texts: list[str], question: str, words_of: Callable[[str], str]) -> list[Hit]:
-    with Database(None, words_of=words_of) as database:
-        with database.transaction(write=True):
-            corpus = database.make_corpus("c", "")
-            for number, text in enumerate(texts):
-                row = FileRow(str(number), 0, "", b"%d" % number, "")
-                document = Document(text[:20], text, tuple(passages(text, "markdown")))
-                database.put(corpus, row, "a", document)
-        return search(database, question, None, 50)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(
-    st.lists(_SOME_TEXT, max_size=12),
-    st.lists(_SOME_WORDS, min_size=1, max_size=4).map(" ".join),
-    st.booleans(),
-)
-def test_an_index_for_one_question_ranks_as_one_for_all(
-    texts: list[str], question: str, quoted: bool
-) -> None:
-    asked = f'"{question}" butter' if quoted else question
-    words = {word for text in texts for word in text.split()}
-    hits = hits_of(texts, asked, indexed_for(asked, words))
-    assert hits == hits_of(texts, asked, indexed)
-
-
-def test_words_that_are_not_asked_for_do_not_come_into_the_index_of_a_question() -> None:
-    words_of = indexed_for("baking bread", ["We", "baked", "bread", "with", "twice-read", "books"])
-    we, baked, bread, *others = words_of("We baked bread with twice-read books").split()
-    assert (baked, bread) == ("baked", "bread")
-    assert {we, *others} == {we} and len(others) == len(indexed("with twice-read books").split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -12,11 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.toolbox.kb.query import folded, terms
 from mlx_tools.toolbox.note_tools import SNIPPET_CHARS, notes_create, notes_search, ranked
 from mlx_tools.toolbox.notes import FoundNotes, Note, Notes, note_of
 from mlx_tools.tools import current_context, execute
 from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.notes.conftest import NOON
+
+WORDS = (
+    *(
+        "readFile",
+        "Straße",
+        "Crème",
+        "東京旅行",
+        "flour-yeast",
+        "os.path",
+        "ｶﾞｿﾘﾝ",
+        "서울에서",
+        "한",
+    ),
+    *("\u00adnaï\u0308ve", "İstanbul", "हिन्दी", "المكتبة", "HTTPServer2", "_x_"),
+)
 
 
 def search(notes: Notes, query: str) -> str:
@@ -248,6 +264,34 @@ def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
     for hit, shown in ranked([note], query):
         assert hit == note and len(shown) <= SNIPPET_CHARS
         assert shown.strip("…").strip() in unicodedata.normalize("NFC", text)
+
+
+# --- what a search costs ------------------------------------------------------------------------
+
+
+def test_only_words_of_notes_that_may_match_are_looked_into_each_once() -> None:
+    looked: list[str] = []
+
+    def terms_of(word: str) -> Iterator[str]:
+        looked.append(word)
+        return terms(word)
+
+    common = [f"common{number}" for number in range(50)]
+    notes = [Note(f"{n}.md", f"Plan {n}", " ".join(common)) for n in range(1_000)]
+    notes += [Note(f"x{n}.md", "Oven", f"{' '.join(common)} Bread") for n in range(20)]
+    assert len(ranked(notes, "bread", terms_of=terms_of)) == 20
+    assert set(looked) == {*common, "Bread", "Oven", *(f"x{n}.md" for n in range(20))}
+    assert len(looked) == len(set(looked))
+    looked.clear()
+    assert len(ranked(notes, "common7", terms_of=terms_of)) == 1_020
+    assert len(looked) == len(set(looked))
+    looked.clear()
+    assert ranked(notes, "zebra", terms_of=terms_of) == [] and looked == []
+
+
+@given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=20).map(" ".join))
+def test_a_text_holds_the_beginning_of_each_of_its_terms_once_it_is_folded(text: str) -> None:
+    assert all(folded(term) in folded(text) for term in terms(text))
 
 
 # --- searches that nobody waits for -------------------------------------------------------------

@@ -14,8 +14,8 @@ import pytest
 from mlx_tools import Controller, Policy, Registry
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.web_fetch import Bounds, WorkerFailed
 from mlx_tools.toolbox.web_tools import ENGINES, EngineSearch, Search, sources_of, web_search
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed
 from mlx_tools.tools import ToolError, ToolResult, execute
 
 HITS = [

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mlx_tools.toolbox.urls import read_url
-from mlx_tools.toolbox.web_fetch import Bounds, FetchedPage, WorkerFailed, ask_script, page_text
+from mlx_tools.toolbox.web_fetch import FetchedPage, page_text
 from mlx_tools.toolbox.web_text import Body, Media
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError
 
 SLOW = "<" * 5_000_000

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -67,17 +67,9 @@ class FileRow(NamedTuple):
 
 
 class Database(SqliteFile):
-    """An open knowledge base. ``path`` None is one in memory, ``create`` makes the file where there
-    is none. ``words_of`` is what is handed to FTS5 of a text."""
+    """An open knowledge base; ``create`` makes the file where there is none."""
 
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        create: bool = True,
-        words_of: Callable[[str], str] = indexed,
-    ) -> None:
-        self._words_of = words_of
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         super().__init__(path, _FORMAT, create=create)
 
     # --- reading ---
@@ -119,8 +111,7 @@ class Database(SqliteFile):
         self.drop(corpus, row.path)
         kept = document or Document("", "", ())
         pages, lines = (" ".join(map(str, numbers)) for numbers in (kept.pages, kept.lines))
-        level = 0 if self.path is None else 6
-        packed = (zlib.compress(text.encode(), level) for text in (lines, kept.text))
+        packed = (zlib.compress(text.encode()) for text in (lines, kept.text))
         file = self.sql.execute(
             "INSERT INTO file(corpus, shown, path, size, stamp, hash, reader, problem, title, "
             "pages, lines, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -163,15 +154,14 @@ class Database(SqliteFile):
         passages = self.sql.execute(query, (file,)).fetchall()
         if not passages:
             return
-        words_of = self._words_of
         of_passages = [
-            (number, words_of(heading), words_of(text[start:stop]))
+            (number, indexed(heading), indexed(text[start:stop]))
             for number, start, stop, heading in passages
         ]
         # Their order means nothing here; sorted, they take half the space.
         words = sorted(" ".join(words for _, _, words in of_passages).split())
         headings = dict.fromkeys(one for *_, heading in passages for one in _BETWEEN.split(heading))
-        names = tuple(map(words_of, (title, shown, " ".join(headings))))
+        names = tuple(map(indexed, (title, shown, " ".join(headings))))
         self._words("passage_words", of_passages, delete)
         self._words("file_words", [(file, " ".join(words))], delete)
         self._words("file_names", [(file, *names)], delete)

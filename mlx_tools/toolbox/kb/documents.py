@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import PurePath
 from typing import Any, Final
 
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
-from mlx_tools.toolbox.kb.pdf import PAGE_END, pdf_reader, read_pdf
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_script
 
 READER: Final = "3"
 """The version of what is done here: a file that an earlier one has read is read again."""
@@ -98,7 +101,7 @@ def suffix_of(name: str) -> str:
 
 def reader_of(name: str) -> str:
     """What reads a file of this name: where that is another than before, it is read again."""
-    return f"{READER} {pdf_reader()}" if suffix_of(name) == PDF else READER
+    return f"{READER} {_pdf_reader()}" if suffix_of(name) == PDF else READER
 
 
 def limit_of(name: str) -> int:
@@ -116,7 +119,7 @@ def read_document(name: str, data: bytes) -> Document:
     if is_binary(data):
         raise UnreadableFile(BINARY)
     if suffix == PDF or data.startswith(b"%PDF-"):
-        return _read_pdf(name, data)
+        return read_pdf(name, data)
     if _PRIVATE_KEY.match(data):
         raise UnreadableFile("it is a private key")
     text = decoded(data)
@@ -146,20 +149,46 @@ def _document(
     return Document(short, text, tuple(passages(text, form)), pages, lines)
 
 
-def _read_pdf(name: str, data: bytes) -> Document:
-    """A PDF, its pages' texts one after the other."""
+# --- PDF ----------------------------------------------------------------------------------------
+#
+# By pypdf, in a process of its own: a PDF can be a bomb, of streams that unpack without end and
+# objects that hold themselves.
+
+PDF_BOUNDS: Final = Bounds(seconds=60, cpu_seconds=60, memory_mb=1_500)
+"""What one file may take."""
+
+_PAGE_END: Final = "\n\n"
+
+
+@functools.cache
+def _pdf_reader() -> str:
+    """What reads a PDF here: ``pypdf`` and its version, empty where it is missing."""
     try:
-        title, pages = read_pdf(data)
-    except ValueError as error:
-        raise UnreadableFile(str(error)) from None
-    starts, at = [], 0
-    for page in pages:
-        starts.append(at)
-        at += len(page) + len(PAGE_END)
-    text = PAGE_END.join(pages)
+        return f"pypdf {metadata.version('pypdf')}"
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
+    """A PDF, its pages' texts one after the other. Raises `UnreadableFile`."""
+    if not _pdf_reader():
+        raise UnreadableFile("reading it takes pypdf: pip install 'mlx-tools[pdf]'")
+    question = {"data": base64.b64encode(data).decode()}
+    try:
+        found = run_script("pdf_script", "pypdf", question, bounds)
+    except WorkerFailed as error:
+        limits = f" within {bounds.seconds:g} s and {bounds.memory_mb} MB" if error.beyond else ""
+        raise UnreadableFile(f"pypdf cannot read it{limits}") from None
+    if "problem" in found:
+        raise UnreadableFile(f"pypdf cannot read it: {found['problem']}")
+    starts, text = [], ""
+    for page in found["pages"]:
+        starts.append(len(text))
+        text += f"{page}{_PAGE_END}"
+    text = text.removesuffix(_PAGE_END)
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
-    return _document(title, name, text, "text", tuple(starts), (0,))
+    return _document(found["title"], name, text, "text", tuple(starts), (0,))
 
 
 # --- notebooks ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ MAX_QUERY_PHRASES: Final = 8
 MAX_TERM_CHARS: Final = 64
 
 FEW: Final = 3
-"""A word that fewer files have is looked for as a beginning too."""
+"""A word that fewer files or notes have is looked for as a beginning too."""
 
 _QUOTED_WEIGHT: Final = 4
 """How often what is quoted counts, beside its words."""
@@ -54,10 +54,6 @@ _UNSPACED: Final = re.compile(
 """Scripts that put no spaces between words, and Hangul, which hangs endings onto them."""
 
 _MOST_PARTS: Final = 5
-
-CountFiles = Callable[[str], int]
-"""How many files an FTS5 expression matches, counted up to `FEW`."""
-
 
 # --- the words of a text ------------------------------------------------------------------------
 
@@ -114,6 +110,14 @@ def _plain(word: str) -> str:
     return "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
 
 
+def folded(text: str) -> str:
+    """A text without case, accents and joints: it holds the beginning of each of its `terms`."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    if not plain.isascii():
+        plain = _ACCENT.sub("", plain)
+    return plain.replace("_", "").replace(".", "").replace("-", "")
+
+
 # --- what a question looks for ------------------------------------------------------------------
 
 
@@ -127,6 +131,19 @@ class WantedTerm(NamedTuple):
     def expression(self) -> str:
         """As an FTS5 query has it. Terms hold no quotes, so that none can end one."""
         return f'"{self.term}"*' if self.begins else f'"{self.term}"'
+
+    @property
+    def root(self) -> str:
+        """What all terms that match begin with."""
+        return self.term if self.begins else stem(self.term)
+
+    def matches(self, term: str) -> bool:
+        """True where a text that has this term has what is wanted."""
+        return term.startswith(self.term) if self.begins else stem(term) == stem(self.term)
+
+
+CountHolding = Callable[[WantedTerm], int]
+"""How many files or notes have what is wanted, counted up to `FEW` at least."""
 
 
 class Query(NamedTuple):
@@ -160,7 +177,7 @@ class TermMatcher:
         return found
 
 
-def query_of(question: str, count: CountFiles) -> Query:
+def query_of(question: str, count: CountHolding) -> Query:
     """What is looked for. Where the question has no words, neither has this."""
     wanted: dict[WantedTerm, None] = {}
     for term in asked(question):
@@ -170,20 +187,20 @@ def query_of(question: str, count: CountFiles) -> Query:
     return Query(tuple(wanted), tuple(clauses))
 
 
-def _ways(term: str, count: CountFiles) -> Iterator[WantedTerm]:
+def _ways(term: str, count: CountHolding) -> Iterator[WantedTerm]:
     """A term, and what else it is looked for as."""
     if _UNSPACED.fullmatch(term):  # one character stands for every pair that it begins
         yield WantedTerm(term, len(term) == 1)
         return
-    yield WantedTerm(term)
+    yield (plain := WantedTerm(term))
     if len(term) < _LEAST:
         return
     beginning = WantedTerm(term, True)
     without_ending = WantedTerm(term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3], True)
     if not term.isascii():
         yield without_ending
-    elif count(f'"{term}"') < FEW:
-        yield beginning if count(beginning.expression) or len(term) == _LEAST else without_ending
+    elif count(plain) < FEW:
+        yield beginning if count(beginning) or len(term) == _LEAST else without_ending
 
 
 def asked(question: str) -> list[str]:

@@ -9,20 +9,19 @@ docs/knowledge-base.md.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import sqlite3
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.passages import WITHIN
-from mlx_tools.toolbox.kb.query import FEW, TermMatcher, indexed, phrases, query_of
+from mlx_tools.toolbox.kb.query import FEW, TermMatcher, WantedTerm, query_of
 from mlx_tools.toolbox.sqlite import DAMAGED
 
 SNIPPET_CHARS: Final = 600
@@ -179,50 +178,6 @@ def _window(pieces: Sequence[tuple[int, int]], said: Sequence[set[str]], most: i
     while first and size(first - 1, best.stop - 1) <= most:
         first -= 1
     return range(first, best.stop)
-
-
-# --- an index for one question ------------------------------------------------------------------
-
-_OTHER: Final = "\U0010fffd "
-"""Stands for a word that is not asked for: no question has it, and it is sorted behind all."""
-
-
-class _Known(dict[str, str]):
-    """What is indexed of each word; of one that nobody named, such as half of one where a passage
-    was cut, itself."""
-
-    def __missing__(self, word: str) -> str:
-        return indexed(word)
-
-
-def indexed_for(question: str, words: Iterable[str]) -> Callable[[str], str]:
-    """The words of a text, as `indexed`, for an index that is asked this question alone: each that
-    it does not look for becomes the same one, which costs little, and what it looks for scores as
-    it would. ``words`` are those between spaces in all texts; another is indexed as it is."""
-    query = query_of(question, lambda _: 0)  # as if each were rare: looked for in all ways
-    quoted = dict.fromkeys(term for phrase in phrases(question) for term in phrase.split())
-    known = _Known((word, indexed(word)) for word in words)
-    places = list(known)
-    wanted: set[str] = set()
-    between: list[str] = []
-    with contextlib.closing(sqlite3.connect(":memory:")) as sql:
-        sql.execute(
-            "CREATE VIRTUAL TABLE word USING fts5(text, content='', tokenize='porter ascii')"
-        )
-        sql.executemany("INSERT INTO word(text) VALUES(?)", zip(known.values()))
-        for expression in (*query.clauses, *(f'"{term}"' for term in quoted)):
-            rows = sql.execute("SELECT rowid FROM word WHERE word MATCH ?", (expression,))
-            found = [places[number - 1] for (number,) in rows]
-            wanted.update(found)
-            if expression.strip('"') in quoted:
-                between += (term for word in found for term in known[word].split())
-    # The words of a file are sorted: what stands there between those of a phrase parts them.
-    first, last = min(between, default=""), max(between, default="")
-    for word in known.keys() - wanted:
-        inside = known[word].split()
-        if not between or not any(first < term < last for term in inside):
-            known[word] = _OTHER * len(inside)
-    return lambda text: " ".join(map(known.__getitem__, text.split()))
 
 
 # --- the ranking --------------------------------------------------------------------------------
@@ -382,10 +337,10 @@ class PassageRanking:
             f"FROM {table} CROSS JOIN file ON file.id = {file} WHERE {table} MATCH ? {self._within}"
         )
 
-    def _count(self, expression: str) -> int:
+    def _count(self, wanted: WantedTerm) -> int:
         """How many files match, by their words or their names, up to `FEW`."""
         most = 0
         for table, _ in _OF_FILES:
             query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {FEW})"
-            most = max(most, next(self._database.rows(query, expression, *self._corpus))[0])
+            most = max(most, next(self._database.rows(query, wanted.expression, *self._corpus))[0])
         return most

@@ -1,47 +1,35 @@
-"""Reads a PDF from standard input, and writes its title and pages as JSON to standard output.
+"""Reads a PDF into text, in a process of its own.
 
-Started as a script, ``python -P pdf_worker.py SECONDS BYTES``: its limits of processor time and of
-memory, set before anything is read. Imports nothing of mlx_tools.
+The question has ``data``, in base64; the answer ``title`` and ``pages``, or a ``problem``.
 """
 
 from __future__ import annotations
 
+import base64
 import io
-import json
 import logging
-import resource
-import sys
+from typing import Any
+
+from mlx_tools.process.isolated import answer, question
 
 MAX_CHARS = 10_000_000
 MAX_PAGES = 20_000
 
 
 def main() -> None:
-    """Set the limits, read, write."""
-    seconds, memory = int(sys.argv[1]), int(sys.argv[2])
-    for limit, most in (
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
-        try:
-            resource.setrlimit(limit, (most, most))
-        except (OSError, ValueError):  # macOS knows no limit of address space
-            continue
+    import pypdf  # noqa: F401 - before no file may be written: compiled, it comes quicker
+
     logging.disable(logging.CRITICAL)
+    data = base64.b64decode(question()["data"])
     try:
-        answer = read(sys.stdin.buffer.read())
-    except MemoryError:
-        answer = {"problem": "it needs more memory than it is given"}
-    except RecursionError:
-        answer = {"problem": "it is nested too deep"}
+        answer(_read(data))
+    except (MemoryError, RecursionError):
+        raise
     except Exception as error:  # a broken file can raise anything
-        answer = {"problem": f"{type(error).__name__}: {error}"[:200]}
-    print(json.dumps(answer))
+        answer({"problem": f"{type(error).__name__}: {error}"[:200]})
 
 
-def read(data: bytes) -> dict[str, object]:
+def _read(data: bytes) -> dict[str, Any]:
     """The title and the pages, as far as they are within bounds."""
     import pypdf
 
