@@ -5,9 +5,8 @@
 It writes benchmarks/golden_replay.json, and its part of docs/benchmarks.md.
 
 Recorded are runs of a scripted model: a question, a call of a small tool, an answer (and some of
-more calls). Copies of them are replayed in fresh processes, with one process at work and with one a
-core: wall time from the process's start to its end, and the most memory that it and those which it
-started hold at one time, looked at every 20 milliseconds.
+more calls). Copies of them are replayed in fresh processes: wall time from the process's start to
+its end, and the most memory that it holds at one time.
 
 Then the same run, a question to its answer, is done in turns by `llm`, by mlx-tools' Controller,
 and by a replay of what was recorded: wall time by completion. The environment is that of run.py.
@@ -18,15 +17,14 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from measure import compare, open_all, quiet_environment, ratio, say
@@ -38,8 +36,6 @@ STEPS = (1, 10)
 
 MIXED = (1, 1, 1, 1, 2, 3, 5)
 """Calls of the runs that are copied: most are short, as people's are."""
-
-LOOK_SECONDS = 0.02
 
 
 # --- many replays -------------------------------------------------------------------------------
@@ -64,102 +60,60 @@ def make_copies(folder: Path, number: int) -> tuple[int, int]:
     return completions, size
 
 
-def replay_all(folder: Path, jobs: int) -> None:
+def replay_all(folder: Path) -> None:
     """The work of one process: replays all, and fails where one does not come out as it was."""
-    from mlx_tools.golden import replay_files
+    from mlx_tools.golden import replay_file
 
     done = 0
-    for check in replay_files(sorted(folder.glob("*.jsonl")), jobs=jobs):
+    for path in sorted(folder.glob("*.jsonl")):
+        check = replay_file(path)
         if not check.passed:
             raise SystemExit(f"{check.path} did not replay: {check.to_json()}")
         done += 1
     print(done)
 
 
-def timed(folder: Path, jobs: int) -> tuple[float, float, int, int]:
-    """The seconds, those of processors, the most bytes held and the replays of a fresh process."""
-    before = _spent()
-    command = [sys.executable, str(Path(__file__)), "--work", str(folder), "--jobs", str(jobs)]
+def timed(folder: Path) -> tuple[float, float, int]:
+    """The seconds, those of processors, and the replays of a fresh process."""
+    before = _used().ru_utime + _used().ru_stime
+    command = [sys.executable, str(Path(__file__)), "--work", str(folder)]
     start = perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=quiet_environment())
-    most = 0
-    while process.poll() is None:
-        most = max(most, held(process.pid))
-        sleep(LOOK_SECONDS)
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=quiet_environment())
     seconds = perf_counter() - start
-    assert process.stdout is not None
-    with process.stdout as out:
-        said = out.read()
-    if process.returncode:
+    if done.returncode:
         raise SystemExit("replaying failed: see the message above")
-    if not most:  # where /proc is not: the largest single process
-        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        most *= 1 if sys.platform == "darwin" else 1024
-    return seconds, _spent() - before, most, int(said)
+    return seconds, _used().ru_utime + _used().ru_stime - before, int(done.stdout)
 
 
-def _spent() -> float:
-    """The seconds of processors that all ended processes below this one took."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _used() -> resource.struct_rusage:
+    """The resources that all ended processes below this one used."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN)
 
 
-def held(process: int) -> int:
-    """The bytes of memory that a process and all below it hold, 0 where that is not known."""
-    return sum(_resident(one) for one in _below(process))
-
-
-def _below(process: int) -> Iterator[int]:
-    yield process
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in _text(path).split():
-            yield from _below(int(child))
-
-
-def _resident(process: int) -> int:
-    lines = _text(Path(f"/proc/{process}/status")).splitlines()
-    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("VmRSS")), 0)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # it has ended
-        return ""
-
-
-def measure_many(replays: int, repeats: int, cores: int) -> dict[str, Any]:
-    """The replays with one process and with one a core, in turns."""
-    base = tempfile.mkdtemp(prefix="mlx-tools-bench-")
-    try:
+def measure_many(replays: int, repeats: int) -> dict[str, Any]:
+    """The replays, in a fresh process each time."""
+    with tempfile.TemporaryDirectory(prefix="mlx-tools-bench-") as base:
         folder = Path(base)
         completions, size = make_copies(folder, replays)
-        found: dict[str, Any] = {"replays": replays, "completions": completions, "bytes": size}
-        ways: dict[int, tuple[list[float], list[float], list[int]]]
-        ways = {jobs: ([], [], []) for jobs in sorted({1, cores})}
+        seconds, spent = [], []
         for turn in range(repeats):
-            for jobs, (seconds, spent, memory) in ways.items():
-                say(f"{replays} replays, {jobs} at once ({turn + 1} of {repeats})")
-                took, used, most, done = timed(folder, jobs)
-                if done != replays:
-                    raise SystemExit(f"{done} of {replays} were replayed")
-                seconds.append(round(took, 3))
-                spent.append(round(used, 3))
-                memory.append(most)
-        found["processes"] = {
-            str(jobs): {
-                "seconds": seconds,
-                "median_seconds": round(median(seconds), 3),
-                "processor_seconds": round(median(spent), 3),
-                "per_replay_us": round(1e6 * median(seconds) / replays, 1),
-                "per_completion_us": round(1e6 * median(seconds) / completions, 1),
-                "peak_bytes": max(memory),
-            }
-            for jobs, (seconds, spent, memory) in ways.items()
-        }
-        return found
-    finally:
-        shutil.rmtree(base)
+            say(f"{replays} replays ({turn + 1} of {repeats})")
+            took, used, done = timed(folder)
+            if done != replays:
+                raise SystemExit(f"{done} of {replays} were replayed")
+            seconds.append(round(took, 3))
+            spent.append(round(used, 3))
+    return {
+        "replays": replays,
+        "completions": completions,
+        "bytes": size,
+        "seconds": seconds,
+        "median_seconds": round(median(seconds), 3),
+        "processor_seconds": round(median(spent), 3),
+        "per_replay_us": round(1e6 * median(seconds) / replays, 1),
+        "per_completion_us": round(1e6 * median(seconds) / completions, 1),
+        "peak_bytes": _used().ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    }
 
 
 # --- one step, beside llm's ---------------------------------------------------------------------
@@ -202,7 +156,7 @@ def measure(options: argparse.Namespace) -> None:
         "machine": described,
         "versions": {k: v for k, v in versions().items() if k in ("mlx-tools", "llm")},
         "load": {"before": round(before, 2)},
-        "many": measure_many(options.replays, options.repeats, described["cores"]),
+        "many": measure_many(options.replays, options.repeats),
         "step": measure_step(options.rounds, ["llm", "mlx-tools", REPLAY], options.need),
     }
     results["load"]["after"] = round(os.getloadavg()[0], 2)
@@ -221,10 +175,9 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="use this interpreter as it is")
     parser.add_argument("--need", choices=["any", "all"], default="any", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--jobs", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work is not None:
-        return replay_all(options.work, options.jobs)
+        return replay_all(options.work)
     if options.here:
         return measure(options)
     from run import environment_python

@@ -395,7 +395,7 @@ $ {command}
 
 {replays:,} golden transcripts, copies of recorded runs of 1 to 5 calls ({completions:,}
 completions, {size:.0f} MB), are read from their files, replayed and compared, in a fresh process.
-Memory is the most that this process and those which it started held at one time.
+Memory is the most that this process held at one time.
 """
 
 BESIDE = """\
@@ -419,20 +419,15 @@ def replays_part(found: dict[str, Any]) -> list[str]:
             **found["load"],
         )
     ]
-    rows = [
-        [
-            f"{jobs} process{'es' if jobs != '1' else ''}",
-            f"{way['median_seconds']:.3g} s",
-            f"{way['processor_seconds']:.3g} s",
-            time(way["per_replay_us"] / 1e6),
-            time(way["per_completion_us"] / 1e6),
-            f"{way['peak_bytes'] / 1e6:.0f} MB",
-        ]
-        for jobs, way in many["processes"].items()
+    row = [
+        f"{many['median_seconds']:.3g} s",
+        f"{many['processor_seconds']:.3g} s",
+        time(many["per_replay_us"] / 1e6),
+        time(many["per_completion_us"] / 1e6),
+        f"{many['peak_bytes'] / 1e6:.0f} MB",
     ]
-    lines += table(
-        ["at work", "wall time", "processor time", "a replay", "a completion", "memory"], rows
-    )
+    heads = ["wall time", "processor time", "a replay", "a completion", "memory"]
+    lines += table(heads, [row])
     lines.append(BESIDE)
     names = list(next(iter(step.values())))
     rows = [[name, *(beside(cells, name) for cells in step.values())] for name in names]

@@ -47,14 +47,13 @@ for name in json.loads(sys.argv[3]):
         pass
 copy, folder = Path(sys.argv[1]), Path(sys.argv[2])
 
-def replayed(names, kind):
+def replayed(names):
     import mlx_tools
     assert Path(mlx_tools.__file__).is_relative_to(copy), mlx_tools.__file__
-    from mlx_tools import builtin_tools
-    from mlx_tools.golden import replay_files
-    tools = (lambda: builtin_tools([folder / "files"])) if kind == "tools" else None
-    paths, found = [folder / name for name in names], {}
-    for name, check in zip(names, replay_files(paths, registry=tools, jobs=1)):
+    from mlx_tools.golden import replay_file
+    found = {}
+    for name in names:
+        check = replay_file(folder / name)
         errors = [sample.error for sample in check.samples if sample.error]
         if not check.passed:
             found[name.removesuffix(".jsonl")] = {"rooms": check.rooms, "errors": errors}
@@ -65,7 +64,7 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         try:
-            said = {"failed": replayed(names, line.strip())}
+            said = {"failed": replayed(names)}
         except BaseException as error:
             said = {"fault": f"{type(error).__name__}: {error}"}
         print(json.dumps(said), flush=True)
@@ -152,9 +151,9 @@ class Mutants:
         """How many transcripts there are."""
         return len(self._names)
 
-    def replayed(self, *, tools: bool) -> dict[str, dict[str, Any]]:
+    def replayed(self) -> dict[str, dict[str, Any]]:
         """What fails, by transcript. Raises RuntimeError where the copy does not even start."""
-        self._tell("tools" if tools else "replay")
+        self._tell("replay")
         line = self._worker.stdout.readline() if self._worker.stdout is not None else ""
         said: dict[str, Any] = json.loads(line or '{"fault": "the worker has ended"}')
         if "fault" in said:
@@ -171,7 +170,7 @@ class Mutants:
             return Found(mutation, {}, fault=f"its text stands there {times} times, not once")
         self._put(path, before.replace(mutation.old, mutation.new))
         try:
-            failed = self.replayed(tools=mutation.tools)
+            failed = self.replayed()
         except RuntimeError as error:
             return Found(mutation, {}, fault=str(error))
         finally:
@@ -234,10 +233,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         first = Mutants(Path(folder).resolve() / "0")
         with closing(first):
-            for tools in sorted({mutation.tools for mutation in chosen}):
-                if failed := first.replayed(tools=tools):
-                    print(f"without any mutation these fail: {', '.join(failed)}", file=sys.stderr)
-                    return 2
+            if failed := first.replayed():
+                print(f"without any mutation these fail: {', '.join(failed)}", file=sys.stderr)
+                return 2
             found = list(_tried(chosen, first, Path(folder).resolve()))
     table = page(found, first.count)
     if options.write:

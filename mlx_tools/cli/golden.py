@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
+import anyio
 import typer
 
-from mlx_tools.app import RunOptions, opened, registry_of, session_store
-from mlx_tools.backends import ModelFiles, find_model, read_model_files
-from mlx_tools.cli import golden_check, inputs, options
+from mlx_tools.app import RunOptions, Share, found, opened, registry_of, session_store
+from mlx_tools.backends import (
+    STRATEGIES,
+    STYLES,
+    ModelFiles,
+    StrategyChoice,
+    StyleChoice,
+    find_model,
+    read_model_files,
+)
+from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answering
-from mlx_tools.cli.golden_check import Paths, differences, show
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, note, print_json, shown
+from mlx_tools.cli.output import complain, counting, note, print_json, print_text, shown
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.golden import (
+    ROOMS,
     CannotSettle,
+    Difference,
     Golden,
+    GoldenCheck,
+    check_live,
+    difference_lines,
     expectations,
     find_golden,
     make_golden,
     read_golden,
-    read_results,
     read_session,
     replay,
-    replay_files,
+    replay_file,
     settled,
     write_golden,
     write_report,
@@ -40,10 +55,96 @@ from mlx_tools.store import FORMAT_VERSION
 from mlx_tools.transcript import Event, Finished, Header
 
 app = typer.Typer(add_completion=False)
-app.command()(golden_check.run)
 
 FOLDER: Final = Path("golden_transcripts")
 _WRITING: Final = tuple(key for key in options.WRITING if key != "limits.max_tokens")
+
+Lines = Iterator[tuple[str, str]]
+
+Paths = Annotated[
+    list[Path], argument("PATH", "Transcripts, or folders of them.", show_default=False)
+]
+
+
+@app.command()
+@options.with_settings(*options.BACKEND, "model.chat_format", "model.temperature", "model.seed")
+def run(
+    paths: Paths,
+    live: Annotated[bool, option("--live", "Ask the questions of a model.")] = False,
+    samples: Annotated[int, option("--samples N", "How often each is asked.", min=1)] = 1,
+    models: Annotated[str, option("--models A,B", "Several models, side by side.")] = "",
+    style: Annotated[
+        str, option("--style A,B", "Prompt styles, side by side.", show_default="as recorded")
+    ] = "",
+    strategy: Annotated[str, option("--strategy A,B", "Strategies, side by side.")] = "",
+    report: Annotated[Path | None, option("--report FILE", "Write a report as HTML.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what passed too.")] = False,
+    as_json: options.AsJsonLines = False,
+    *,
+    options_given: options.Options,
+) -> int:
+    """Replay transcripts with today's code, or ask them of a model (--live)."""
+    if not live and (models or style or strategy or samples > 1):
+        raise UsageError("a replay asks no model", hint="--live does")
+    files = find_golden(paths)
+
+    def tell(check: GoldenCheck) -> None:
+        if as_json:
+            print_json(check.to_json())
+        elif verbose or not check.passed:
+            _show(_told(check))
+
+    if live:
+        styles = options.chosen("--style", style, STYLES) if style else (None,)
+        strategies = options.chosen("--strategy", strategy, STRATEGIES) if strategy else (None,)
+        ways = list(product(styles, strategies))
+        asked = options.run_options(options_given)
+        goldens = [read_golden(path) for path in files]
+        served = options.names(models) or (None,)
+        checks = anyio.run(_check_live, goldens, asked, served, ways, samples, tell)
+    else:
+        checks = []
+        with counting("replaying", len(files)) as step:
+            for path in files:
+                checks.append(replay_file(path, with_records=report is not None))
+                tell(checks[-1])
+                step()
+    if report is not None:
+        write_report(checks, report)
+    passed = sum(one.passed for one in checks)
+    if as_json:
+        print_json({"checks": len(checks), "passed": passed})
+    else:
+        _show(_sums(checks))
+    return EXIT_OK if passed == len(checks) else EXIT_STOPPED
+
+
+async def _check_live(
+    goldens: Sequence[Golden],
+    run: RunOptions,
+    models: Sequence[str | None],
+    ways: Sequence[tuple[str | None, str | None]],
+    samples: int,
+    tell: Callable[[GoldenCheck], None],
+) -> list[GoldenCheck]:
+    """Asks all, cell by cell: every model in each of the ``ways``, a style and a strategy. None is
+    what the settings say, for a style what was recorded."""
+    checks: list[GoldenCheck] = []
+    with counting("asking", len(goldens) * len(models) * len(ways)) as step:
+        for model in models:
+            named = run if model is None else replace(run, model=model)
+            async with found(named, note) as (chosen, settings):
+                for (style, strategy), golden in product(ways, goldens):
+                    own = replace(
+                        settings,
+                        style=cast(StyleChoice, style or "auto"),
+                        strategy=cast(StrategyChoice, strategy or settings.strategy),
+                    )
+                    check = await check_live(golden, chosen.backend, settings=own, samples=samples)
+                    checks.append(check)
+                    tell(check)
+                    step()
+    return checks
 
 
 @app.command()
@@ -77,12 +178,12 @@ def accept(
             names = {"name": golden.name, "path": str(path)}
             print_json(names | {"from_version": version, "differences": told})
             continue
-        show([("bold", str(path))])
+        _show([("bold", str(path))])
         if version != FORMAT_VERSION:
-            show([("", f"  format {version} becomes {FORMAT_VERSION}")])
+            _show([("", f"  format {version} becomes {FORMAT_VERSION}")])
         elif not differing:
-            show([("", "  nothing that it says; the digests of the words become today's")])
-        show(differences(differing))
+            _show([("", "  nothing that it says; the digests of the words become today's")])
+        _show(_differences(differing))
     if not found:
         note("nothing to accept")
     elif dry_run:
@@ -102,23 +203,13 @@ def accept(
 
 @app.command()
 def report(
-    paths: Annotated[
-        list[Path] | None, argument("PATH", "Transcripts, or folders of them.")
-    ] = None,
-    results: Annotated[
-        Path | None, option("--results FILE", "What golden run --out FILE has kept.")
-    ] = None,
+    paths: Paths,
     out: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
         "golden-report.html"
     ),
 ) -> int:
-    """Write a report of transcripts as one HTML file."""
-    if bool(paths) == bool(results):
-        raise UsageError("give transcripts, or --results FILE", hint="one of the two")
-    if results is not None:
-        checks = read_results(results)
-    else:
-        checks = list(replay_files(find_golden(paths or []), with_records=True))
+    """Replay transcripts, and write a report of them as one HTML file."""
+    checks = [replay_file(path, with_records=True) for path in find_golden(paths)]
     write_report(checks, out)
     complain(str(out), kind="report")
     return EXIT_OK
@@ -146,9 +237,6 @@ def record(
             "What a live check wants: an object a question, or a list; @FILE reads it.",
         ),
     ] = "",
-    volatile: Annotated[
-        str, option("--volatile A,B", "Tools that give something else each time.")
-    ] = "clock",
     force: Annotated[bool, option("--force", "Write over one of this name.")] = False,
     as_json: options.AsJson = False,
     *,
@@ -171,12 +259,11 @@ def record(
             registry=registry_of(run.configuration),
             about=about,
             expect=wanted,
-            volatile=options.names(volatile),
             files=_files(kept.header),
             artifact=session_store(run.configuration).artifacts(path.parent).get,
         )
     except CannotSettle as error:
-        for _, line in differences(error.differences):
+        for line in difference_lines(error.differences):
             print(shown(line), file=sys.stderr)
         raise
     expectations(golden.golden.expect, golden.golden.outcomes)
@@ -252,3 +339,57 @@ def _tell(golden: Golden, target: Path, *, as_json: bool) -> None:
         said = outcome.get("answer") or outcome.get("reason") or ""
         complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])
     complain(str(target), kind="kept")
+
+
+# --- in words -----------------------------------------------------------------------------------
+
+
+def _show(lines: Iterable[tuple[str, str]]) -> None:
+    """Prints lines."""
+    for colour, line in lines:
+        print_text(line, colour=colour)
+
+
+def _told(check: GoldenCheck) -> Lines:
+    """A check that failed, with its differences; one that passed is a line."""
+    live = check.mode == "live"
+    of = f"  {check.cell.label}  {check.share.hits}/{check.share.total}" if live else ""
+    if check.passed:
+        yield "green", f"pass  {check.name}{of}"
+        return
+    yield "red", f"FAIL  {check.name}{of}"
+    for number, sample in enumerate(check.samples, start=1):
+        if sample.passed:
+            continue
+        if len(check.samples) > 1:
+            yield "dim", f"  sample {number}"
+        if sample.error:
+            yield "", f"  {sample.error}"
+        yield from _differences(sample.differences)
+
+
+def _differences(found: Sequence[Difference]) -> Lines:
+    """Differences with their diffs, in colours, the first few of them."""
+    for line in difference_lines(found):
+        colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")
+        yield colour, f"  {line}"
+
+
+def _sums(every: Sequence[GoldenCheck]) -> Lines:
+    """Return how many passed, by cell where there are several, and what the others come from."""
+    cells = list(dict.fromkeys(check.cell for check in every))
+    for cell in cells if any(check.mode == "live" for check in every) else ():
+        own = [check.share for check in every if check.cell == cell]
+        hits, total = sum(share.hits for share in own), sum(share.total for share in own)
+        low, high = Share(hits, total).interval
+        percent = f"{100 * hits / total:.0f} %" if total else "-"
+        span = f"{100 * low:.0f} to {100 * high:.0f} %"
+        yield "", f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})"
+    passed = sum(check.passed for check in every)
+    rooms = Counter(room for check in every for room in check.rooms)
+    errors = sum(any(sample.error for sample in check.samples) for check in every)
+    parts = [f"{room} {rooms[room]}" for room in ROOMS if rooms[room]]
+    parts += [f"unreadable {errors}"] if errors else []
+    tail = f"; failed: {', '.join(parts)}" if parts else ""
+    colour = "green" if passed == len(every) else "red"
+    yield colour, f"{passed} of {len(every)} passed{tail}"

@@ -28,6 +28,9 @@ is decided about its calls, the tools themselves, and what a question came to.""
 
 ROOMS: Final[tuple[Room, ...]] = get_args(Room)
 
+_FEW: Final = 6
+"""Differences of one run that are shown; the rest is counted."""
+
 _WIDTH: Final = 96
 _LINES: Final = 12
 """Lines of a diff that are shown; the rest is counted."""
@@ -57,6 +60,17 @@ class Difference:
     def to_json(self) -> dict[str, Any]:
         """The difference as ``--json`` prints it."""
         return asdict(self) | {"diff": self.lines()}
+
+
+def difference_lines(found: Sequence[Difference]) -> Iterator[str]:
+    """Differences as lines for a person, each with its diff; of many the first few, and how many
+    more there are."""
+    for difference in found[:_FEW]:
+        where = f" ({difference.where})" if difference.where else ""
+        yield f"{difference.room}: {difference.what}{where}"
+        yield from (f"  {line}" for line in difference.lines())
+    if len(found) > _FEW:
+        yield f"and {len(found) - _FEW} more"
 
 
 def _diff(was: str, now: str) -> Iterator[str]:

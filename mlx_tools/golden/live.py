@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
@@ -22,7 +22,7 @@ from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import canonical
-from mlx_tools.store import RootName, TranscriptStore, load, to_json
+from mlx_tools.store import TranscriptStore, load, to_json
 from mlx_tools.tools import Registry, Tool, ToolError
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -34,58 +34,40 @@ from mlx_tools.transcript import (
     UserRecord,
 )
 
-Tools = Literal["replay", "run"]
-"""The tools of a live check give what they were recorded to give, or are run."""
-
 
 async def check_live(
-    golden: Golden,
-    backend: Backend,
-    *,
-    settings: RunSettings,
-    samples: int = 1,
-    tools: Tools = "replay",
-    registry: Registry | None = None,
+    golden: Golden, backend: Backend, *, settings: RunSettings, samples: int = 1
 ) -> GoldenCheck:
     """Asks a transcript's questions of the model behind ``backend``, ``samples`` times.
 
     ``settings`` say how the model is spoken to; what they leave to ``auto`` in style is as it was
     recorded, and so are persona, response mode, context, limits and policy. With a ``seed`` each
-    sample has the next one. With ``tools`` ``replay`` every call gets what was recorded of it, and
-    an error where nothing was; with ``run`` the tools of ``registry`` are run, and the roots of
-    ``settings`` stand in the place of the recorded ones, in their order. What a person said
-    of a call is said again of the same call. A run that fails is a sample that failed. Raises
-    `BackendError` where the server is not there, `UsageError` for an expectation that is none.
+    sample has the next one. No tool runs: every call gets what was recorded of it, and an error
+    where nothing was. What a person said of a call is said again of the same call. A run that fails
+    is a sample that failed. Raises `BackendError` where the server is not there, `UsageError` for
+    an expectation that is none.
     """
     header = golden.header
     recorded = golden.golden.outcomes or outcomes_of(header, golden.records)
     wanted = expectations(golden.golden.expect, recorded)
     style = header.style if settings.style == "auto" else settings.style
     own = replace(settings.as_in(header), style=style)
-    run = None if tools == "replay" else registry
-    places = {
-        RootName.parse(name).path: RootName.parse(path).path
-        for name, path in zip(header.roots if run is not None else (), own.roots, strict=False)
-    }
     made = []
     for number in range(samples):
         began, error = monotonic(), ""
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)
+        registry = Registry(_Replayed(golden, wanted).tools(recorded_specs(golden)))
         records: Sequence[Record] = ()
         with tempfile.TemporaryDirectory(prefix="mlx-tools-golden-") as folder:
-            given = run
-            if given is None:
-                given = Registry(_Replayed(golden, wanted).tools(recorded_specs(golden)))
-            store = TranscriptStore(folder)
             try:
-                records = load(await _ask(golden, backend, seeded, given, store, places))
+                records = load(await _ask(golden, backend, seeded, registry, Path(folder)))
             except BackendError:
                 raise
             except MlxToolsError as fault:
                 error = str(fault)
         made.append(
             Sample(
-                differences=tuple(_differences(records, wanted, places)),
+                differences=tuple(_differences(records, wanted)),
                 records=tuple(map(to_json, records)),
                 error=error,
                 seconds=round(monotonic() - began, 3),
@@ -96,15 +78,10 @@ async def check_live(
 
 
 async def _ask(
-    golden: Golden,
-    backend: Backend,
-    settings: RunSettings,
-    registry: Registry,
-    store: TranscriptStore,
-    places: Mapping[str, str],
+    golden: Golden, backend: Backend, settings: RunSettings, registry: Registry, folder: Path
 ) -> Path:
-    """Asks the questions, with the paths of ``places`` for their names; returns the session's."""
-    header = golden.header
+    """Asks the questions, in a session below ``folder``; returns its transcript's path."""
+    header, store = golden.header, TranscriptStore(folder)
     controller = Controller(
         backend,
         registry,
@@ -117,38 +94,20 @@ async def _ask(
     async with await controller.conversation(history=header.history) as conversation:
         for record in golden.records:
             if isinstance(record, UserRecord):
-                question = record.content
-                for name, place in places.items():
-                    question = question.replace(name, place)
-                outcome = await conversation.run(question, tool_choice=record.tool_choice)
+                outcome = await conversation.run(record.content, tool_choice=record.tool_choice)
                 if outcome.status == "paused":
                     break
         return store.path_of(conversation.session)
 
 
-def _differences(
-    records: Sequence[Record], wanted: Sequence[Expectation], places: Mapping[str, str]
-) -> Iterator[Difference]:
+def _differences(records: Sequence[Record], wanted: Sequence[Expectation]) -> Iterator[Difference]:
     if not records or not isinstance(header := records[0], Header):
         return
-    outcomes = _with_names(outcomes_of(header, records[1:]), places)
+    outcomes = outcomes_of(header, records[1:])
     for number, one in enumerate(wanted):
         where = f"question {number + 1}" if len(wanted) > 1 else ""
         outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
         yield from one.differences(outcome, where)
-
-
-def _with_names(value: Any, places: Mapping[str, str]) -> Any:
-    """A JSON value with the names of folders in the place of their paths."""
-    if isinstance(value, str):
-        for name, place in places.items():
-            value = value.replace(place, name)
-        return value
-    if isinstance(value, Mapping):
-        return {key: _with_names(item, places) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_names(item, places) for item in value]
-    return value
 
 
 class _Replayed:

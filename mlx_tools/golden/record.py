@@ -40,9 +40,6 @@ ROUNDS: Final = 6
 """So often a transcript is brought up to date before it is given up: each change may bring one
 more, such as another word of an observation the prompt that it stands in."""
 
-VOLATILE: Final = ("clock",)
-"""Tools whose output is another each time."""
-
 
 class CannotSettle(TranscriptError):
     """The recording is not enough to say what the run would be today."""
@@ -62,7 +59,6 @@ def make_golden(
     about: str = "",
     features: Sequence[str] = (),
     expect: Sequence[Mapping[str, Any]] = (),
-    volatile: Sequence[str] = VOLATILE,
     files: ModelFiles | None = None,
     artifact: Callable[[str], str | None] = lambda key: None,
     home: str | None = None,
@@ -105,7 +101,6 @@ def make_golden(
         effects=effects_of(specs, made),
         template=template_of(files, ChatFormat.from_json(header.chat_format), header.model),
         expect=tuple(expect),
-        volatile=tuple(tool for tool in volatile if tool in specs),
     )
     records = [_with_whole(record, artifact) for record in session.records]
     raw = Golden(header, golden, tuple(records))

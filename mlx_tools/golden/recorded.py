@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-import anyio
-
 from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.controller import Complete, Outputs, Session
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
 from mlx_tools.messages import ALL_EFFECTS, Effects, ErrorInfo, FinishReason, ToolCall, ToolSpec
-from mlx_tools.policy import Limits, Policy, SecretSpan, redact
+from mlx_tools.policy import SecretSpan, redact
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
     ChatFormat,
@@ -27,18 +25,16 @@ from mlx_tools.prompt import (
     Opening,
     Openings,
     PromptWords,
-    is_reader,
     is_search,
     parts,
     told_when_needed,
 )
 from mlx_tools.protocol import canonical
 from mlx_tools.toolbox import builtin_tools, file_access_spec
-from mlx_tools.tools import Registry, ToolContext, ToolResult, execute
+from mlx_tools.tools import ToolResult
 from mlx_tools.transcript import (
     CallRecord,
     EditRecord,
-    ExecutionRecord,
     MendRecord,
     ObservationRecord,
     Record,
@@ -272,7 +268,7 @@ def _score(turn: HeldTurn, mend: MendRecord) -> None:
     turn.scored(likely, mend.scored)
 
 
-# --- what the tools give today ------------------------------------------------------------------
+# --- what was said, and by whom -----------------------------------------------------------------
 
 
 def with_calls(records: Sequence[Record]) -> Iterator[tuple[Record, CallRecord]]:
@@ -285,34 +281,6 @@ def with_calls(records: Sequence[Record]) -> Iterator[tuple[Record, CallRecord]]
             calls[record.call] = replace(calls[record.call], arguments=record.arguments)
         elif (call := calls.get(getattr(record, "call", ""))) is not None:
             yield record, call
-
-
-def run_tools(golden: Golden, registry: Registry) -> Mapping[str, Given]:
-    """The results that the calls of a recorded run have today, by call.
-
-    Run are the calls of tools that ``registry`` has, that only read, and whose output is not
-    recorded as volatile: whatever else the recording says, nothing else is called.
-    """
-    policy, limits = Policy.from_json(golden.header.policy), Limits.from_json(golden.header.limits)
-    specs, given = registry.specs(), dict[str, Given]()
-
-    async def run() -> None:
-        for record, call in with_calls(golden.records):
-            spec = specs.get(call.name)
-            if not isinstance(record, ExecutionRecord) or spec is None or is_reader(spec):
-                continue
-            only_reads = spec.effects_of(call.arguments) <= {"read"}
-            if call.name in golden.golden.volatile or not only_reads:
-                continue
-            tool, context = registry.get(call.name), ToolContext(policy=policy)
-            result = await execute(tool, call.arguments, context, timeout=limits.tool_timeout)
-            if result.error is not None:
-                given[call.call] = ErrorInfo(result.error.code, result.error.message)
-            else:
-                given[call.call] = result.content or ""
-
-    anyio.run(run)
-    return given
 
 
 def could_say(words: PromptWords, error: ErrorInfo) -> bool:

@@ -35,7 +35,6 @@ from mlx_tools.golden.difference import (
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
-    Given,
     NamedSecrets,
     chat_format_today,
     could_say,
@@ -101,18 +100,16 @@ def replay(
     *,
     words: PromptWords | None = None,
     tools: Mapping[str, ToolSpec] | None = None,
-    given: Mapping[str, Given] | None = None,
 ) -> Replay:
     """Replays a golden transcript.
 
     ``words`` are the texts that the model reads, by default those of ``prompts/``. ``tools`` are
     the tools of today besides the built-in ones, by name: those that were recorded under the same
-    name and plugin must not have changed. ``given`` is what tools were found to give today, by
-    call: where there is something, it is compared with what was recorded. Raises `TranscriptError`
-    for records that cannot follow each other.
+    name and plugin must not have changed. Raises `TranscriptError` for records that cannot follow
+    each other.
     """
     try:
-        return _Replayer(golden, words or load_words(), tools or {}, given or {}).run()
+        return _Replayer(golden, words or load_words(), tools or {}).run()
     except TranscriptError:
         raise
     except MlxToolsError as error:
@@ -124,15 +121,8 @@ def replay(
 
 
 class _Replayer:
-    def __init__(
-        self,
-        golden: Golden,
-        words: PromptWords,
-        tools: Mapping[str, ToolSpec],
-        given: Mapping[str, Given],
-    ) -> None:
+    def __init__(self, golden: Golden, words: PromptWords, tools: Mapping[str, ToolSpec]) -> None:
         self._golden = golden
-        self._given = given
         self._specs = recorded_specs(golden)
         self._today = {**specs_today(golden), **tools}
         messages = golden.golden.words.get(MESSAGES)
@@ -439,16 +429,11 @@ class _Replayer:
         by_host = record.error is not None and record.output_size_chars is None
         if by_host or not session.current.calls[record.call].started:
             return self._refused(record)
-        was = given_by(session, record)
-        given = self._given.get(record.call, was)
-        what = f"the output of {record.name}"
-        self._comparing.texts("tools", what, text(was), text(given), record)
-        now = observed(session, record, was)
+        given = given_by(session, record)
+        now = observed(session, record, given)
         room: Room = "prompt" if self._comparing.words_changed else "tools"
         for key in ("content", "error", "artifact"):
             self._comparing.field(room, f"what is shown of {record.name} ({key})", key, now, record)
-        if given != was:
-            now = observed(session, record, given)
         said = given if isinstance(given, str) else given.message
         shown_now = now.content if now.error is None else now.error.message
         return replace(now, whole=None if shown_now == said else said)

@@ -87,8 +87,8 @@ class GoldenRecord:
     a call could do whose effects depend on its arguments, by its canonical form. ``template`` is
     what the chat format was read from. ``expect`` says what a live check wants of each question
     (`mlx_tools.golden.expect`), ``outcomes`` what they came to. ``named`` are the values behind
-    names that stand for them because they change, ``volatile`` the tools whose output does.
-    ``words`` are digests of the files of ``prompts/``.
+    names that stand for them because they change. ``words`` are digests of the files of
+    ``prompts/``. ``volatile`` stands in older files, and says nothing any more.
     """
 
     type: ClassVar[str] = "golden"

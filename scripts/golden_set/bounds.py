@@ -325,7 +325,6 @@ def _beginnings() -> Iterator[Scene]:
         ],
         asks=["When does the next bus leave?", "What are the words of that song?"],
         settings={"catalog_budget": 60},
-        volatile=("tool_search",),
     )
     yield Scene(
         name="prompt/shortlist-without-search",

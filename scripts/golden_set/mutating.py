@@ -83,7 +83,7 @@ class Mutation:
 
     ``old``, which stands in ``file`` once, becomes ``new``. ``room`` is where the difference must
     be found, and nowhere else; ``hits`` are the transcripts that must fail, all others must not,
-    and ``who`` says in words which these are. ``tools``: what the tools give is compared too.
+    and ``who`` says in words which these are.
     """
 
     name: str
@@ -93,7 +93,6 @@ class Mutation:
     room: Room
     hits: Holds
     who: str
-    tools: bool = False
 
 
 def has(*features: str) -> Holds:

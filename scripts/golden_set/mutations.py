@@ -250,26 +250,6 @@ def _tools() -> Iterator[Mutation]:
     )
     yield _made(
         "tools",
-        "tools/calculator-output",
-        "mlx_tools/toolbox/calculator.py",
-        'return write(evaluate(arguments["expression"]))',
-        'return write(evaluate(arguments["expression"])) + "."',
-        _calculates,
-        "those in which the calculator gave a number",
-        tools=True,
-    )
-    yield _made(
-        "tools",
-        "tools/number-format",
-        "mlx_tools/toolbox/numbers.py",
-        "places = max(DIGITS - digits, 4)",
-        "places = max(DIGITS - digits, 4) - 1",
-        lambda facts: any("2 ** 0.5" in str(call.arguments) for call in facts.calls),
-        "those in which the calculator gave a long number",
-        tools=True,
-    )
-    yield _made(
-        "tools",
         "tools/observation-cut",
         "mlx_tools/controller/outputs.py",
         "head, tail = room - room // 3, room // 3",
@@ -282,14 +262,6 @@ def _tools() -> Iterator[Mutation]:
 def _reads_files(facts: Facts) -> bool:
     writable = any(root.endswith(":rw") for root in facts.header.roots)
     return "file_access" in facts.tools and not writable
-
-
-def _calculates(facts: Facts) -> bool:
-    return any(
-        call["name"] == "calculator" and call["status"] == "ok"
-        for outcome in facts.golden.golden.outcomes
-        for call in outcome["calls"]
-    )
 
 
 # --- chat formats, and what is broken in texts of others ---

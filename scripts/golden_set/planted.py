@@ -79,7 +79,6 @@ def scenes() -> Iterator[Scene]:
         name="planted/files",
         about="A file's name with control tokens, and a file that asks for a call.",
         features=("injection", "control-tokens", "file-access"),
-        volatile=("file_access",),
         play=_files,
     )
 

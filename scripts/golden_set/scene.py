@@ -22,7 +22,7 @@ from mlx_tools import (
 from mlx_tools.backends import FoundVerdict, ModelFiles
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import BackendError
-from mlx_tools.golden import VOLATILE, Golden, make_golden, read_session
+from mlx_tools.golden import Golden, make_golden, read_session
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript.records import (
@@ -51,7 +51,6 @@ class Scene:
     """What is recorded as one golden transcript.
 
     ``says`` are the completions, ``asks`` the questions, ``choices`` the tool choice of each.
-    ``volatile`` are tools whose output depends on what is not recorded.
     ``answers`` are what a person says of calls, one after the other, then nothing. ``tools`` are
     made anew for each recording. ``play`` is what happens, by default every question in turn; it
     returns the session's id. ``files`` are the model's, where its own template is used.
@@ -71,7 +70,6 @@ class Scene:
     history: Sequence[Mapping[str, str]] = ()
     files: ModelFiles | None = None
     expect: Sequence[Mapping[str, Any]] = ()
-    volatile: Sequence[str] = VOLATILE
     play: Callable[[Stage], Awaitable[str]] | None = None
 
 
@@ -170,7 +168,6 @@ def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
         features=tuple(features),
         expect=scene.expect,
         files=scene.files,
-        volatile=scene.volatile,
         **more,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,11 @@ from mlx_tools.backends import FoundVerdict
 from mlx_tools.golden import Golden, make_golden, write_golden
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.session_store import MemoryStore
-from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.testing import Script, ScriptedBackend, answer, call
 
-CALL = '{"type":"tool_call","name":"add","arguments":{"a":2,"b":3}}'
 SETTINGS = RunSettings(
     strategy="free", chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), model="m"
 )
-
-
-def answer(text: str = "done") -> str:
-    return json.dumps({"type": "final_answer", "content": text})
 
 
 def session_of(
@@ -67,11 +61,11 @@ def golden_of(registry: Registry, *scripts: Script | str, **run: Any) -> Golden:
     return make_golden(session, registry=registry, source="scripted", **{"name": "it"} | own)
 
 
-def registry(*, wrong: bool = False) -> Registry:
-    """A tool that adds; one that is ``wrong`` adds one more."""
+def registry() -> Registry:
+    """A tool that adds."""
 
     def add(arguments: Mapping[str, Any]) -> str:
-        return str(arguments["a"] + arguments["b"] + wrong)
+        return str(arguments["a"] + arguments["b"])
 
     number = {"type": "number"}
     parameters = {"type": "object", "properties": {"a": number, "b": number}}
@@ -81,7 +75,7 @@ def registry(*, wrong: bool = False) -> Registry:
 def golden_file(folder: Path, name: str = "sums", **given: Any) -> Path:
     """A file of a run that adds, which replays."""
     path = folder / f"{name}.jsonl"
-    scripts = CALL, answer("It is 5.")
+    scripts = call("add", a=2, b=3), answer("It is 5.")
     asked = {"questions": ["What is 2 + 3?"], "name": name}
     write_golden(golden_of(registry(), *scripts, **asked, **given), path)
     return path

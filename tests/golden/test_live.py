@@ -1,21 +1,20 @@
-"""The live check: the same questions, another model; tools replayed or run."""
+"""The live check: the same questions, another model; tools replayed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from mlx_tools import Policy, Registry, Tool, ToolSpec, builtin_tools
+from mlx_tools import Registry, Tool, ToolSpec
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live
-from mlx_tools.testing import ScriptedBackend, call
-from tests.golden.made import SETTINGS, answer, golden_of
+from mlx_tools.testing import ScriptedBackend, answer, call
+from tests.golden.made import SETTINGS, golden_of
 
 
 class _Said:
@@ -28,12 +27,10 @@ class _Said:
         return [ApprovalAnswer(True, "as said", arguments=self._arguments) for _ in requests]
 
 
-def weather(made: list[Any]) -> list[Tool]:
-    """Tools that note their calls."""
+def weather() -> list[Tool]:
     text = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
     def look(arguments: Mapping[str, Any]) -> str:
-        made.append(arguments["city"])
         if arguments["city"] == "nowhere":
             raise ValueError("no such city")
         return f"It rains in {arguments['city']}."
@@ -47,7 +44,7 @@ def weather(made: list[Any]) -> list[Tool]:
 
 def weathered(*scripts: str, edited: Mapping[str, Any] | None = None, **more: Any) -> Golden:
     """A golden transcript of a run with these tools."""
-    return golden_of(Registry(weather([])), *scripts, approver=_Said(edited), **more)
+    return golden_of(Registry(weather()), *scripts, approver=_Said(edited), **more)
 
 
 def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:
@@ -86,15 +83,6 @@ def test_a_call_that_is_as_good_gets_what_was_recorded() -> None:
     assert check.passed
     (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
     assert observed["content"] == "It rains in Bonn."
-
-
-def test_tools_are_run_where_that_is_wanted_and_not_where_it_is_not() -> None:
-    made: list[Any] = []
-    scripts = (call("weather", city="Bonn"), answer("Rain."))
-    checked(RAIN, *scripts, registry=Registry(weather(made)))
-    assert made == []
-    check = checked(RAIN, *scripts, tools="run", registry=Registry(weather(made)))
-    assert made == ["Bonn"] and check.passed
 
 
 def test_an_error_that_was_recorded_comes_again() -> None:
@@ -150,32 +138,3 @@ def test_an_expectation_that_is_none_is_told_before_anything_is_asked() -> None:
     golden = replace(RAIN, golden=replace(RAIN.golden, expect=({"answr": "x"},)))
     with pytest.raises(UsageError, match="answr"):
         checked(golden)
-
-
-def test_a_folder_of_today_stands_in_the_place_of_the_recorded_one(tmp_path: Path) -> None:
-    def asked(folder: Path) -> str:
-        folder.mkdir()
-        (folder / "a.txt").write_text("tea")
-        return call("file_access", operation="read", path=f"{folder}/a.txt")
-
-    then, now = tmp_path / "then", tmp_path / "now"
-    scripts = asked(then), answer("Tea.")
-    golden = golden_of(
-        builtin_tools([then]),
-        *scripts,
-        policy=Policy(preset="readonly_files"),
-        roots=(str(then),),
-        questions=[f"What is in {then}/a.txt?"],
-    )
-    assert "{root}/a.txt" in golden.records[0].content  # type: ignore[union-attr]
-    check = checked(
-        golden,
-        asked(now),
-        answer("Tea."),
-        tools="run",
-        registry=builtin_tools([now]),
-        settings=replace(SETTINGS, roots=(str(now),)),
-    )
-    assert check.passed, check.samples
-    (question,) = (r["content"] for r in check.samples[0].records if r["type"] == "user")
-    assert question == f"What is in {now}/a.txt?"

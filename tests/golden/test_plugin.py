@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from argparse import ArgumentTypeError
 from pathlib import Path
-from typing import Any, cast, get_args
 from xml.etree import ElementTree
 
 import pytest
 
-from mlx_tools.backends import StrategyChoice, StyleChoice
 from mlx_tools.golden import plugin
-from mlx_tools.testing import ScriptedServer, answer, call
 from tests.golden.made import changed_file, golden_file
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def run(folder: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """pytest in a project of its own: nothing of this repository's configuration applies."""
     (folder / "pytest.ini").touch()
     mine = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
@@ -28,7 +22,7 @@ def run(folder: Path, *options: str, **environ: str) -> subprocess.CompletedProc
     return subprocess.run(
         [*command, "--strict-markers", "--strict-config", "--import-mode=importlib", *options],
         cwd=folder,
-        env=mine | environ,
+        env=mine,
         capture_output=True,
         text=True,
         timeout=120,
@@ -125,106 +119,6 @@ def test_workers_and_the_junit_file_tell_the_same(folder: Path) -> None:
     assert properties["golden.changed.jsonl"]["rooms"] == "prompt"
 
 
-CONFTEST = """
-from mlx_tools.testing import ScriptedServer, answer, call
-from tests.golden.made import registry
-def pytest_golden_registry(config):
-    return registry(wrong={wrong})
-"""
-
-
-@pytest.mark.slow
-def test_tools_that_only_read_are_run_with_the_projects_own(folder: Path) -> None:
-    (folder / "golden" / "conftest.py").write_text(CONFTEST.format(wrong=False))
-    # What was recorded names a tool that the built-in ones do not have: nothing is run of it.
-    same = run(folder, "golden/sums.jsonl", "--golden-tools", "run", PYTHONPATH=str(ROOT))
-    assert same.returncode == 0, same.stdout
-    (folder / "golden" / "conftest.py").write_text(CONFTEST.format(wrong=True))
-    other = run(folder, "golden/sums.jsonl", "--golden-tools", "run", PYTHONPATH=str(ROOT))
-    assert "tools: the output of add (turn 1, call c1)\n  - 5\n  + 6" in other.stdout
-    (folder / "golden" / "conftest.py").write_text("def pytest_golden_registry(): return 7\n")
-    none = run(folder, "golden/sums.jsonl", "--golden-tools", "run")
-    assert "pytest_golden_registry gave 7, not a Registry" in none.stdout
-    assert "Traceback" not in none.stdout
-
-
-@pytest.mark.slow
-def test_a_server_that_does_not_answer_is_one_error(folder: Path) -> None:
-    done = run(folder, "golden", "--golden-live", "http://127.0.0.1:9")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in done.stderr.splitlines() if line]
-    assert line.startswith("ERROR: --golden-live: no server answers at http://127.0.0.1:9")
-    assert collected(folder, "--golden-live", "http://127.0.0.1:9") == [
-        "golden/changed.jsonl::live",
-        "golden/sums.jsonl::live",
-    ]
-
-
-def own_options() -> dict[str, dict[str, Any]]:
-    """What the plugin's options were made with."""
-    made: dict[str, dict[str, Any]] = {}
-
-    class Group:
-        def addoption(self, name: str, **attributes: Any) -> None:
-            made[name] = attributes
-
-    class Parser:
-        def getgroup(self, name: str, description: str) -> Group:
-            return Group()
-
-    plugin.pytest_addoption(cast(pytest.Parser, Parser()))
-    return made
-
-
-@pytest.mark.parametrize(
-    ("option", "right", "wrong"),
-    [
-        ("--golden-samples", ["1", "20"], ["0", "-1", "1.5", "", "x"]),
-        ("--golden-min-rate", ["0", "0.9", "1"], ["1.5", "-0.1", "nan", "x"]),
-        ("--golden-temperature", ["0", "0.7"], ["-1", "nan", "inf", "x"]),
-    ],
-)
-def test_a_number_that_cannot_be_is_refused(
-    option: str, right: list[str], wrong: list[str]
-) -> None:
-    read = own_options()[option]["type"]
-    assert [read(text) for text in right] == [float(text) for text in right]
-    for text in wrong:
-        with pytest.raises(ArgumentTypeError, match="is not a"):
-            read(text)
-
-
-@pytest.mark.slow
-def test_transcripts_are_asked_live_as_often_as_wanted(folder: Path) -> None:
-    (folder / "golden" / "changed.jsonl").unlink()
-    other = [call("add", a=2, b=4), answer("It is 6.")]
-    script = [call("add", a=2, b=3), answer("It is 5."), *other]
-    with ScriptedServer(*script, *script, *script) as server:
-        live = ("golden", "--golden-live", server.url, "--golden-samples", "2", "-q")
-        free = (*live, "--golden-strategy", "free")
-        # half of the runs are right
-        strict = run(folder, *free)
-        assert "sums.jsonl::live" in strict.stdout
-        assert "1 of 2 runs were as they should be\n\nrun 2\n" in strict.stdout
-        assert "1 failed" in strict.stdout
-        lenient = run(folder, *free, "--golden-min-rate", "0.5", "--golden-style", "xml")
-        assert lenient.returncode == 0, lenient.stdout
-        warm = run(folder, *free, "--golden-temperature", "0.7", "--golden-min-rate", "0.5")
-        assert warm.returncode == 0, warm.stdout
-    told = [body for body in server.bodies if body.get("temperature")]
-    assert [body["seed"] for body in told] == [0, 0, 1, 1]
-    assert "<tool_call>" in server.prompts[4]
-
-
-@pytest.mark.slow
-def test_a_server_that_dies_is_a_line_a_test(folder: Path) -> None:
-    with ScriptedServer() as server:  # at the end of its script it answers with an error
-        done = run(folder, "golden", "--golden-live", server.url, "--golden-strategy", "free")
-    assert "2 failed" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-    assert "the script is at its end" in done.stdout
-
-
 @pytest.mark.slow
 def test_the_report_holds_what_all_workers_checked(folder: Path) -> None:
     golden_file(folder / "golden", "more")
@@ -241,20 +135,11 @@ def test_the_report_holds_what_all_workers_checked(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("--golden-live", "no address"), ("--golden-report", "golden")]
-)
-def test_a_place_that_cannot_be_is_one_error(folder: Path, options: tuple[str, str]) -> None:
-    done = run(folder, "golden", *options)
+def test_a_report_that_cannot_be_is_one_error(folder: Path) -> None:
+    done = run(folder, "golden", "--golden-report", "golden")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.stderr.splitlines() if line]
-    assert line.startswith(f"ERROR: {options[0]}: ")
-
-
-def test_the_choices_are_those_of_the_settings() -> None:
-    options = own_options()
-    assert options["--golden-style"]["choices"] == get_args(StyleChoice)
-    assert options["--golden-strategy"]["choices"] == get_args(StrategyChoice)
+    assert line.startswith("ERROR: --golden-report: ")
 
 
 def test_loading_the_plugin_loads_nothing_else_of_the_package() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import tempfile
 from collections.abc import Callable
@@ -23,14 +22,13 @@ from mlx_tools.golden import (
     read_golden,
     replay,
     replay_file,
-    replay_files,
     settled,
     to_text,
     write_golden,
 )
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import encode
-from mlx_tools.testing import call
+from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
@@ -40,7 +38,7 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.golden.made import answer, golden_of
+from tests.golden.made import golden_of
 
 
 def calculated(*scripts: str) -> Golden:
@@ -131,10 +129,6 @@ def test_a_built_in_tool_that_is_gone_is_the_tools(golden: Golden) -> None:
     assert found(replace(golden, golden=known)) == [("tools", "the tool abacus")]
 
 
-def test_another_output_is_the_tools(golden: Golden) -> None:
-    assert found(golden, given={"c1": "forty-two"}) == [("tools", "the output of calculator")]
-
-
 def test_another_outcome_is_the_outcomes(golden: Golden) -> None:
     (recorded,) = golden.golden.outcomes
     other = replace(golden.golden, outcomes=({**recorded, "turns": 9},))
@@ -209,24 +203,6 @@ def test_what_cannot_be_read_fails_with_its_reason(golden: Golden, tmp_path: Pat
         check = replay_file(path)
         assert not check.passed, name
         assert fault in check.samples[0].error, (name, check.samples[0].error)
-
-
-def test_many_are_replayed_in_several_processes(golden: Golden, tmp_path: Path) -> None:
-    paths = [tmp_path / f"{n}.jsonl" for n in range(4)]
-    for path in paths:
-        write_golden(golden, path)
-    assert [c.path for c in replay_files(paths, jobs=2)] == [str(path) for path in paths]
-
-
-def test_processes_that_replay_import_nothing_from_the_working_directory(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "multiprocessing.py").write_text("import os\nos._exit(9)\n")
-    monkeypatch.chdir(tmp_path)
-    write_golden(golden, path := tmp_path / "it.jsonl")
-    before = dict(os.environ)
-    assert [check.passed for check in replay_files([path, path], jobs=2)] == [True, True]
-    assert dict(os.environ) == before
 
 
 def test_an_older_version_is_upgraded(golden: Golden) -> None:
