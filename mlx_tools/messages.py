@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
@@ -129,7 +130,7 @@ def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]
     return (own, *(alias for alias, tool in aliases.items() if tool == own))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolSpec:
     """A tool as the model, the validator and the policy see it.
 
@@ -241,5 +242,9 @@ class ToolSpec:
         """SHA-256 of the spec, 64 hexadecimal digits: the tool's version. Changes with anything
         that the tool declares; of effects that depend on the arguments, with what they may be at
         most."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

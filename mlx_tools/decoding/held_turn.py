@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from mlx_tools.decoding.value import ANY_OBJECT, Form, HeldObject
+from mlx_tools.decoding.value import Form, HeldObject
 from mlx_tools.messages import FinishReason, Strategy, ToolSpec
 from mlx_tools.protocol import (
     ANSWER_TAG,
@@ -36,7 +37,6 @@ from mlx_tools.protocol import (
     unknown_tool,
     with_mended,
 )
-from mlx_tools.schema import compilable
 from mlx_tools.transcript import MendKind, MendRecord
 
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
@@ -155,7 +155,6 @@ class HeldTurn:
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
         self.misfit = ""  # what did not fit last
-        self._forms: dict[Dialect | None, Form] = {}
         self._sent: Counter[str] = Counter()  # how often each text was gone on from
         self._finished: set[str] = set()  # texts that ended by themselves
         self._asked = 0  # mends that a request followed
@@ -383,6 +382,8 @@ class HeldTurn:
         if self._free:
             self._read_on(len(text), deltas)
             return False
+        if not self._searched and text[:1] == "{" and self._is_line(text):
+            return True
         if self._guided and self._messages and opening(self._rules.style):
             if (own := find_call_mark(text, self._after, self._known)) is not None:
                 self._read_on(own, deltas)
@@ -415,6 +416,15 @@ class HeldTurn:
             return True
         return self._begins(found.end() + (dialect is not None), dialect, deltas)
 
+    def _is_line(self, text: str) -> bool:
+        """Return whether the turn begins with a whole line of the protocol that fits; if so, it is
+        held. No more has to be read to know that it is one."""
+        self._hold(0)
+        if self._object is not None and self._object.take_whole(text):
+            return True
+        self._object, self._free = None, False
+        return False
+
     def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
         """Return whether the reader takes what ends at ``end`` for the beginning of a message; if
         so, it is held."""
@@ -433,23 +443,11 @@ class HeldTurn:
 
     def _hold(self, begin: int) -> None:
         """Hold the object that begins there; where nothing may be held to, the rest is free."""
-        dialect = self._dialect
-        if dialect not in self._forms:
-            choice, tools = self._rules.tool_choice, self._tools
-            if (named := resolve(choice, tools)[0]) is not None:
-                tools = {named.name: named}
-            parameters = {
-                name: compilable(spec.parameters).schema or ANY_OBJECT
-                for name, spec in tools.items()
-                if choice != "none"
-            }
-            keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
-            answers = choice in ("auto", "none")
-            self._forms[dialect] = Form(parameters, self._known, keys=keys, answers=answers)
-        try:
-            self._begin, self._object = begin, HeldObject(self._forms[dialect])
-        except ValueError:  # more tools than llguidance takes, or none
+        form = _form_of(self._dialect, self._rules.tool_choice, self._tools)
+        if form is None:
             self._free = True
+        else:
+            self._begin, self._object = begin, HeldObject(form)
 
     def _known(self, name: str) -> str | None:
         spec = resolve(name, self._tools)[0]
@@ -662,6 +660,33 @@ class HeldTurn:
                 self._gone_on_from = due.text
                 self._held_back = "" if due.text and self._object is not None else None
         return []
+
+
+_forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], Form | None]] = {}
+_MOST_FORMS: Final = 64
+
+
+def _form_of(dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec]) -> Form | None:
+    """The form of a message, made once for the same tools; None where llguidance takes no such."""
+    key = dialect, choice, *map(id, offered.values())
+    if key in _forms:
+        return _forms[key][1]
+    named = resolve(choice, offered)[0]
+    tools = dict(offered) if named is None else {named.name: named}
+
+    def known(name: str) -> str | None:
+        spec = resolve(name, offered)[0]
+        return None if spec is None else spec.name
+
+    parameters = {n: spec.parameters for n, spec in tools.items() if choice != "none"}
+    keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
+    form: Form | None = None
+    with suppress(ValueError):  # more tools than llguidance takes, or none
+        form = Form(parameters, known, keys=keys, answers=choice in ("auto", "none"))
+    if len(_forms) >= _MOST_FORMS:
+        _forms.clear()
+    _forms[key] = dict(offered), form  # which keeps their identities, too
+    return form
 
 
 def _bare(rules: ReadingRules) -> Dialect | None:

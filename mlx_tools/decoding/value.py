@@ -12,15 +12,19 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner
+from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner, Unreadable, decode
+from mlx_tools.schema import compilable
 from mlx_tools.transcript import MendKind
 
 _OPTIONS: Final = {"x-guidance": {"whitespace_flexible": False}}
+_dumped: Final = json.JSONEncoder().encode
+_dumped_text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
@@ -57,7 +61,7 @@ class KeyOrder:
         if all(item is True for item in items):
             return True
         # Those that follow are mostly written as the last one.
-        if len({json.dumps(item) for item in items}) == 1:
+        if len({_dumped(item) for item in items}) == 1:
             return {"items": items[-1]}
         return {"prefixItems": items, "items": items[-1]}
 
@@ -68,16 +72,26 @@ class KeyOrder:
 class JsonMatcher:
     """One JSON value, in its compact form: what is matched of it, and what may come next."""
 
-    def __init__(self, schema: Mapping[str, Any], taken: bytes | bytearray = b"") -> None:
-        """Raises `ValueError` for a schema that llguidance does not compile, or that ``taken``,
-        which is matched first, does not fit."""
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for a schema that llguidance does not compile."""
         self._schema = schema
-        self._taken = bytearray(taken)
+        self._taken = bytearray()
         self._order = ""
-        self._state = _compiled(json.dumps({**schema, **_OPTIONS})).deep_copy()
-        if self._state.is_error() or self._state.validate_tokens(list(taken)) < len(taken):
+        self._state = _compiled(_dumped({**schema, **_OPTIONS}))
+        if self._state.is_error():
             raise ValueError(self._state.get_error())
-        self._state.try_consume_tokens(list(taken))
+
+    def begun(self, taken: bytes | bytearray = b"") -> JsonMatcher:
+        """Another matcher of the same schema, with ``taken`` matched. Raises `ValueError` where
+        that does not fit."""
+        other = copy(self)
+        other._taken, other._state = bytearray(taken), self._state.deep_copy()
+        if taken:
+            tokens = list(taken)
+            if other._state.validate_tokens(tokens) < len(tokens):
+                raise ValueError(other._state.get_error())
+            other._state.try_consume_tokens(tokens)
+        return other
 
     def fits(self, text: str) -> bool:
         """Return whether all of ``text`` may come next; half of a surrogate pair may not."""
@@ -106,27 +120,26 @@ class JsonMatcher:
         """Match all again with the properties in the order of ``keys``; False
         where that is how they were matched, or cannot be."""
         ordered = keys.ordered()
-        order = json.dumps(ordered)
+        order = _dumped(ordered)
         if isinstance(ordered, bool) or order == self._order:
             return False
         definitions = {key: value for key, value in self._schema.items() if key == "$defs"}
         rest = {key: value for key, value in self._schema.items() if key != "$defs"}
         try:
-            other = JsonMatcher({**ordered, "allOf": [rest], **definitions}, self._taken)
+            whole = JsonMatcher({**ordered, "allOf": [rest], **definitions})
+            other = whole.begun(self._taken)
         except ValueError:
             return False
         self._state, self._order = other._state, order
         return True
 
-    def narrowed(self, schema: Mapping[str, Any], keys: KeyOrder) -> JsonMatcher:
-        """The same text matched by a narrower schema; this matcher where it does not fit that."""
+    def narrowed(self, to: JsonMatcher, keys: KeyOrder) -> JsonMatcher:
+        """The same text matched as ``to``, which has matched nothing yet, does; this matcher where
+        it does not fit that."""
         try:
-            return JsonMatcher(schema, self._taken)
+            return to.begun(self._taken)
         except ValueError:  # in the order of its own properties
-            try:
-                other = JsonMatcher(schema)
-            except ValueError:
-                return self
+            other = to.begun()
         other._taken = self._taken
         return other if other.reorder(keys) else self
 
@@ -188,16 +201,18 @@ class Form:
         keys: tuple[str, str] | None = None,
         answers: bool = True,
     ) -> None:
-        """``parameters`` are the tools' schemas by name, such as llguidance compiles; ``known``
-        gives the tool that a name means, however it is written. ``keys`` are those of a call's name
-        and arguments where it is written as a dialect does, which may have those of other dialects;
-        without them it is a line of the protocol."""
+        """``parameters`` are the tools' schemas by name; ``known`` gives the tool that a name
+        means, however it is written. ``keys`` are those of a call's name and arguments where it is
+        written as a dialect does, which may have those of other dialects; without them it is a line
+        of the protocol."""
         self.known = known
         self.name_key = "name" if keys is None else keys[0]
         self._parameters, self._keys = parameters, keys
         answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
         others = [_object(answer, {"sources": {"type": "array"}})] if answers and not keys else []
-        self.schema = self.schema_of(*parameters, arguments=ANY_OBJECT, others=others)
+        schema = self.schema_of(*parameters, arguments=ANY_OBJECT, others=others)
+        self.any_message = JsonMatcher(schema)
+        self._matchers: dict[str, JsonMatcher | None] = {}
 
     def schema_of(
         self,
@@ -206,7 +221,9 @@ class Form:
         others: Sequence[Mapping[str, Any]] = (),
     ) -> Mapping[str, Any]:
         """The schema of a call of one of these tools, with the first one's arguments."""
-        given = self._parameters[names[0]] if arguments is None else arguments
+        given = arguments
+        if given is None:
+            given = compilable(self._parameters[names[0]]).schema or ANY_OBJECT
         call_id = {"type": ["string", "integer"]}
         name, args = {"enum": names}, {"$ref": "#/$defs/!"}
         branches: list[Mapping[str, Any]] = []
@@ -221,6 +238,35 @@ class Form:
             ]
         definitions = {**given.get("$defs", {}), "!": {**given, "$defs": {}}}
         return {"$defs": definitions, "anyOf": [*branches, *others]}
+
+    def fits_whole(self, text: str) -> tuple[str, int] | None:
+        """The tool called (empty: an answer) and the end of the object that ``text`` begins with,
+        where that is strict JSON, in the schema's own order, and fits as it is: most are and do,
+        and are known at once. None says nothing."""
+        try:
+            value, end = decode(text)
+        except Unreadable:
+            return None
+        name = value.get(self.name_key) if isinstance(value, dict) else None
+        is_call = name is not None and isinstance(name, str) and name in self._parameters
+        if _WIDE.search(text, 0, end) or (name is not None and not is_call):
+            return None
+        line = _BLANKS_OR_STRING.sub(r"\1", text[:end])
+        matcher = self.matcher(name) if is_call else self.any_message
+        return (name or "", end) if matcher is not None and matcher.fits(line) else None
+
+    def matcher(self, name: str) -> JsonMatcher | None:
+        """The matcher of a call of this tool; None where llguidance does not compile it."""
+        if name not in self._matchers:
+            try:
+                self._matchers[name] = JsonMatcher(self.schema_of(name))
+            except ValueError:
+                self._matchers[name] = None
+        return self._matchers[name]
+
+
+_BLANKS_OR_STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|[ \t\r\n]++')
+_WIDE: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 
 @dataclass(slots=True)
@@ -259,7 +305,7 @@ class HeldObject:
         self._is_held = True
         self.name = ""
         self.form = form
-        self._matcher = JsonMatcher(form.schema)
+        self._matcher = form.any_message.begun()
         self._levels: list[_Level] = []
         self.answer_end = -1
         self._is_free = False  # a string is open that may hold anything
@@ -277,6 +323,8 @@ class HeldObject:
             return
         begin = self._read
         self.text += text
+        if not begin and self.take_whole(self.text):
+            return
         stop = self._read = begin + self._walk.advance(self.text[begin:], 0)
         if self._walk.status == CLOSED:
             self.end = stop
@@ -287,6 +335,15 @@ class HeldObject:
                 self._unreadable(stop)
         elif self._walk.status == MORE:
             self._check_open()
+
+    def take_whole(self, text: str) -> bool:
+        """Take an object that is whole, and fits as it is; False where that is not known yet."""
+        whole = self.form.fits_whole(text)
+        if whole is None:
+            return False
+        self._walk.status, self.text = CLOSED, text
+        self.name, self.end = whole
+        return True
 
     @property
     def ended(self) -> bool:
@@ -447,9 +504,8 @@ class HeldObject:
             return True
         if self._is_name() and (known := self.form.known(value)) is not None:
             self.name = known
-            self._matcher = self._matcher.narrowed(
-                self.form.schema_of(known), self._levels[0].order
-            )
+            if (narrower := self.form.matcher(known)) is not None:
+                self._matcher = self._matcher.narrowed(narrower, self._levels[0].order)
         if len(self._levels) == 1 and self._walk.field == "content" and is_string:
             self.answer_end = end - 1
         self._next_place()
@@ -623,4 +679,4 @@ class HeldObject:
 
 def _canonical(value: str) -> str:
     """A string as JSON, with as few escapes as can be."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return _dumped_text(value).replace("\x7f", "\\u007f")

@@ -30,7 +30,7 @@ from mlx_tools.protocol.reading import (
 )
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, REPAIRS, ObjectScanner
 from mlx_tools.protocol.stream import Reader, read
-from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical
+from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode
 from mlx_tools.protocol.styles import (
     forcing_prefix,
     opening,

@@ -14,7 +14,16 @@ from functools import lru_cache
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.schema.resolve import LIST, MAP, ONE, Path, anchors, pointer, resolve
+from mlx_tools.schema.resolve import (
+    LIST,
+    MAP,
+    ONE,
+    Path,
+    anchors,
+    kept_by_identity,
+    pointer,
+    resolve,
+)
 
 COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
 """What a schema's top says to llguidance, so that no white space stands between its tokens."""
@@ -53,6 +62,7 @@ class Compilable:
     left_to_validation: tuple[str, ...] = ()
 
 
+@kept_by_identity
 def compilable(schema: Mapping[str, Any]) -> Compilable:
     """The parameters of a tool as llguidance compiles them. What is returned is shared: its schema
     must not be changed."""

@@ -7,10 +7,10 @@ without recursion, and a schema is checked before anything else reads it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from mlx_tools.errors import ToolDefinitionError
@@ -160,6 +160,28 @@ def _check(text: str) -> None:
     except SchemaError as error:
         where = _at(tuple(error.absolute_path))
         raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
+
+
+Made = TypeVar("Made")
+_MOST_KEPT: Final = 512
+
+
+def kept_by_identity(
+    make: Callable[[Mapping[str, Any]], Made],
+) -> Callable[[Mapping[str, Any]], Made]:
+    """``make``, asked once for each schema: a tool's does not change, and to write it out, so as to
+    know it again, takes longer than most checks."""
+    kept: dict[int, tuple[Mapping[str, Any], Made]] = {}
+
+    def made(schema: Mapping[str, Any]) -> Made:
+        found = kept.get(id(schema))
+        if found is None:
+            if len(kept) >= _MOST_KEPT:
+                kept.clear()
+            found = kept[id(schema)] = schema, make(schema)  # which keeps its identity, too
+        return found[1]
+
+    return made
 
 
 def schema_text(schema: Any) -> str:

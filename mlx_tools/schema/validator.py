@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.pattern import TooLong, compiled
-from mlx_tools.schema.resolve import check_parameters, schema_text
+from mlx_tools.schema.resolve import check_parameters, kept_by_identity, schema_text
 
 _MAX_STEPS: Final = 200_000
 _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
@@ -34,6 +34,7 @@ class TooMuch(Exception):
     """The check took more steps than it may."""
 
 
+@kept_by_identity
 def validator_for(parameters: Mapping[str, Any]) -> Any:
     """The validator of a schema, made once. Raises `ToolDefinitionError`."""
     return _validator(schema_text({"type": "object", **parameters}))
