@@ -382,7 +382,7 @@ class HeldTurn:
         if self._free:
             self._read_on(len(text), deltas)
             return False
-        if not self._searched and text[:1] == "{" and self._is_line(text):
+        if not self._searched and text[:1] == "{" and self._take_line(text, deltas):
             return True
         if self._guided and self._messages and opening(self._rules.style):
             if (own := find_call_mark(text, self._after, self._known)) is not None:
@@ -416,14 +416,17 @@ class HeldTurn:
             return True
         return self._begins(found.end() + (dialect is not None), dialect, deltas)
 
-    def _is_line(self, text: str) -> bool:
-        """Return whether the turn begins with a whole line of the protocol that fits; if so, it is
-        held. No more has to be read to know that it is one."""
-        self._hold(0)
-        if self._object is not None and self._object.take_whole(text):
-            return True
-        self._object, self._free = None, False
-        return False
+    def _take_line(self, text: str, deltas: list[Delta]) -> bool:
+        """Take the line of the protocol with which the turn begins, where it is whole and fits; no
+        more has to be read to know that it is one."""
+        form = _form_of(None, self._rules.tool_choice, self._tools)
+        whole = None if form is None else form.fits_whole(text)
+        if whole is None:
+            return False
+        self.tool, self._searched = whole
+        self._messages, self._after = 1, self._searched
+        self._read_on(self._searched, deltas)
+        return not self.closing
 
     def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
         """Return whether the reader takes what ends at ``end`` for the beginning of a message; if

@@ -251,7 +251,7 @@ class Form:
         is_call = name is not None and isinstance(name, str) and name in self._parameters
         if _WIDE.search(text, 0, end) or (name is not None and not is_call):
             return None
-        line = _BLANKS_OR_STRING.sub(r"\1", text[:end])
+        line = "".join(_WITHOUT_BLANKS.findall(text, 0, end))
         matcher = self.matcher(name) if is_call else self.any_message
         return (name or "", end) if matcher is not None and matcher.fits(line) else None
 
@@ -265,7 +265,7 @@ class Form:
         return self._matchers[name]
 
 
-_BLANKS_OR_STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|[ \t\r\n]++')
+_WITHOUT_BLANKS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[^ \t\r\n"]++')
 _WIDE: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 
@@ -323,7 +323,9 @@ class HeldObject:
             return
         begin = self._read
         self.text += text
-        if not begin and self.take_whole(self.text):
+        if not begin and (whole := self.form.fits_whole(self.text)) is not None:
+            self._walk.status = CLOSED
+            self.name, self.end = whole
             return
         stop = self._read = begin + self._walk.advance(self.text[begin:], 0)
         if self._walk.status == CLOSED:
@@ -335,15 +337,6 @@ class HeldObject:
                 self._unreadable(stop)
         elif self._walk.status == MORE:
             self._check_open()
-
-    def take_whole(self, text: str) -> bool:
-        """Take an object that is whole, and fits as it is; False where that is not known yet."""
-        whole = self.form.fits_whole(text)
-        if whole is None:
-            return False
-        self._walk.status, self.text = CLOSED, text
-        self.name, self.end = whole
-        return True
 
     @property
     def ended(self) -> bool:

@@ -413,6 +413,8 @@ class ObjectSteps(ABC):
     def _closed(self, body: str) -> Judgement:
         if self._scanner.bad:
             return self._unreadable(self._scanner.bad)
+        if self._scanner.value is not None:
+            return self._place.judged(self._scanner.value, ())
         try:
             value, repairs = repaired(body, self._scanner.fixes)
         except Unreadable as error:

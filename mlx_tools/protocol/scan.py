@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, Protocol
 
-from mlx_tools.protocol.strict import MAX_DEPTH, MAX_DIGITS, Unreadable, loads
+from mlx_tools.protocol.strict import MAX_DEPTH, MAX_DIGITS, Unreadable, decode, loads
 
 MORE: Final = 0
 CLOSED: Final = 1
@@ -37,6 +37,8 @@ _ENVELOPE: Final = HEADS | {"arguments", "parameters", "content", "id", "sources
 _PROTOCOL_TYPES: Final = frozenset(("tool_call", "final_answer", "tool_observation"))
 
 _WHITE: Final = re.compile(r"[ \t\r\n]++")
+_ARGUMENTS_KEY: Final = '"arguments"'
+_ARGUMENTS: Final = re.compile(rf"{_ARGUMENTS_KEY}[ \t\r\n]*+:[ \t\r\n]*+")
 _WORD: Final = re.compile(r"[A-Za-z0-9_$+\-.]*+")
 _KEY_START: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _WORD_START: Final = _KEY_START | frozenset("0123456789-+.")
@@ -96,7 +98,8 @@ class ObjectScanner:
 
     Call `advance` until ``status`` is no longer `MORE`. At `CLOSED` the end is reached; at `FAULT`
     the position returned is that of the character that fits nothing, and ``reason`` says what was
-    wrong. ``bad`` says why an object cannot be read although its end can be found.
+    wrong. ``bad`` says why an object cannot be read although its end can be found. ``value`` is an
+    object that was strict JSON in one piece.
 
     It decodes only what a stream must know early: the outermost keys, ``type``, ``name`` and,
     unless ``quiet``, ``answer`` (the text of ``content``) and ``raw_arguments``, which a stream
@@ -114,6 +117,7 @@ class ObjectScanner:
         self.name: str | None = None
         self.reason = ""
         self.bad = ""
+        self.value: dict[str, Any] | None = None
         self.answer: list[str] = []
         self.raw_arguments: list[str] = []
         self.begin = 0
@@ -200,6 +204,9 @@ class ObjectScanner:
         if self._arguments_from >= 0:
             self._arguments_from = pos
         if not self._stack:
+            # Only at the beginning, for where it is no JSON, all of the text before is looked at.
+            if pos == 0 and self._parts is None and self._take_whole():
+                return self._length
             pos = self._open(pos, True)
         while self.status == MORE and pos < len(text):
             after = self._next(pos)
@@ -211,6 +218,30 @@ class ObjectScanner:
             self.raw_arguments.append(text[self._arguments_from : pos])
         self._text = ""
         return pos
+
+    def _take_whole(self) -> bool:
+        """Take the object at once where it is whole, and strict JSON: most are. False says nothing,
+        and changes nothing."""
+        try:
+            value, end = decode(self._text)
+        except Unreadable:
+            return False
+        arguments = value.get("arguments")
+        if isinstance(arguments, dict) and not self._quiet:  # as they are written
+            body = self._text[:end]
+            key = _ARGUMENTS.search(body)
+            if key is None or body.count(_ARGUMENTS_KEY) > 1 or "\\u" in body:
+                return False
+            self.raw_arguments = [body[key.end() : decode(body, key.end())[1]]]
+        kind, name, answer = value.get("type"), value.get("name"), value.get("content")
+        self.type = kind if isinstance(kind, str) else None
+        self.name = name if isinstance(name, str) else None
+        self.first_key = next(iter(value), None)
+        self.message_like = self.first_key in HEADS or self.type in _PROTOCOL_TYPES
+        if isinstance(answer, str) and not self._quiet:
+            self.answer = [answer]
+        self.status, self.value, self._length, self._text = CLOSED, value, end, ""
+        return True
 
     def _next(self, pos: int) -> int:
         """Reads the next part; ``pos`` where more text must come."""

@@ -81,21 +81,22 @@ def loads(text: str) -> Any:
     return value
 
 
-def decode(text: str) -> tuple[Any, int]:
-    """The value that ``text`` begins with, and where it ends. Raises `Unreadable`."""
+def decode(text: str, begin: int = 0) -> tuple[Any, int]:
+    """The value at ``begin``, and where it ends. Raises `Unreadable`."""
     try:
-        value, end = _scan(text, 0)
+        value, end = _scan(text, begin)
     except JSONDecodeError as error:
         raise Unreadable(f"{error.msg} at character {error.pos + 1}") from None
     except StopIteration as stop:
         raise Unreadable(f"a value is missing at character {stop.value + 1}") from None
     except RecursionError:
         raise Unreadable(_TOO_DEEP) from None
+    body = text[begin:end]
     # In a long text, to split it is many times as fast as to count.
-    opened = sum(len(text.split(bracket, MAX_DEPTH + 1)) - 1 for bracket in "{[")
-    if opened > MAX_DEPTH and _is_deep(text[:end]):
+    opened = sum(len(body.split(bracket, MAX_DEPTH + 1)) - 1 for bracket in "{[")
+    if opened > MAX_DEPTH and _is_deep(body):
         raise Unreadable(_TOO_DEEP)
-    if "\\ud" in text or "\\uD" in text or not encodable(text):
+    if "\\ud" in body or "\\uD" in body or not encodable(body):
         _refuse_surrogates(value)
     return value, end
 

@@ -26,6 +26,7 @@ from mlx_tools.schema.validator import (
     described,
     faults,
     fits,
+    hashable,
     path_text,
     validator_for,
 )

@@ -169,18 +169,18 @@ def _member(validator: Any, schema: Any, key: str, value: Any) -> Iterator[Any]:
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
     """In linear time, unlike jsonschema's."""
     is_array = unique and validator.is_type(instance, "array")
-    if is_array and len({_mark(item) for item in instance}) < len(instance):
+    if is_array and len({hashable(item) for item in instance}) < len(instance):
         yield _fault("no item twice")
 
 
-def _mark(value: Any) -> Any:
-    """A hashable stand-in: the same for values that JSON Schema calls equal."""
-    if isinstance(value, bool) or value is None:
-        return ("constant", value)
+def hashable(value: Any) -> Any:
+    """A hashable stand-in for a JSON value: the same for values that JSON Schema calls equal."""
+    if isinstance(value, str | int | float | None):
+        return ("constant", value) if value is None or isinstance(value, bool) else value
     if isinstance(value, Mapping):
-        return ("object", frozenset((key, _mark(item)) for key, item in value.items()))
+        return ("object", frozenset((key, hashable(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
-        return ("array", tuple(_mark(item) for item in value))
+        return ("array", tuple(hashable(item) for item in value))
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.policy import RateCounts
-from mlx_tools.protocol import canonical
+from mlx_tools.schema import hashable
 from mlx_tools.transcript.records import ApprovalRecord, ObservationRecord
 from mlx_tools.transcript.sources import given_in
 
@@ -33,16 +33,11 @@ class RunHistory:
     acted: bool = False
     reminded: bool = False
     changes: int = 0
-    seen: dict[str, int] = field(default_factory=dict)
-    # By name and identity of the arguments, which are kept so that nothing else comes to have it.
-    keys: dict[tuple[str, int], tuple[Mapping[str, Any], str]] = field(default_factory=dict)
+    seen: dict[tuple[str, Any], int] = field(default_factory=dict)
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
         """Take in a call; return whether it was made before, and nothing has changed since."""
-        at = name, id(arguments)  # a call is taken in twice: when it is read, and when recorded
-        if at not in self.keys:
-            self.keys[at] = arguments, canonical(name, arguments)
-        _, key = self.keys[at]
+        key = name, hashable(arguments)
         seen = self.seen.get(key)
         repeated = seen == self.changes
         if seen is None and spec is not None and spec.mutates(arguments):
