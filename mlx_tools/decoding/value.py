@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -247,22 +248,21 @@ class Form:
             value, end = decode(text)
         except Unreadable:
             return None
-        name = value.get(self.name_key) if isinstance(value, dict) else None
-        is_call = name is not None and isinstance(name, str) and name in self._parameters
-        if _WIDE.search(text, 0, end) or (name is not None and not is_call):
+        name = value.get(self.name_key, "") if isinstance(value, dict) else None
+        if _WIDE.search(text, 0, end) or not isinstance(name, str):
             return None
         line = "".join(_WITHOUT_BLANKS.findall(text, 0, end))
-        matcher = self.matcher(name) if is_call else self.any_message
-        return (name or "", end) if matcher is not None and matcher.fits(line) else None
+        matcher = self.any_message if not name else self.matcher(name)
+        return (name, end) if matcher is not None and matcher.fits(line) else None
 
     def matcher(self, name: str) -> JsonMatcher | None:
-        """The matcher of a call of this tool; None where llguidance does not compile it."""
-        if name not in self._matchers:
-            try:
+        """The matcher of a call of this tool; None where there is none of that very name, or
+        llguidance does not compile it."""
+        if name in self._parameters and name not in self._matchers:
+            self._matchers[name] = None
+            with suppress(ValueError):
                 self._matchers[name] = JsonMatcher(self.schema_of(name))
-            except ValueError:
-                self._matchers[name] = None
-        return self._matchers[name]
+        return self._matchers.get(name)
 
 
 _WITHOUT_BLANKS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[^ \t\r\n"]++')
