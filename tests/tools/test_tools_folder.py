@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,9 +21,7 @@ from mlx_tools.tools import Offer, Registry, execute, find_tools, load_tool
 from mlx_tools.tools.folder.collection import (
     FolderRecord,
     ToolCollection,
-    change_record,
     exposed_by,
-    read_record,
     write_template,
 )
 from mlx_tools.tools.folder.definition import read_folder
@@ -328,20 +325,18 @@ def test_no_name_leads_out_of_the_folder(
 # --- what was said ------------------------------------------------------------------------------
 
 
-def test_two_who_change_the_record_at_once_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "tools.json"
-
+def test_two_who_change_the_record_at_once_lose_nothing(collection: ToolCollection) -> None:
     def switch(start: int) -> None:
         for number in range(start, start + 20):
-            change_record(path, partial(FolderRecord.switching, name=f"t{number}", on=False))
+            collection.switch(f"t{number}", False)
 
     threads = [Thread(target=switch, args=(start,)) for start in (0, 100, 200)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(read_record(path).switched) == 60
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(collection.said().switched) == 60
+    assert collection.record.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

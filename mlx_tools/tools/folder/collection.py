@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -22,13 +21,7 @@ from mlx_tools.messages import ALIASES, TOOL_NAME
 from mlx_tools.paths import data_dir, private_dir, read_data
 from mlx_tools.process import clean
 from mlx_tools.store import RootName, private_part
-from mlx_tools.tools.folder.definition import (
-    ToolFolder,
-    digest_of,
-    read_files,
-    read_folder,
-    write_files,
-)
+from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_files
 
 MAX_TOOLS: Final = 1000
 
@@ -56,7 +49,12 @@ class CollectedTool:
 class ToolCollection:
     """The folder ``folder``, and the file ``record`` that says what of it is trusted. ``patience``:
     for so many seconds whoever changes the folder waits for others, whoever looks, a tenth.
-    ``most``: so many tools are read."""
+    ``most``: so many tools are read.
+
+    A change is made beside a tool's folder, under a name that is passed over, and put in its place
+    by renaming. Who changes something has all to itself meanwhile; what is left beside when nobody
+    has it was left by somebody who was killed, and is put right by whoever comes next.
+    """
 
     def __init__(
         self, folder: Path, record: Path, patience: float = PATIENCE, most: int = MAX_TOOLS
@@ -81,11 +79,14 @@ class ToolCollection:
         """Return what is in the folder, in order of names; what is wrong with one of them is a
         reason. Raises ConfigError where the folder, or what the user said, cannot be read."""
         self.said()  # also where there is no folder
+        soon = self._patience / 10
         try:
-            self._recover()
+            if any(map(_LEFTOVER.fullmatch, os.listdir(self.folder))):  # noqa: PTH208
+                with contextlib.suppress(OSError), self._locked(fcntl.LOCK_EX, soon):
+                    self._put_right()
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(BlockingIOError):  # it is changed for long
-                    stack.enter_context(exclusive(self.folder, self._patience / 10, looks=True))
+                with contextlib.suppress(OSError):  # it is changed for long, or never was
+                    stack.enter_context(self._locked(fcntl.LOCK_SH, soon))
                 with os.scandir(self.folder) as found:
                     names = sorted(entry.name for entry in found if _may_be_tool(entry))
                 said, late = self.said(), f"it is not read: there are {self._most} others before it"
@@ -111,23 +112,13 @@ class ToolCollection:
         trusted = said.trusted.get(str(found.path))
         if trusted is None:
             return CollectedTool(name, None, UNKNOWN.format(name=name))
-        if trusted != found.digest:
+        if found.digest not in trusted.split():
             return CollectedTool(name, None, CHANGED.format(name=name))
         if not said.switched.get(name, found.enabled):
             return CollectedTool(name, found, OFF.format(name=name))
         if found.missing:
             return CollectedTool(name, found, MISSING.format(packages=", ".join(found.missing)))
         return CollectedTool(name, found)
-
-    def _recover(self) -> None:
-        """Has tools be whole again that somebody who was killed was about to replace. Raises
-        OSError for a folder that cannot be read."""
-        names = os.listdir(self.folder)  # noqa: PTH208 - there may be very many
-        if not any(map(_LEFTOVER.fullmatch, names)):
-            return
-        with contextlib.suppress(OSError), exclusive(self.folder, self._patience / 10) as sure:
-            if sure:
-                recover(self.folder, self.said().trusted)
 
     def path_of(self, name: str) -> Path:
         """Return where the folder of a tool is, or would be."""
@@ -136,107 +127,15 @@ class ToolCollection:
     def read(self, name: str) -> ToolFolder:
         """The tool of this name in the folder, trusted or not. Raises UsageError where there is
         none, ToolDefinitionError where it cannot be one."""
-        path = self.path_of(name)
-        if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not path.is_dir():
-            raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
+        path = self.must_have(name)
         if path.is_symlink():
             raise ToolDefinitionError(f"{path} is a symbolic link", hint="mlx-tools tools add DIR")
+        if not path.is_dir():
+            raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         found = read_folder(path)
         if found.spec.name != name:
             raise ToolDefinitionError(f"{path} holds the tool {found.spec.name}, not {name}")
         return found
-
-    def add(self, found: ToolFolder) -> ToolFolder:
-        """Copies a tool's files into the folder, in place of those it may have had, and trusts
-        them. What is copied and trusted is what was read: the files may have changed since. Where
-        it fails, what was there before is there again. Raises UsageError."""
-        name, path = found.spec.name, self.path_of(found.spec.name)
-        check_folder_name(name)
-        private_dir(self.folder)
-        draft = hidden(self.folder, name, "draft")
-        try:
-            with self._changing():
-                try:
-                    write_files(found.contents, draft)
-                    with self._in_place(draft, path):
-                        added = read_folder(path)
-                        # not every file system keeps whether files may be executed
-                        now, then = (
-                            {name: file.data for name, file in one.contents.items()}
-                            for one in (added, found)
-                        )
-                        if now != then:
-                            raise UsageError(
-                                f"{path} was changed by somebody else", hint="add it again"
-                            )
-                        self.trust(added)
-                finally:
-                    with contextlib.suppress(OSError):
-                        drop(draft)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}") from None
-        return added
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Inside, nobody else changes the folder, and nothing is left of those who did. Raises
-        OSError."""
-        with exclusive(self.folder, self._patience) as sure:
-            if sure:
-                recover(self.folder, self.said().trusted)
-            yield
-
-    @contextlib.contextmanager
-    def _in_place(self, draft: Path, path: Path) -> Iterator[None]:
-        """Puts ``draft`` in the place of ``path``; where that, or what is done then, fails, all is
-        as it was. Raises OSError."""
-        old = hidden(self.folder, path.name, "old")
-        if os.path.lexists(path):
-            path.rename(old)
-        try:
-            draft.rename(path)
-            yield
-        except BaseException:
-            if not os.path.lexists(draft):
-                path.rename(draft)
-            with contextlib.suppress(FileNotFoundError):
-                old.rename(path)
-            raise
-        with contextlib.suppress(OSError):  # nobody sees it there
-            drop(old)
-
-    def trust(self, found: ToolFolder) -> None:
-        """Let a tool's files run as they were read, and as long as they stay so."""
-        change_record(self.record, lambda said: said.trusting(found.path, found.digest))
-
-    def switch(self, name: str, on: bool | None) -> None:
-        """Has the tool of this name on or off, or with None as it is by itself."""
-        change_record(self.record, lambda said: said.switching(name, on))
-
-    def remove(self, name: str) -> None:
-        """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
-        UsageError where there is none, and where it cannot be moved away: all is then as it was."""
-        path, gone = self.must_have(name), hidden(self.folder, name, "gone")
-        try:
-            with self._changing():
-                path.rename(gone)
-                try:
-                    forget = lambda said: said.trusting(path, None).switching(name, None)  # noqa: E731
-                    change_record(self.record, forget)
-                except MlxToolsError:  # nothing was forgotten: it is back
-                    gone.rename(path)
-                    raise
-                try:
-                    drop(gone)
-                except OSError as error:
-                    where = error.filename or gone
-                    raise UsageError(
-                        f"{name} is no tool any more, but {where} cannot be deleted: "
-                        f"{error.strerror}",
-                        hint=f"delete {gone} yourself",
-                    ) from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be removed: {error.strerror}") from None
 
     def must_have(self, name: str) -> Path:
         """Return where the folder of this tool is, whatever is in it. Raises UsageError where there
@@ -245,6 +144,163 @@ class ToolCollection:
         if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not os.path.lexists(path):
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         return path
+
+    def add(self, found: ToolFolder) -> ToolFolder:
+        """Copies a tool's files into the folder, in place of those it may have had, and trusts
+        them. What is copied and trusted is what was read: the files may have changed since. Where
+        it fails, what was there before is there again. Raises UsageError."""
+        name, path = found.spec.name, self.path_of(found.spec.name)
+        check_folder_name(name)
+        private_dir(self.folder)
+        draft = self._beside(name, "draft")
+        try:
+            with self._changing():
+                write_files(found.contents, draft)
+                added = replace(read_folder(draft), path=path)
+                # not every file system keeps whether files may be executed
+                now, then = ({n: f.data for n, f in one.contents.items()} for one in (added, found))
+                if now != then:
+                    raise UsageError(f"{path} was changed by somebody else", hint="add it again")
+                before = self.said()
+                was = before.trusted.get(str(path), "")
+                # either is trusted until the new one is in its place: whoever is killed leaves both
+                self._write(before.trusting(path, f"{was} {added.digest}"))
+                try:
+                    if os.path.lexists(path):
+                        path.rename(self._beside(name, "old"))
+                    draft.rename(path)
+                except OSError:
+                    self._write(before)
+                    raise
+                self._write(before.trusting(path, added.digest))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be made: {error.strerror}") from None
+        return added
+
+    def trust(self, found: ToolFolder) -> None:
+        """Let a tool's files run as they were read, and as long as they stay so."""
+        self._change(lambda said: said.trusting(found.path, found.digest))
+
+    def switch(self, name: str, on: bool | None) -> None:
+        """Has the tool of this name on or off, or with None as it is by itself."""
+        self._change(lambda said: said.switching(name, on))
+
+    def remove(self, name: str) -> None:
+        """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
+        UsageError where there is none, and where it cannot be moved away: all is then as it was."""
+        path, gone = self.must_have(name), self._beside(name, "gone")
+        try:
+            with self._changing():
+                path.rename(gone)
+                try:
+                    self._write(self.said().trusting(path, None).switching(name, None))
+                except MlxToolsError:  # nothing was forgotten: it is back
+                    gone.rename(path)
+                    raise
+        except OSError as error:
+            raise UsageError(f"{path} cannot be removed: {error.strerror}") from None
+        if os.path.lexists(gone):
+            raise UsageError(
+                f"{name} is no tool any more, but {gone} cannot be deleted", hint="do so yourself"
+            )
+
+    # --- changes, one after the other ---
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Inside, nobody else changes anything; before and after, nothing is left of a change.
+        Raises UsageError where somebody else is at it for long."""
+        private_dir(self.record.parent)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(self._locked(fcntl.LOCK_EX, self._patience))
+            except BlockingIOError:
+                why = "another program is changing the tools folder"
+                raise UsageError(f"{self.folder} cannot be changed: {why}") from None
+            except OSError as error:
+                raise self._unwritten(error) from None
+            self._put_right()
+            try:
+                yield
+            finally:
+                self._put_right()
+
+    @contextlib.contextmanager
+    def _locked(self, kind: int, seconds: float) -> Iterator[None]:
+        """Holds a lock, which is waited for so long. Raises BlockingIOError where somebody else has
+        it then, and OSError for one who only looks where nothing was changed yet."""
+        looks = kind == fcntl.LOCK_SH
+        flags = os.O_RDONLY if looks else os.O_RDWR | os.O_CREAT
+        path = self.record.with_name(f".{self.record.name}.lock")
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + seconds
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _beside(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
+        """A path that nothing has, and that is passed over as a tool: for what is not yet one, what
+        is none while another takes its place, what is removed."""
+        return self.folder / f".{name}.{kind}.{secrets.token_hex(8)}"
+
+    def _put_right(self) -> None:
+        """Deletes what a change left beside; a tool that nothing has taken the place of comes
+        back. What the system refuses is left as it is."""
+        with contextlib.suppress(OSError):
+            for path in sorted(self.folder.iterdir()):
+                left = _LEFTOVER.fullmatch(path.name)
+                if left is None:
+                    continue
+                with contextlib.suppress(OSError):
+                    place = self.folder / left["name"]
+                    if left["kind"] == "old" and not os.path.lexists(place):
+                        path.rename(place)
+                    elif path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink()
+
+    def _change(self, change: Callable[[FolderRecord], FolderRecord]) -> None:
+        """Changes what the user said. Raises ConfigError where it cannot be read or written."""
+        with self._changing():
+            self._write(change(self.said()))
+
+    def _write(self, said: FolderRecord) -> None:
+        """Writes what the user said, whole or not at all. Raises ConfigError."""
+        value = {
+            "version": _VERSION,
+            "trusted": dict(sorted(said.trusted.items())),
+            "switched": dict(sorted(said.switched.items())),
+        }
+        draft = self.record.with_name(f".{self.record.name}.{secrets.token_hex(8)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(draft, flags, 0o600), "wb") as out:
+                out.write(json.dumps(value, indent=1).encode() + b"\n")
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(self.record)
+        except OSError as error:
+            raise self._unwritten(error) from None
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _unwritten(self, error: OSError) -> ConfigError:
+        return ConfigError(f"{self.record} cannot be written: {error.strerror}")
+
+
+_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
+_LOOK: Final = 0.02
+"""Seconds between two tries to get a lock."""
 
 
 def exposed_by(collection: ToolCollection, roots: Iterable[str]) -> str | None:
@@ -275,100 +331,6 @@ def _may_be_tool(entry: os.DirEntry[str]) -> bool:
         return True
 
 
-# --- what a change leaves there when it is killed, and how that is put right ----------------------
-#
-# A tool is replaced by two renames, and between them it has no folder of its name. Who changes the
-# folder has it to themselves meanwhile; what is left there when nobody has it was left by somebody
-# who was killed.
-
-Kind = Literal["draft", "old", "gone"]
-"""What is not yet a tool, what is no longer one while another takes its place, what is removed."""
-
-_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
-_LOOK: Final = 0.02
-
-
-def hidden(folder: Path, name: str, kind: Kind) -> Path:
-    """A path beside a tool's folder that nothing has, and that is passed over as a tool."""
-    return folder / f".{name}.{kind}.{secrets.token_hex(8)}"
-
-
-@contextlib.contextmanager
-def exclusive(folder: Path, seconds: float, *, looks: bool = False) -> Iterator[bool]:
-    """Inside, nobody else is in here for the same folder; False where the file system cannot tell.
-
-    With ``looks`` others may be who only look too. Raises OSError for a folder that cannot be
-    opened, and BlockingIOError where somebody else is in here for so many seconds.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        kind = fcntl.LOCK_SH if looks else fcntl.LOCK_EX
-        yield _locked(descriptor, kind, time.monotonic() + seconds)
-    finally:
-        os.close(descriptor)
-
-
-def _locked(descriptor: int, kind: int, until: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                why = "another program is changing the tools folder"
-                raise BlockingIOError(errno.EAGAIN, why) from None
-            time.sleep(_LOOK)
-        except OSError:
-            return False
-        else:
-            return True
-
-
-def recover(folder: Path, trusted: Mapping[str, str]) -> None:
-    """Has each tool that a change left hidden be whole again, and drops what is left of others.
-    ``trusted`` has the digest of what is trusted, by path. To be called within `exclusive`. What
-    the system refuses is left as it is."""
-    for path in sorted(folder.iterdir()):
-        left = _LEFTOVER.fullmatch(path.name)
-        if left is None:
-            continue
-        with contextlib.suppress(OSError):
-            if left["kind"] == "old":
-                _put_back(path, folder / left["name"], trusted)
-            else:
-                drop(path)
-
-
-def _put_back(old: Path, path: Path, trusted: Mapping[str, str]) -> None:
-    """Put what was to be replaced in its place again where nothing, or nothing that is trusted,
-    has taken it."""
-    if not os.path.lexists(path):
-        old.rename(path)
-        return
-    digest = trusted.get(str(path))
-    if _digest(path) == digest:
-        drop(old)
-    elif _digest(old) == digest:  # the other was not trusted yet
-        gone = hidden(path.parent, path.name, "gone")
-        path.rename(gone)
-        old.rename(path)
-        drop(gone)
-
-
-def _digest(path: Path) -> str:
-    try:
-        return digest_of(read_files(path))
-    except ToolDefinitionError:
-        return ""
-
-
-def drop(path: Path) -> None:
-    """Deletes what has this path, if anything has. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 # --- what the user said of tools ------------------------------------------------------------------
 #
 # Kept in one file, apart from the tools' folders: whoever may write there cannot vouch for it.
@@ -380,8 +342,8 @@ _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool 
 
 @dataclass(frozen=True, slots=True)
 class FolderRecord:
-    """``trusted`` has the digest of each folder that was added, by its path; ``switched`` whether a
-    tool is on or off, by its name, where the user said so."""
+    """``trusted`` has the digests of each folder that was added, one but while it is replaced, by
+    its path; ``switched`` whether a tool is on or off, by its name, where the user said so."""
 
     trusted: Mapping[str, str] = field(default_factory=dict)
     switched: Mapping[str, bool] = field(default_factory=dict)
@@ -417,44 +379,6 @@ def read_record(path: Path) -> FolderRecord:
             return _parsed_record(json.loads(file.read(MAX_RECORD_BYTES)))
         except (OSError, ValueError, TypeError, RecursionError, KeyError, AttributeError):
             raise ConfigError(f"{path} is damaged", hint=_HINT) from None
-
-
-def change_record(path: Path, change: Callable[[FolderRecord], FolderRecord]) -> None:
-    """Changes what stands in the file, whole or not at all; two at once come one after the other.
-
-    Raises ConfigError where it cannot be read or written.
-    """
-    private_dir(path.parent)
-    try:
-        with _locked_file(path.with_name(f".{path.name}.lock")):
-            said = change(read_record(path))
-            value = {
-                "version": _VERSION,
-                "trusted": dict(sorted(said.trusted.items())),
-                "switched": dict(sorted(said.switched.items())),
-            }
-            draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                with os.fdopen(os.open(draft, flags, 0o600), "wb") as out:
-                    out.write(json.dumps(value, indent=1).encode() + b"\n")
-                    out.flush()
-                    os.fsync(out.fileno())
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def _locked_file(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _parsed_record(value: Any) -> FolderRecord:
