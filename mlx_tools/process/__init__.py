@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import selectors
 import signal
 import subprocess
 import sys
@@ -32,9 +33,7 @@ def run(
     All that it prints goes to ``log``. An exception, Ctrl-C's too, ends it at once, with whatever
     it started.
     """
-    with log.open(
-        "wb",
-    ) as output:
+    with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command,
             stdin=subprocess.PIPE,
@@ -78,6 +77,33 @@ def end(child: subprocess.Popen[bytes], patience: float = 0.0) -> None:
 def _signal(child: subprocess.Popen[bytes], kind: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, kind)
+
+
+class Pipes:
+    """Pipes that a child writes to: for each reading end what takes the pieces that come through
+    it, an empty one at its end, and returns whether more of them are wanted."""
+
+    def __init__(self, takers: Mapping[int, Callable[[bytes], bool]]) -> None:
+        self._selector = selectors.DefaultSelector()
+        for file, take in takers.items():
+            os.set_blocking(file, False)
+            self._selector.register(file, selectors.EVENT_READ, take)
+
+    def __contains__(self, file: object) -> bool:
+        """True while it is read."""
+        return file in self._selector.get_map()
+
+    def read(self, seconds: float) -> None:
+        """Wait so long for something, and read what is there."""
+        for key, _ in self._selector.select(seconds):
+            with contextlib.suppress(BlockingIOError):
+                piece = os.read(key.fd, 65_536)
+                if not key.data(piece) or not piece:
+                    self._selector.unregister(key.fd)
+
+    def close(self) -> None:
+        """Read no more. The ends stay open."""
+        self._selector.close()
 
 
 _UNSHOWN = re.compile("[\U000e0000-\U000e01ef]")

@@ -15,7 +15,6 @@ import functools
 import json
 import math
 import os
-import selectors
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Protocol
 
-from mlx_tools.process import end
+from mlx_tools.process import Pipes, end
 from mlx_tools.toolbox.command_plan import Hidden, program, trusted_folders
 
 PROBE_SECONDS: Final = 10.0
@@ -370,21 +369,18 @@ def run(
     it has printed ``most`` bytes. Whatever it started is ended with it. Raises OSError where it
     cannot be started."""
     ending: Ending = "cancelled"
-    with (
-        selectors.DefaultSelector() as selector,
-        subprocess.Popen(  # noqa: S603 - absolute paths, no shell
-            confined.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            cwd="/",
-            pass_fds=confined.inherited,
-            start_new_session=True,
-        ) as child,
-    ):
+    with subprocess.Popen(  # noqa: S603 - absolute paths, no shell
+        confined.argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        cwd="/",
+        pass_fds=confined.inherited,
+        start_new_session=True,
+    ) as child:
         try:
-            reader = _OutputReader(selector, child, confined.status, most)
+            reader = _OutputReader(child, confined.status, most)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
@@ -395,6 +391,7 @@ def run(
         if ending == "finished":
             reader.drain()
             ending = "flood" if reader.flooded else ending
+        reader.pipes.close()
     status = None if confined.status is None else bytes(reader.status)
     started = ending != "finished" or status is None or "exit-code" in status_of(status)
     output, errors = bytes(reader.output), bytes(reader.errors)
@@ -404,23 +401,18 @@ def run(
 class _OutputReader:
     """Reads what a child prints, and what the sandbox tells of it, as it comes."""
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        child: subprocess.Popen[bytes],
-        status: int | None,
-        most: int,
-    ) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], status: int | None, most: int) -> None:
         self.output, self.errors, self.status = bytearray(), bytearray(), bytearray()
         self._most = most
-        self._status = status
-        self._selector = selector
-        for file, into in (
-            *((child.stdout, self.output), (child.stderr, self.errors), (status, self.status)),
-        ):
-            if file is not None:
-                os.set_blocking(file if isinstance(file, int) else file.fileno(), False)
-                self._selector.register(file, selectors.EVENT_READ, into)
+        assert child.stdout is not None and child.stderr is not None
+        self._ends = child.stdout.fileno(), child.stderr.fileno()
+        takers = {
+            self._ends[0]: functools.partial(self._take, self.output),
+            self._ends[1]: functools.partial(self._take, self.errors),
+        }
+        if status is not None:
+            takers[status] = self._take_status
+        self.pipes = Pipes(takers)
 
     @property
     def flooded(self) -> bool:
@@ -428,28 +420,23 @@ class _OutputReader:
 
     @property
     def open(self) -> bool:
-        return any(key.fileobj != self._status for key in self._selector.get_map().values())
+        return any(end in self.pipes for end in self._ends)
 
-    def read(self, seconds: float) -> None:
-        """Wait so long for something, and read what is there."""
-        for key, _ in self._selector.select(seconds):
-            into = key.data
-            room = self._most + 1 - len(self.output) - len(self.errors)
-            if into is self.status:
-                room = MAX_STATUS_BYTES - len(into)
-            with contextlib.suppress(BlockingIOError):
-                piece = os.read(key.fd, min(room, 65_536)) if room > 0 else b""
-                into += piece
-                if not piece:
-                    self._selector.unregister(key.fileobj)
+    def _take(self, into: bytearray, piece: bytes) -> bool:
+        into += piece[: self._most + 1 - len(self.output) - len(self.errors)]
+        return not self.flooded
+
+    def _take_status(self, piece: bytes) -> bool:
+        self.status += piece
+        return len(self.status) < MAX_STATUS_BYTES
 
     def drain(self) -> None:
         """Read what is left in the pipes of a child that has ended; not for long, since a program
         that got away might hold them open."""
         until = time.monotonic() + _GRACE
         while self.open and not self.flooded and time.monotonic() < until:
-            self.read(TICK)
-        self.read(0)
+            self.pipes.read(TICK)
+        self.pipes.read(0)
 
 
 def _watch(
@@ -463,7 +450,7 @@ def _watch(
     while True:
         wait = min(_COUNT, max(until - time.monotonic(), 0))
         if reader.open:
-            reader.read(wait)
+            reader.pipes.read(wait)
         else:
             time.sleep(wait)
         if reader.flooded:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
-from mlx_tools.process import end
+from mlx_tools.process import Pipes, end
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
     EXECUTE,
@@ -200,17 +200,17 @@ def _call(
     request = json.dumps(dict(arguments), allow_nan=False).encode() + b"\n"
     # -I: nothing of the user's environment; no compiled file beside a source is written or read
     options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        (results, told), (prints, printed) = _pipe(ours, theirs), _pipe(ours, theirs)
-        passing = f"passing={execute.parent.parent}"  # removed where this process is killed
-        command = (sys.executable, *options, str(CHILD), str(execute), str(told), passing)
-        if any(part.local_only for part in context.policy.parts):
-            command = (*(_OFFLINE if sys.platform == "darwin" else ()), *command, "offline")
+    results, told = os.pipe()
+    passing = f"passing={execute.parent.parent}"  # removed where this process is killed
+    command = (sys.executable, *options, str(CHILD), str(execute), str(told), passing)
+    if any(part.local_only for part in context.policy.parts):
+        command = (*(_OFFLINE if sys.platform == "darwin" else ()), *command, "offline")
+    try:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command,
             stdin=subprocess.PIPE,
-            stdout=printed,
-            stderr=printed,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={
                 name: os.environ[name]
                 for name in (*_ALWAYS, *found.environment)
@@ -220,43 +220,28 @@ def _call(
             pass_fds=(told,),
             start_new_session=True,
         )
-        theirs.close()
-        try:
-            talk = _Talk(child, request, results, prints, found.max_output_bytes, context)
-        except BaseException:  # there are no more descriptors
-            end(child)
-            raise
-        try:
-            return talk.until(until)
-        finally:
-            talk.close()
-            ours.close()  # before it is waited for: it may be about to write
-            end(child, _GONE)  # its lifeline first, then all that is left
-
-
-def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
-    ends = os.pipe()
-    reader.callback(os.close, ends[0])
-    writer.callback(os.close, ends[1])
-    return ends
+    except BaseException:
+        os.close(results)
+        raise
+    finally:
+        os.close(told)
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: how, its results say
+            child.stdin.write(request)  # which it reads before it runs anything of the tool
+            child.stdin.flush()
+        talk = _Talk(found.max_output_bytes, context)
+        return talk.until(until, results, child.stdout.fileno())
+    finally:
+        os.close(results)  # before it is waited for: it may be about to write
+        child.stdout.close()
+        end(child, _GONE)  # its lifeline first, then all that is left
 
 
 class _Talk:
-    """Everything that goes between the two sides of one call."""
+    """What the other side of a call says: its results, and what the tool prints."""
 
-    def __init__(
-        self,
-        child: subprocess.Popen[bytes],
-        request: bytes,
-        results: int,
-        prints: int,
-        most: int,
-        context: ToolContext,
-    ) -> None:
-        assert child.stdin is not None
-        self._stdin = child.stdin
-        self._results, self._prints = results, prints
-        self._left = memoryview(request)
+    def __init__(self, most: int, context: ToolContext) -> None:
         self._most = most
         self._context = context
         self._line = bytearray()
@@ -264,22 +249,15 @@ class _Talk:
         self._printed = 0
         self._came: _Came | None = None
         self._over = False
-        self._selector = selectors.DefaultSelector()
-        for file, event in (
-            (self._stdin.fileno(), selectors.EVENT_WRITE),
-            (results, selectors.EVENT_READ),
-            (prints, selectors.EVENT_READ),
-        ):
-            os.set_blocking(file, False)
-            self._selector.register(file, event)
 
-    def until(self, until: float) -> _Came:
-        """Talks until there is an end."""
-        after: float | None = None
+    def until(self, until: float, results: int, prints: int) -> _Came:
+        """Listens until there is an end."""
+        pipes = Pipes({results: self._read_results, prints: self._read_prints})
+        after = inf
         while not self._over:
             now = time.monotonic()
             if self._came is not None:
-                after = now + _AFTER if after is None else after
+                after = min(after, now + _AFTER)
                 if now >= after:
                     break
             elif self._context.cancelled:
@@ -288,55 +266,28 @@ class _Talk:
             elif now >= until:
                 self._came = _Came("timeout")
                 break
-            self._step(max(0.0, min(_TICK, until - now)))
-        self._read_prints()
+            pipes.read(max(0.0, min(_TICK, until - now)))
+        pipes.read(0)
+        pipes.close()
         came = self._came or _Came("ended")
         came.printed = self._tail.decode("utf-8", "replace").strip()
         return came
 
-    def close(self) -> None:
-        """Listens no more."""
-        self._selector.close()
-
-    def _step(self, wait: float) -> None:
-        for key, _ in self._selector.select(wait):
-            if key.fd == self._results:
-                self._read_results()
-            elif key.fd == self._prints:
-                self._read_prints()
-            else:
-                self._write()
-
-    def _write(self) -> None:
-        try:
-            self._left = self._left[os.write(self._stdin.fileno(), self._left[:65_536]) :]
-        except BlockingIOError:
-            return
-        except OSError:  # it has ended: how, its results say
-            self._left = self._left[:0]
-        if not self._left:
-            self._selector.unregister(self._stdin.fileno())
-
-    def _read_results(self) -> None:
-        piece = _read(self._results)
-        if piece is None:
-            return
-        if not piece:
-            self._over = True
-            return
+    def _read_results(self, piece: bytes) -> bool:
         *lines, rest = (self._line + piece).split(b"\n")
         for line in lines:
             self._take(bytes(line))
         self._line = bytearray(rest)
         if len(rest) > self._most + 100 and self._came is None:
             self._came, self._over = _Came("size"), True
+        self._over = self._over or not piece
+        return not self._over
 
     def _take(self, line: bytes) -> None:
         """Takes in a line. Only the first that says what came of the call counts."""
         told = _parsed(line)
         if "ended" in told:
-            status = told["ended"]
-            self._came = self._came or _Came("ended", status=status)
+            self._came = self._came or _Came("ended", status=told["ended"])
             self._over = True
         elif "progress" in told and self._came is None:
             self._context.progress(*told["progress"])
@@ -350,27 +301,15 @@ class _Talk:
                 _Came("size") if size > self._most else _Came("result", told["result"])
             )
 
-    def _read_prints(self) -> None:
-        while self._printed <= self._most:
-            piece = _read(self._prints)
-            if not piece:
-                return
-            self._printed += len(piece)
-            self._tail += piece
-            del self._tail[:-KEPT_BYTES]
+    def _read_prints(self, piece: bytes) -> bool:
+        self._printed += len(piece)
+        self._tail += piece
+        del self._tail[:-KEPT_BYTES]
+        if self._printed <= self._most:
+            return True
         if self._came is None:
             self._came, self._over = _Came("printed"), True
-        elif self._came.ending not in ("printed", "size"):  # it has told its result: let it end
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._prints)
-
-
-def _read(file: int) -> bytes | None:
-    """Return what is there, empty at the end, None where there is nothing yet."""
-    try:
-        return os.read(file, 65_536)
-    except BlockingIOError:
-        return None
+        return False  # one that has told its result may end
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
