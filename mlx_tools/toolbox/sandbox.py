@@ -406,7 +406,7 @@ class _OutputReader:
         self._most = most
         assert child.stdout is not None and child.stderr is not None
         self._ends = child.stdout.fileno(), child.stderr.fileno()
-        takers = {
+        takers: dict[int, Callable[[bytes], bool]] = {
             self._ends[0]: functools.partial(self._take, self.output),
             self._ends[1]: functools.partial(self._take, self.errors),
         }

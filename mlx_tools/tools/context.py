@@ -38,12 +38,16 @@ OnProgress = Callable[[Progress], None]
 class ToolError(Exception):
     """Raise it in a tool to say in plain words what went wrong; the model reads the message.
 
-    Any other exception does too, with its type before its text. ``code`` is the error's code.
+    Any other exception does too, with its type before its text. ``code`` is the error's code;
+    ``passing`` says that the same call might succeed a moment later.
     """
 
-    def __init__(self, message: str, *, code: ErrorCode = "tool_error") -> None:
+    def __init__(
+        self, message: str, *, code: ErrorCode = "tool_error", passing: bool = False
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.passing = passing
 
 
 class Artifacts(Protocol):
@@ -199,18 +203,16 @@ class Reports:
             now = self._clock()
             self._room = min(float(BURST), self._room + (now - self._at) / EVERY)
             self._at = now
-            call: Callable[[], object] | None = None
+            waits, self._held = self._held is not None, progress
             if self._room >= 1:
-                self._room -= 1
-                self._due.append(progress)
-                self._held, call = None, self._pass_on
+                self._release()
+                call: tuple[Any, ...] = (self._pass_on,)
+            elif waits:
+                return
             else:
-                if self._held is None:
-                    call = self._wait
-                self._held = progress
-        if call is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(call)
+                call = (self._loop.call_later, EVERY, self._pass_on)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(*call)
 
     def end(self, *, cancelled: bool = False) -> None:
         """Passes on what is held back, but where the call was ``cancelled``; later reports go
@@ -220,29 +222,22 @@ class Reports:
             if cancelled:
                 self._due.clear()
                 self._held = None
-        if self._due or self._held is not None:
-            self._pass_on_held()
-
-    def _wait(self) -> None:
-        self._loop.call_later(EVERY, self._pass_on_held)
-
-    def _pass_on_held(self) -> None:
-        with self._lock:
-            if self._held is not None:
-                self._room -= 1
-                self._due.append(self._held)
-                self._held = None
         self._pass_on()
 
+    def _release(self) -> None:
+        if self._held is not None:
+            self._room -= 1
+            self._due.append(self._held)
+            self._held = None
+
     def _pass_on(self) -> None:
+        """Pass on what is due, and what is held back: that it is called is late enough."""
+        with self._lock:
+            self._release()
         while self._due:
-            with self._lock:
-                progress = self._due.popleft()
+            progress = self._due.popleft()
             try:
                 self._listener(progress)
             except Exception as error:  # a listener's fault costs no call its result
-                said: dict[str, Any] = {
-                    "message": "a listener to progress failed",
-                    "exception": error,
-                }
+                said = {"message": "a listener to progress failed", "exception": error}
                 self._loop.call_exception_handler(said)

@@ -73,8 +73,9 @@ async def execute(
     Every exception of the tool is a ``tool_error``, ``sys.exit()`` too; arguments that its types
     refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
-    tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError` are
-    final. ``clean`` is what an error's words pass before they are cut.
+    tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError`
+    that does not say otherwise are final. ``clean`` is what an error's words pass before they are
+    cut.
 
     ``context`` is what the tool may know of the call; each try gets a copy. Its ``report`` is
     called in the event loop, before this returns; see `Reports` for reports that come fast.
@@ -204,7 +205,9 @@ def _end(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
 
 def _may_pass(error: BaseException) -> bool:
     """Return whether the same call might succeed a moment later."""
-    final = (InvalidArguments, ToolError, ResultError, TooManyThreads, SystemExit)
+    if isinstance(error, ToolError):
+        return error.passing
+    final = (InvalidArguments, ResultError, TooManyThreads)
     return isinstance(error, Exception) and not isinstance(error, final)
 
 

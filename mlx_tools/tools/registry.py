@@ -20,7 +20,7 @@ from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial,
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder import PLUGIN as FOLDER
-from mlx_tools.tools.tool import Callee, Tool, check_declared, of_plugin, why_unusable
+from mlx_tools.tools.tool import Callee, Tool, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
     from mlx_tools.tools.folder.collection import ToolCollection
@@ -223,7 +223,12 @@ class Registry:
         for pattern, why in self._switched_off.items():
             if matches(pattern, spec):
                 return why
-        return why_unusable(self._tools[spec.name])
+        ask = member_of(self._tools[spec.name], "unusable")
+        try:
+            reason = None if ask is None else ask()
+        except Exception as error:  # somebody else's code
+            return f"it cannot say whether it works: {type(error).__name__}: {error}"[:300]
+        return reason if isinstance(reason, str) else None
 
     def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
         """Loads what installed packages offer, once."""

@@ -39,26 +39,13 @@ class _Pool:
     def __init__(self) -> None:
         self.free = threading.Semaphore(MAX_THREADS)  # calls that may yet begin
         self.idle = threading.Semaphore(0)  # threads that wait
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._read, self._wake = os.pipe()
+        self.jobs: deque[Callable[[], None]] = deque()
+        self._read, self.wake = os.pipe()
 
-    def start(self, job: Callable[[], None]) -> None:
-        """Has a thread do the job, which releases ``free`` and ``idle`` at its end. Raises
-        TooManyThreads."""
-        if not self.free.acquire(blocking=False):
-            raise TooManyThreads(f"{MAX_THREADS} calls are still running")
-        if not self.idle.acquire(blocking=False):
-            try:
-                threading.Thread(target=self._serve, name="mlx-tools", daemon=True).start()
-            except RuntimeError as error:  # the system has no more
-                self.free.release()
-                raise TooManyThreads(str(error)) from None
-        self._jobs.append(job)
-        os.write(self._wake, b"j")
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Does one job after the other, in a thread of its own."""
         while os.read(self._read, 1):
-            self._jobs.popleft()()
+            self.jobs.popleft()()
 
 
 _pool = functools.cache(_Pool)
@@ -73,6 +60,10 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[Outcome | None] = loop.create_future()
+    try:
+        pool = _pool()
+    except OSError as error:  # there are no more files
+        raise TooManyThreads(f"no thread can be started: {error.strerror}") from None
 
     def job() -> None:
         outcome: Outcome
@@ -85,11 +76,16 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, future, outcome)
 
-    try:
-        pool = _pool()
-    except OSError as error:  # there are no more files
-        raise TooManyThreads(f"no thread can be started: {error.strerror}") from None
-    pool.start(job)
+    if not pool.free.acquire(blocking=False):
+        raise TooManyThreads(f"{MAX_THREADS} calls are still running")
+    if not pool.idle.acquire(blocking=False):
+        try:
+            threading.Thread(target=pool.serve, name="mlx-tools", daemon=True).start()
+        except RuntimeError as error:  # the system has no more
+            pool.free.release()
+            raise TooManyThreads(str(error)) from None
+    pool.jobs.append(job)
+    os.write(pool.wake, b"j")
     return future
 
 

@@ -64,16 +64,6 @@ def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def why_unusable(tool: Callee) -> str | None:
-    """Return why a tool cannot work now, None where it can."""
-    ask = member_of(tool, "unusable")
-    try:
-        why = None if ask is None else ask()
-    except Exception as error:
-        return f"it cannot say whether it works: {type(error).__name__}: {error}"[:300]
-    return why if isinstance(why, str) else None
-
-
 def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None = None) -> Preview:
     """Return what a call would change; empty where the tool cannot tell, a fault in its place where
     the call could only fail. ``policy`` is the one that the call would run under. Blocks: call it

@@ -77,16 +77,12 @@ def folder_tool(found: ToolFolder, unusable: str | None = None) -> Tool:
         _check_unchanged(found)
         if context.expected not in (None, found.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
-        tries = 2 if found.spec.retry == "read_only" and not found.spec.mutates(arguments) else 1
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
-        for left in reversed(range(tries)):
-            try:
-                with _copied(found) as execute:
-                    came = _call(found, execute, arguments, until, context)
-            except OSError as error:
-                raise ToolError(f"no process can be started: {error.strerror}") from None
-            if came.ending not in ("fault", "ended") or not left:
-                break
+        try:
+            with _copied(found) as execute:
+                came = _call(found, execute, arguments, until, context)
+        except OSError as error:
+            raise ToolError(f"no process can be started: {error.strerror}") from None
         return _result(came, seconds, found.max_output_bytes)
 
     preview = Preview("", found.digest)
@@ -162,7 +158,7 @@ def _result(came: _Came, seconds: float, most: int) -> dict[str, Any]:
             text = _how_ended(came.status)
     if printed := came.printed[-_PRINTED_CHARS:].strip():  # mostly it says why
         text = f"{text}; it printed: {printed}"
-    raise ToolError(text, code=code)
+    raise ToolError(text, code=code, passing=came.ending in ("fault", "ended"))
 
 
 def _said(value: Mapping[str, Any]) -> str:
