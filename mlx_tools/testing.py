@@ -8,7 +8,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
@@ -148,11 +148,21 @@ USAGE: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A call that a scripted chat answer makes; ``arguments`` are JSON text, right or wrong."""
+
+    name: str
+    arguments: str
+    id: str = "call_1"
+
+
 class Completion:
     """One scripted completion, sent in pieces of ``size`` characters, ``delay`` seconds apart.
 
     ``finish_reason`` None breaks the stream off after the text; ``status`` other than 200 answers
-    with an error whose message is the text.
+    with an error whose message is the text. Where a chat was asked for, the text is the content,
+    and ``calls`` and ``reasoning`` stand beside it.
     """
 
     def __init__(
@@ -164,7 +174,11 @@ class Completion:
         size: int = 7,
         delay: float = 0.0,
         status: int = 200,
+        calls: Sequence[ChatCall] = (),
+        reasoning: str = "",
     ) -> None:
+        self.calls = calls
+        self.reasoning = reasoning
         self.text = text
         self.finish_reason = finish_reason
         self.usage = usage
@@ -174,8 +188,8 @@ class Completion:
 
 
 class ScriptedServer:
-    """A completions server on loopback that serves the scripted completions one after the other:
-    real HTTP, no model. Out of script, it answers 500.
+    """A completions server on loopback that serves the scripted completions one after the other,
+    also by its chat interface: real HTTP, no model. Out of script, it answers 500.
 
     Each is a `Completion`, a text (which costs `USAGE`), or a function from the prompt to one of
     these. It knows no likelihoods: a request for some gets none, and nothing of the script. The
@@ -214,7 +228,12 @@ class ScriptedServer:
     @property
     def prompts(self) -> list[str]:
         """The prompts that were asked, in order."""
-        return [body["prompt"] for body in self.bodies]
+        return [body["prompt"] for body in self.bodies if "prompt" in body]
+
+    @property
+    def chats(self) -> list[list[dict[str, Any]]]:
+        """The messages of the chats that were asked for, in order."""
+        return [body["messages"] for body in self.bodies if "messages" in body]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -238,7 +257,8 @@ class ScriptedServer:
             if not self._script:
                 return Completion("the script is at its end", status=500)
             script = self._script.pop(0)
-        made = script(body["prompt"]) if callable(script) else script
+        asked = body.get("prompt") or json.dumps(body.get("messages"))
+        made = script(asked) if callable(script) else script
         return Completion(made, usage=USAGE) if isinstance(made, str) else made
 
 
@@ -261,11 +281,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path != "/v1/completions":
+        if self.path not in ("/v1/completions", "/v1/chat/completions"):
             self._json(404, {"error": "no such page"})
             return
         body = json.loads(raw)
-        if not body.get("prompt"):
+        if not (body.get("prompt") or body.get("messages")):
             self._json(400, {"error": "prompt is missing"})
             return
         if "logprobs" in body:
@@ -275,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
         if completion.status != 200:
             self._json(completion.status, {"error": completion.text})
             return
-        self._stream(completion)
+        self._stream(completion, chat="messages" in body)
 
     def _json(self, status: int, value: Any) -> None:
         data = json.dumps(value).encode()
@@ -285,28 +305,50 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, completion: Completion) -> None:
+    def _stream(self, completion: Completion, *, chat: bool) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
         try:
-            for start in range(0, len(completion.text), completion.size):
-                self._event(completion.text[start : start + completion.size], None)
+            for choice in _deltas(completion) if chat else _texts(completion):
+                self._data({"choices": [{"finish_reason": None} | choice]})
                 time.sleep(completion.delay)
             if completion.finish_reason is None:
                 return
-            self._event("", completion.finish_reason)
+            end: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+            self._data({"choices": [end | {"finish_reason": completion.finish_reason}]})
             if completion.usage is not None:
                 self._data({"choices": [], "usage": completion.usage})
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:  # the client has read enough
             return
 
-    def _event(self, text: str, finish_reason: str | None) -> None:
-        self._data({"choices": [{"text": text, "finish_reason": finish_reason}]})
-
     def _data(self, value: Any) -> None:
         self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
         self.wfile.flush()
+
+
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _texts(completion: Completion) -> Iterator[dict[str, Any]]:
+    for piece in _pieces(completion.text, completion.size):
+        yield {"text": piece}
+
+
+def _deltas(completion: Completion) -> Iterator[dict[str, Any]]:
+    """The same by way of the chat interface."""
+    for piece in _pieces(completion.reasoning, completion.size):
+        yield {"delta": {"reasoning_content": piece}}
+    for piece in _pieces(completion.text, completion.size):
+        yield {"delta": {"role": "assistant", "content": piece}}
+    for index, one in enumerate(completion.calls):
+        function = {"name": one.name, "arguments": ""}
+        begun = {"index": index, "id": one.id, "type": "function", "function": function}
+        yield {"delta": {"content": None, "tool_calls": [begun]}}
+        for piece in _pieces(one.arguments, completion.size):
+            more = {"index": index, "function": {"arguments": piece}}
+            yield {"delta": {"tool_calls": [more]}}

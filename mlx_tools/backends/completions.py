@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from mlx_tools.backends.chat_wire import ChatCollector, chat_body
 from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import (
@@ -160,7 +161,8 @@ class CompletionsBackend:
         return f"CompletionsBackend({str(self.address)!r}, {self.model!r})"
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Complete ``request.prompt``; close the generator to cancel.
+        """Complete ``request.prompt``, or by the server's chat interface ``request.messages``;
+        close the generator to cancel.
 
         Raises:
             UsageError: the request cannot be sent, or the server does not take its grammar.
@@ -177,9 +179,9 @@ class CompletionsBackend:
             return
         async with self._begun(request, limits) as begun:
             if begun.whole:
-                yield (await self._read_whole(begun, request.max_tokens)).chunk
+                yield (await self._read_whole(begun, request)).chunk
                 return
-            collector = Collector(str(self.address), request.max_tokens)
+            collector = self._collector(request)
             data: bytes | None = begun.first
             while True:
                 for text in collector.feed(data):
@@ -200,7 +202,7 @@ class CompletionsBackend:
         """
         limits = limits or self._limits(request)
         async with self._begun(request, limits, whole=True, **options) as begun:
-            return await self._read_whole(begun, request.max_tokens)
+            return await self._read_whole(begun, request)
 
     async def aclose(self) -> None:
         """Close the connections; an injected client stays its owner's. A later request opens them
@@ -360,28 +362,35 @@ class CompletionsBackend:
             tries += 1
             await self._retry.sleep(delay)
 
-    async def _read_whole(self, begun: Begun, max_tokens: int) -> Answer:
+    def _collector(self, request: CompletionRequest) -> Collector:
+        kind = Collector if request.messages is None else ChatCollector
+        return kind(str(self.address), request.max_tokens)
+
+    async def _read_whole(self, begun: Begun, request: CompletionRequest) -> Answer:
         """All of an answer that came whole, or that is a stream though nobody asked for one."""
         address, body = str(self.address), bytearray()
         async for piece in begun:
             body += piece
             if len(body) > MAX_ANSWER:
                 raise BackendBroken(f"{address} sent more than {MAX_ANSWER} bytes")
+        collector = self._collector(request)
         if not begun.whole:
-            collector = Collector(address, max_tokens)
             text = "".join(collector.feed(bytes(body)))
             text += "" if collector.done else "".join(collector.feed(None))
             last = collector.last()
             return Answer(replace(last, text=text + last.text))
         try:
-            event = read_event(body.decode("utf-8-sig"), address)
+            data = body.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BackendBroken(f"{address} sent what is not UTF-8") from error
+        if isinstance(collector, ChatCollector):
+            return Answer(collector.take_whole(data))
+        event = read_event(data, address)
         if event.choice is None:
             raise BackendBroken(f"{address} sent what is no completion", hint=LOG_HINT)
         text = without_surrogates(event.text)
         size, tokens = len(text.encode()), event.usage and event.usage.completion_tokens
-        check_size(size, max_tokens, address)
+        check_size(size, request.max_tokens, address)
         edited = event.finish == "tool_calls" or cut_out(tokens or 0, size)
         # an end without a reason promises nothing: it is cut off
         return Answer(Chunk(text, event.finish or "length", event.usage, edited), event.choice)
@@ -390,6 +399,8 @@ class CompletionsBackend:
         return Deadlines(request, str(self.address), clock=self._retry.clock)
 
     def _body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
+        if request.messages is not None:
+            return chat_body(request, model=self.model, stream=stream)
         return completion_body(
             request,
             model=self.model,
@@ -410,13 +421,19 @@ class CompletionsBackend:
             prompts = [f"{number} {number}" for number in range(CROWD)]
         for prompt in prompts:
             nudge = replace(
-                request, prompt=prompt, max_tokens=1, temperature=0.0, top_logprobs=0, grammar=None
+                request,
+                prompt=prompt,
+                max_tokens=1,
+                temperature=0.0,
+                top_logprobs=0,
+                grammar=None,
+                messages=None,
             )
             try:
                 with self._exchange.translated():
                     begun = await self._exchange.begin(self._body(nudge), limits, silent=False)
                     try:
-                        await self._read_whole(begun, 1)
+                        await self._read_whole(begun, nudge)
                     finally:
                         await begun.aclose()
             except BackendTimeout:

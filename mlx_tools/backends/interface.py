@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,6 +33,11 @@ class CompletionRequest:
     ``sampling`` are further parameters by their names in the server's interface (``top_p``,
     ``top_k``, ``min_p``, penalties …), sent as they are; what stands here by itself goes before
     them, and a backend that does not know one leaves it out.
+
+    ``messages`` ask by way of the server's own chat interface: messages and ``tools`` as OpenAI's
+    interface has them, ``tool_choice`` (``auto``, ``none``, ``required`` or a tool's name). What
+    comes is the turn as text, its calls as lines of the protocol. They say the same as ``prompt``,
+    by which a backend that only completes text goes.
     """
 
     prompt: str
@@ -45,6 +50,9 @@ class CompletionRequest:
     top_logprobs: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,7 +390,8 @@ class Exchange:
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         with self.translated():
             client = await self.client()
-            url = f"{self._address}/v1/completions"
+            path = "chat/completions" if "messages" in body else "completions"
+            url = f"{self._address}/v1/{path}"
             sent = client.build_request("POST", url, content=content, headers=self._headers)
             with limits.step(silent=silent):
                 response = await client.send(sent, stream=True, follow_redirects=False)

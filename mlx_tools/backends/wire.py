@@ -47,7 +47,7 @@ def check_request(request: CompletionRequest) -> str:
         UsageError: names the value and what is allowed.
     """
     prompt = without_surrogates(request.prompt)
-    if not prompt:
+    if not (prompt or request.messages):
         raise UsageError("the prompt is empty", hint="there must be something to complete")
     checks = {
         "max_tokens": (_is_whole(request.max_tokens, 1), "a whole number from 1"),
@@ -227,37 +227,65 @@ def read_event(data: str, address: str) -> Piece:
         BackendBroken: it is no piece of a completion.
     """
 
-    def broken(what: str) -> BackendBroken:
-        return BackendBroken(f"{address} sent {what}: {clean(data, 80)!r}", hint=LOG_HINT)
-
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise broken("what is no JSON") from error
-    if not isinstance(value, dict):
-        raise broken("what is no object")
-    if value.get("error"):
-        raise BackendRefused(f"{address} broke off with an error: {clean(error_text(value))}")
+    value = read_object(data, address)
     fingerprint = value.get("system_fingerprint")
     mlx_lm = isinstance(fingerprint, str) and _MLX_LM.match(fingerprint) is not None
-    usage, choices = read_usage(value.get("usage")), value.get("choices")
-    if not choices and isinstance(choices, list | None):
+    usage, choice = read_usage(value.get("usage")), choice_of(value, address)
+    if choice is None:
         return Piece(usage=usage, mlx_lm=mlx_lm)
-    choice = choices[0] if isinstance(choices, list) else None
-    if not isinstance(choice, dict):
-        raise broken("choices that cannot be read")
     text = choice.get("text")
     if text is None and ("delta" in choice or "message" in choice):
         raise BackendBroken(f"{address} answers in chat form where a text completion was asked for")
     if not isinstance(text, str | None):
-        raise broken("a text that is no string")
+        raise _broken("a text that is no string", value, address)
+    return Piece(text or "", finish_of(choice, address), usage, mlx_lm, choice)
+
+
+def read_object(data: str, address: str) -> dict[str, Any]:
+    """The JSON object in an event's data. Raises as `read_event` does."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _broken("what is no JSON", data, address) from error
+    if not isinstance(value, dict):
+        raise _broken("what is no object", data, address)
+    if value.get("error"):
+        raise BackendRefused(f"{address} broke off with an error: {clean(error_text(value))}")
+    return value
+
+
+def choice_of(value: Mapping[str, Any], address: str) -> dict[str, Any] | None:
+    """The one choice of an answer, None in an event without. Raises `BackendBroken`."""
+    choices = value.get("choices")
+    if not choices and isinstance(choices, list | None):
+        return None
+    choice = choices[0] if isinstance(choices, list) else None
+    if not isinstance(choice, dict):
+        raise _broken("choices that cannot be read", value, address)
+    return choice
+
+
+def finish_of(choice: Mapping[str, Any], address: str) -> FinishReason | None:
+    """Why a completion ended, None where it goes on.
+
+    Raises:
+        BackendRefused: the server gave it up.
+        BackendBroken: the reason is no text.
+    """
     reason = choice.get("finish_reason") or None
     if not isinstance(reason, str | None):
-        raise broken("a finish reason that is no string")
+        raise _broken("a finish reason that is no string", choice, address)
     if reason is not None and reason.lower() in _FAILED:
         raise BackendRefused(f"{address} gave the completion up: {clean(reason, 40)}")
-    finish = None if reason is None else _FINISH.get(reason.lower(), "length")
-    return Piece(text or "", finish, usage, mlx_lm, choice)
+    return None if reason is None else _FINISH.get(reason.lower(), "length")
+
+
+def _broken(what: str, data: object, address: str) -> BackendBroken:
+    try:
+        shown = data if isinstance(data, str) else json.dumps(data)
+    except RecursionError:
+        shown = "too deep to be told"
+    return BackendBroken(f"{address} sent {what}: {clean(shown, 80)!r}", hint=LOG_HINT)
 
 
 def read_usage(value: Any) -> Usage | None:
@@ -383,13 +411,7 @@ class Collector:
         if self.finish is not None:
             return ""
         self.finish = piece.finish
-        text, self._high = self._high + piece.text, ""
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            text, self._high = text[:-1], text[-1]
-        text = without_surrogates(text)
-        size = len(text.encode())
-        self._bytes += size
-        check_size(self._bytes, self._max_tokens, self._address)
+        text, size = self._whole_characters(piece.text)
         if piece.text:
             self._texts += 1
             self._silent_tokens += size - len(text) + sum(map(text.count, " \n<["))
@@ -398,6 +420,20 @@ class Collector:
             self._thought += not self._bytes
             self._cut = self._cut or self._bytes > 0
         return text
+
+    def _whole_characters(self, text: str) -> tuple[str, int]:
+        """The text as far as its last character is whole, and its bytes; the rest is held back.
+
+        Raises `BackendBroken` where it is far more than was asked for.
+        """
+        text, self._high = self._high + text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._high = text[:-1], text[-1]
+        text = without_surrogates(text)
+        size = len(text.encode())
+        self._bytes += size
+        check_size(self._bytes, self._max_tokens, self._address)
+        return text, size
 
     def _edited(self) -> bool:
         """Whether the server cut text out: surely so, or not told. A thought before all text does

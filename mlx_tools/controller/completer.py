@@ -14,7 +14,9 @@ from mlx_tools.controller.session import Complete, Session, Thought
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinishReason, Usage, total_usage
+from mlx_tools.prompt import Neutraliser, neutral
 from mlx_tools.protocol import AnswerDelta, CallStarted, Delta, Reading
+from mlx_tools.tools import to_openai
 from mlx_tools.transcript import CompletionRecord, MendRecord, events
 
 if TYPE_CHECKING:
@@ -159,6 +161,8 @@ class Completer:
         again = grammar.again if grammar is not None else ""  # the model writes it once more
         text = prompt + ask.text.removesuffix(again)
         request = request_for(self._session, text, left, grammar, ask.attempt)
+        if step.messages is not None and not ask.text and not ask.attempt:
+            request = natively(request, step, self._session.neutraliser)
         usage: Usage | None = None
         pieces, size = written.pieces, 0
         ending: Sequence[Delta] = ()
@@ -178,6 +182,10 @@ class Completer:
                     break
                 if chunk.finish_reason is not None:
                     written.closed_early = False
+                    kept = request.messages is not None and chunk.finish_reason == "tool_calls"
+                    if kept and step.strategy == "free":  # no other way to ask for it
+                        ending = turn.end("stop")
+                        break
                     ending = turn.end(chunk.finish_reason, cut_out=chunk.edited)
                     break
                 if turn.closing:
@@ -289,6 +297,18 @@ def request_for(
         idle_timeout=limits.idle_timeout,
         grammar=grammar,
         sampling=sampling,
+    )
+
+
+def natively(
+    request: CompletionRequest, step: Complete, neutraliser: Neutraliser
+) -> CompletionRequest:
+    """The request by way of the server's own chat interface, with the tools that the model may
+    call: none, where it is to call none, for many servers pay no heed to a tool choice."""
+    choice = step.rules.tool_choice
+    tools = [] if choice == "none" else to_openai(step.tools.values())
+    return replace(
+        request, messages=step.messages, tools=neutral(tools, neutraliser), tool_choice=choice
     )
 
 

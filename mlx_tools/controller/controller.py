@@ -124,6 +124,7 @@ class RunSettings:
     compact: Compaction = "off"
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
+    route: Mapping[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] = ()
 
     def naming(self, named: Callable[[str], str]) -> RunSettings:
@@ -161,6 +162,7 @@ class RunSettings:
             ("project_context", isinstance(self.project_context, str), "a text"),
             ("tool_choice", isinstance(self.tool_choice, str), "auto, none, required, a tool"),
             ("backend", isinstance(self.backend, Mapping), "a mapping"),
+            ("route", isinstance(self.route, Mapping), "a mapping"),
         ):
             if not right:
                 raise wrong_argument(name, getattr(self, name), f"allowed: {allowed}")

@@ -16,7 +16,16 @@ from mlx_tools.controller.turn import CallState, Turn, follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
-from mlx_tools.prompt import ChatFormat, KnownTools, Neutraliser, Prompt, PromptWords, may_leave
+from mlx_tools.prompt import (
+    ChatFormat,
+    ChatMessage,
+    KnownTools,
+    Neutraliser,
+    Prompt,
+    PromptWords,
+    may_leave,
+    native_messages,
+)
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     Reading,
@@ -82,7 +91,8 @@ class Thought:
 class Complete:
     """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``).
 
-    ``strategy`` says how. ``tools`` are those that the model was told of.
+    ``strategy`` says how. ``tools`` are those that the model was told of. ``messages`` say the same
+    as the prompt, where the turn begins by way of the server's own chat interface.
     """
 
     turn: int
@@ -92,6 +102,7 @@ class Complete:
     thought: Thought | None = None
     strategy: Strategy = "free"
     tools: Mapping[str, ToolSpec] = field(default_factory=dict)
+    messages: tuple[ChatMessage, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +394,8 @@ class Session:
         if self.iterations > limits.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
         style, choice, tools = self.header.style, self.choice, self.known.tools
+        if self._asks_natively(choice):
+            return self._native_step()
         if self.header.strategy == "guided" and choice == "auto":
             prefix = opening(style) if tools else forcing_prefix(style, "none")
         else:
@@ -398,6 +411,31 @@ class Session:
             tools=tools,
         )
 
+    def _asks_natively(self, choice: str) -> bool:
+        """Whether the model's server is asked by its own chat interface.
+
+        It is not where that has just failed, or would pay no heed to what must be called, if the
+        model can be prompted instead.
+        """
+        route = self.header.route
+        if route.get("path") != "native":
+            return False
+        forced = choice not in ("auto", "none") and not route.get("obeys", True)
+        return not (route.get("completes", True) and (self.format_errors or forced))
+
+    def _native_step(self) -> Complete:
+        """The next completion, by the server's own chat interface; what it writes is mended, where
+        the server completes text, as what was prompted is."""
+        return Complete(
+            turn=self.turn + 1,
+            prompt=self.prompt.render(),
+            rules=self._rules(""),
+            max_tokens=self.limits.max_tokens,
+            strategy="auto" if self.header.route.get("completes", True) else "free",
+            tools=self.known.tools,
+            messages=native_messages(self.prompt, self.header, self.words, self.neutraliser),
+        )
+
     @property
     def choice(self) -> str:
         """``required`` and a named tool hold until one call has run that was no mere search for
@@ -411,10 +449,12 @@ class Session:
     def _rules(self, prefix: str) -> ReadingRules:
         """How a turn is read that begins with ``prefix``, written by the host."""
         choice = self.choice
+        native = self._asks_natively(choice)
+        thinking = self.prompt.thought_open and self._thought(prefix) is None
         return ReadingRules(
-            style=self.header.style,
+            style="jsonl" if native else self.header.style,
             prefix=prefix,
-            in_thought=self.prompt.thought_open and self._thought(prefix) is None,
+            in_thought=thinking and not native,
             max_calls=1 if choice in self.specs else self.limits.max_calls_per_turn,
             tool_choice=choice,
             mutates=self._mutates,

@@ -29,6 +29,7 @@ from mlx_tools.prompt.finder import (
     stems,
     told_when_needed,
 )
+from mlx_tools.prompt.native_messages import ChatMessage, native_messages, neutral
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.opening import (
     CATALOG_BUDGET,

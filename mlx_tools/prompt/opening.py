@@ -23,6 +23,7 @@ from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import PromptWords, fill, parts
 from mlx_tools.protocol import Style, write_answer, write_call, write_observation
 from mlx_tools.schema import fits, sample_arguments
+from mlx_tools.transcript import Header
 
 CATALOG_BUDGET: Final = 1500
 """Tokens that the catalog may take, where nothing else is said."""
@@ -235,6 +236,29 @@ def build_system(
         "name": catalog.shown[-1] if catalog.shown else "",
         "context": frame.project_context.strip(),
     }
+    written = _composed(sections, values, neutraliser)
+    if native is not None:
+        written = native.begin(written, catalog.lines, neutraliser)
+    return SystemPrompt(written, catalog.shown, catalog.hidden)
+
+
+def plain_system(header: Header, words: PromptWords, neutraliser: Neutraliser) -> str:
+    """The system text of a session whose server tells its model of the tools: nothing of a protocol
+    or a catalog stands in it."""
+    sections = [
+        ("", words.persona if header.persona is None else "{{persona}}"),
+        (" ", words.response_modes.get(header.response_mode, "")),
+        ("\n\n", words.texts["project_context"] if header.project_context.strip() else ""),
+    ]
+    values = {"persona": (header.persona or "").strip(), "context": header.project_context.strip()}
+    return _composed(sections, values, neutraliser).strip()
+
+
+def _composed(
+    sections: Sequence[tuple[str, str]], values: Mapping[str, str], neutraliser: Neutraliser
+) -> str:
+    """The sections that hold something, each behind its gap; what stands in their places is
+    anybody's text."""
     text = Composer(neutraliser)
     for number, (gap, section) in enumerate(one for one in sections if one[1]):
         text.host(gap if number else "")
@@ -243,10 +267,7 @@ def build_system(
                 text.untrusted(neutraliser.plain(values[part]))
             else:
                 text.host(part)
-    written = str(text)
-    if native is not None:
-        written = native.begin(written, catalog.lines, neutraliser)
-    return SystemPrompt(written, catalog.shown, catalog.hidden)
+    return str(text)
 
 
 # --- examples, made from the tools' own schemas -------------------------------------------------

@@ -47,8 +47,10 @@ def file_access(roots: Sequence[Root]) -> Tool:
                 return files.read(path)
             case "list":
                 return files.list(path)
-            case "write" | "delete" as operation if writable:
-                return changes.make(operation, path, arguments.get("content"))
+            case "write" if writable:
+                return changes.write(path, arguments.get("content"))
+            case "delete" if writable:
+                return changes.delete(path)
         operation = str(arguments["operation"])[:100]
         why = "not possible here"
         if operation in ("write", "delete"):
@@ -56,9 +58,12 @@ def file_access(roots: Sequence[Root]) -> Tool:
         raise ToolError(f"{operation} is {why}", code="not_allowed")
 
     def preview(arguments: Mapping[str, Any]) -> Preview | None:
+        path = arguments["path"]
         match arguments["operation"]:
-            case "write" | "delete" as operation if writable:
-                return changes.preview(operation, arguments["path"], arguments.get("content"))
+            case "write" if writable:
+                return changes.preview_write(path, arguments.get("content"))
+            case "delete" if writable:
+                return changes.preview_delete(path)
         return None
 
     return Tool(file_access_spec(writable=writable), run, preview=preview)
@@ -143,9 +148,9 @@ def create_file(roots: Sequence[Root]) -> Tool:
     changes = Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
-        return changes.make("create", arguments["path"], arguments.get("content"))
+        return changes.create(arguments["path"], arguments.get("content"))
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
-        return changes.preview("create", arguments["path"], arguments.get("content"))
+        return changes.preview_create(arguments["path"], arguments.get("content"))
 
     return Tool(words.spec(EFFECTS, needs_approval=True), run, preview=preview)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError, current_context
 from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute
-from mlx_tools.tools.exports import FORMATS, export
+from mlx_tools.tools.exports import FORMATS, export, to_openai
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by, write_template
 from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder

@@ -38,6 +38,9 @@ class Header:
     the caller gave it) and ``require_tools``. ``standing`` is what was configured besides
     ``policy``, empty where that is the same. ``parent`` names the session and the call that this
     one runs within. ``context`` is how many tokens the model can take, None where nobody says.
+    ``route`` says by which ``path`` the model is asked: ``native``, by its server's own chat
+    interface, or ``prompted``, as where it is empty; and the ``reason``. Of a native one it says
+    whether the server ``completes`` text too, and ``obeys`` a tool choice.
     ``seal`` shows whoever has the store's secret that nobody changed the header.
     """
 
@@ -75,6 +78,7 @@ class Header:
     long_observations: LongObservations = "cut"
     context: int | None = None
     compact: Compaction = "off"
+    route: Mapping[str, Any] = field(default_factory=dict)
     seal: str = ""
 
 

@@ -158,16 +158,16 @@ class Names:
         return self.table[host]
 
 
-def is_own(address: Address) -> bool:
+def but_loopback(address: Address) -> str | None:
     """Only 127.0.0.1 may be asked here."""
-    return str(address) == "127.0.0.1"
+    return None if str(address) == "127.0.0.1" else "not the test's own"
 
 
 def fetching(
     server: Site,
     *,
     names: Names | None = None,
-    may_ask: Callable[[Address], bool] = is_own,
+    refusal: Callable[[Address], str | None] = but_loopback,
     max_bytes: int = 3_000_000,
     idle: float = 10.0,
     context: ssl.SSLContext | None = None,
@@ -179,7 +179,7 @@ def fetching(
         domains=domains,
         blocked=blocked,
         ports=frozenset((server.port,)),
-        may_ask=may_ask,
+        refusal=refusal,
         resolve=names or Names(),
         idle=idle,
         context=context,

@@ -1,0 +1,153 @@
+"""A transcript as messages, for a server that tells its model of tools and reads its calls itself.
+
+What `Prompt` writes as text stands here as messages of OpenAI's chat interface: the same records,
+the same texts, control tokens broken in all of them. Nothing tells of the protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.prompt.neutralise import Neutraliser
+from mlx_tools.prompt.opening import plain_system
+from mlx_tools.prompt.render import Prompt
+from mlx_tools.prompt.words import PromptWords
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    Header,
+    ObservationRecord,
+    UserRecord,
+)
+
+ChatMessage = Mapping[str, Any]
+
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def native_messages(
+    prompt: Prompt, header: Header, words: PromptWords, neutraliser: Neutraliser
+) -> tuple[ChatMessage, ...]:
+    """The messages that say what ``prompt`` says, for the session with this header."""
+    chat = _Chat(words, neutraliser)
+    if system := plain_system(header, words, neutraliser):
+        chat.messages.append({"role": "system", "content": system})
+    for said in header.history:
+        chat.say(str(said.get("role")), str(said.get("content")))
+    chat.gone = prompt.gone
+    for record in prompt.records:
+        chat.take(record)
+    chat.end_turn()
+    return tuple(chat.messages)
+
+
+class _Chat:
+    """The messages so far; ``gone`` is what is still to be told of records that left."""
+
+    def __init__(self, words: PromptWords, neutraliser: Neutraliser) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.gone = ""
+        self._words = words
+        self._neutraliser = neutraliser
+        self._completion: CompletionRecord | None = None  # of which nothing stands here yet
+        self._calls: list[CallRecord] = []  # of the last turn
+        self._observed: dict[str, ObservationRecord] = {}
+        self._notes: list[str] = []
+
+    def take(self, record: Any) -> None:
+        """One more record."""
+        match record:
+            case UserRecord():
+                self._ask(record)
+            case CompletionRecord():
+                self.end_turn()
+                self._completion = record
+            case CallRecord():
+                self._calls.append(record)
+            case ObservationRecord():
+                self._observed[record.call] = record
+            case AnswerRecord():
+                self._completion = None
+                self.say("assistant", record.content)
+            case CorrectionRecord():
+                self._notes.append(self._advised(record.error))
+
+    def say(self, role: str, content: str) -> None:
+        """A message in words. A role never speaks twice in a row: many templates refuse that."""
+        content = self._neutraliser.plain(content)
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") == role and not last.get("tool_calls"):
+            last["content"] = f"{last['content']}\n\n{content}"
+        else:
+            self.messages.append({"role": role, "content": content})
+
+    def end_turn(self) -> None:
+        """Writes what the model wrote last: its calls with their results, or its words."""
+        completion, self._completion = self._completion, None
+        calls, self._calls = self._calls, []
+        if calls:
+            self._call(calls, completion.commentary if completion is not None else "")
+        elif completion is not None and (wrote := completion.counted.strip()):
+            self.say("assistant", wrote)
+        self._observed = {}
+        notes, self._notes = self._notes, []
+        for note in notes:
+            self.say("user", note)
+
+    def _ask(self, record: UserRecord) -> None:
+        self.end_turn()
+        if self.messages and self.messages[-1]["role"] == "user":
+            self.say("assistant", self._words.texts["turns.unanswered"])
+        gone, self.gone = self.gone, ""
+        self.say("user", "\n\n".join(filter(None, (gone, record.content))))
+
+    def _call(self, calls: Sequence[CallRecord], commentary: str) -> None:
+        ids = [call.id or call.call for call in calls]
+        if len({*ids}) < len(ids):
+            ids = [call.call for call in calls]
+        told = [
+            {
+                "id": given,
+                "type": "function",
+                "function": {"name": call.name, "arguments": self._arguments(call)},
+            }
+            for call, given in zip(calls, ids, strict=True)
+        ]
+        said = self._neutraliser.plain(commentary) or None
+        self.messages.append({"role": "assistant", "content": said, "tool_calls": told})
+        for call, given in zip(calls, ids, strict=True):
+            content = self._neutraliser.plain(self._result(self._observed.get(call.call)))
+            self.messages.append({"role": "tool", "tool_call_id": given, "content": content})
+
+    def _arguments(self, call: CallRecord) -> str:
+        return _compact(neutral(call.arguments, self._neutraliser))
+
+    def _result(self, record: ObservationRecord | None) -> str:
+        if record is None:  # nobody will say how it ended
+            return self._words.texts["turns.unanswered"]
+        if record.error is None:
+            return record.content or ""
+        return _compact({"error": {"code": record.error.code, "message": record.error.message}})
+
+    def _advised(self, error: ErrorInfo) -> str:
+        advice = self._words.correction(error.code, "native")
+        return " ".join(
+            filter(None, (error.message, advice if advice not in error.message else ""))
+        )
+
+
+def neutral(value: Any, neutraliser: Neutraliser) -> Any:
+    """A JSON value with the control tokens in its texts broken: a server's template would make
+    tokens of them."""
+    if isinstance(value, str):
+        return neutraliser.plain(value)
+    if isinstance(value, Mapping):
+        return {neutral(key, neutraliser): neutral(one, neutraliser) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [neutral(one, neutraliser) for one in value]
+    return value
