@@ -101,7 +101,8 @@ class TurnDone:
     """The end of a turn, and all of it. ``text`` and ``calls`` are what the pieces join to.
 
     ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of
-    calls that stand in an earlier result. ``reasoning`` is what the model thought.
+    calls that stand in an earlier result. ``reasoning`` is what the model thought. ``stopped_by``
+    is the client's stop text that ended the answer, empty where none did.
     """
 
     finish: Finish
@@ -112,6 +113,7 @@ class TurnDone:
     echoed: tuple[str, ...] = ()
     reasoning: str = ""
     model: str = ""
+    stopped_by: str = ""
 
 
 TurnEvent = TextPiece | CallBegun | ArgumentsMore | TurnDone

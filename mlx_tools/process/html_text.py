@@ -46,6 +46,23 @@ _BREAKS: Final = {**dict.fromkeys(_LINES, 1), **dict.fromkeys(_PARAGRAPHS, 2)}
 _HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 _SPACES: Final = re.compile(r"[ \t\n\r\f\u00a0]+")
+_COMMENT: Final = re.compile(r"/\*.*?(?:\*/|$)", re.DOTALL)
+_END: Final = r"(?:[;!]|$)"
+_ALPHA: Final = rf"(?:#[0-9a-f]{{3}}0{_END}|#[0-9a-f]{{6}}00|(?:rgb|hsl)a\([^);]*,0*\.?0*%?\))"
+_HIDING: Final = re.compile(
+    r"(?:^|;)(?:-\w+-)?(?:display:none|(?:content-)?visibility:(?:hidden|collapse)"
+    rf"|opacity:(?:-|\d%|\d*e-|(?=[\d.])0*(?:\.0\d*)?%?{_END})|font:[a-z]*0(?:px|/)"
+    rf"|font-size:(?=[\d.])(?:[0-3]?(?:\.\d*)?(?:px|pt|{_END})|0*(?:\.[01]\d*)?(?:r?em|%))"
+    r"|(?:left|right|top|inset|text-indent|margin(?:-\w+)?):(?:calc\()?"
+    r"-(?:\d{4}|[5-9]\d\d|1\d\d(?:r?em|v[wh]|%))"
+    rf"|(?:text-fill-)?color:(?:transparent|{_ALPHA})|transform:scale\(0[,)]"
+    rf"|color:(?P<ink>#\w+|white);(?:[^;]*;){{0,9}}background(?:-color)?:(?P=ink){_END}"
+    rf"|background(?:-color)?:(?P<paper>#\w+|white);(?:[^;]*;){{0,9}}color:(?P=paper){_END}"
+    r"|clip:rect\((?:[01](?:px)?,?){4}\)|clip-path:inset\((?:[5-9]\d|100)%)"
+)
+"""Values of a ``style`` attribute, without space, that hide what they are for, also where a later
+one takes them back: the usual ways in which pages keep text from readers."""
+
 _MAX_LINK: Final = 500
 _MAX_DEPTH: Final = 6
 """Levels of lists and quotations that are indented."""
@@ -55,13 +72,11 @@ _ENOUGH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class HtmlText:
-    """A page's title and text. ``cut`` is whether the text was too long; ``lines`` are the lines of
-    the source, from 1, from which the lines of the text come."""
+    """A page's title and text; ``cut`` is whether the text was too long."""
 
     title: str
     text: str
     cut: bool
-    lines: tuple[int, ...]
 
 
 def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
@@ -69,8 +84,7 @@ def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
     stands nowhere, links are words alone."""
     from justhtml import JustHTML
 
-    page = JustHTML(html, sanitize=False, scripting_enabled=True, track_node_locations=True)
-    root = page.root
+    root = JustHTML(html, sanitize=False, scripting_enabled=True).root
     found = _landmarks(root)
     title = base = ""
     if "title" in found:
@@ -86,11 +100,11 @@ def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
         if part is None:
             continue
         writer = _MarkdownWriter(address if url else "", url, most)
-        _walk(html, part, writer, furniture=furniture)
-        text, lines = writer.result()
+        _walk(part, writer, furniture=furniture)
+        text = writer.result()
         if len(text) >= _ENOUGH or (part is root and (furniture or text)):
             break
-    return HtmlText(title, text, writer.full, lines)
+    return HtmlText(title, text, writer.full)
 
 
 def _landmarks(root: Node) -> dict[str, Node]:
@@ -135,11 +149,11 @@ def _is_hidden(node: Node) -> bool:
         return True
     if (_attribute(node, "aria-hidden") or "").lower() == "true":
         return True
-    style = _attribute(node, "style")
-    return style is not None and _hides(style)
+    style = _SPACES.sub("", _COMMENT.sub("", _attribute(node, "style") or "")).lower()
+    return "\\" in style or _HIDING.search(style) is not None
 
 
-def _walk(html: str, root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
+def _walk(root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
     """Goes through all that can be seen below ``root``, until the text is full."""
     left: list[tuple[Node, bool]] = [(root, False)]
     while left and not writer.full:
@@ -147,10 +161,7 @@ def _walk(html: str, root: Node, writer: _MarkdownWriter, *, furniture: bool) ->
         if leaving:
             writer.leave(node)
         elif node.name == "#text":
-            data, line = str(node.data or ""), node.origin_line or 0
-            # the line end that HTML drops behind <pre>
-            dropped = html.startswith("\n", node.origin_offset or 0) and data[:1] != "\n"
-            writer.text(data, line + dropped)
+            writer.text(str(node.data or ""))
         elif not _is_hidden(node) and (furniture or not _is_furniture(node)):
             writer.enter(node)
             left.append((node, True))
@@ -172,8 +183,7 @@ class _MarkdownWriter:
         self._page = page.partition("#")[0]
         self._most = most
         self._size = 0
-        self._pieces: list[tuple[str, int]] = []  # and the lines of the source they come from
-        self._line = 0  # of the source, 0 where it is unknown
+        self._pieces: list[str] = []
         self._due = 0  # line ends before the next word
         self._space = False
         self._lists: list[int | None] = []  # the next number of each, None where it has bullets
@@ -184,28 +194,15 @@ class _MarkdownWriter:
         self._mark = ""  # what stands before the next word, on its line
         self._code: Node | None = None
 
-    def result(self) -> tuple[str, tuple[int, ...]]:
-        """All that was written, without space around it; and for each line that of the source."""
-        whole = "".join(piece for piece, _ in self._pieces)
-        text = whole.strip("\n ")[: self._most]
-        lines, line, last = [], 0, 1
-        for piece, source in self._pieces:
-            for below, part in enumerate(piece.split("\n")):
-                if below:
-                    lines.append(last)
-                    line = 0
-                if source and part and not line:
-                    line = last = source + below
-        first = whole[: len(whole) - len(whole.lstrip("\n "))].count("\n")
-        return text, (*lines, last)[first : first + text.count("\n") + 1]
+    def result(self) -> str:
+        """All that was written, without space around it."""
+        return "".join(self._pieces).strip("\n ")[: self._most]
 
-    def text(self, data: str, line: int) -> None:
-        """The text of a page from a line of its source, its space folded unless it is code."""
-        self._line = line
+    def text(self, data: str) -> None:
+        """The text of a page, its space folded unless it is code."""
         if self._pre is not None:
             self._put(data)
             return
-        self._line += data[: len(data) - len(data.lstrip())].count("\n")
         words = _SPACES.sub(" ", data)
         self._space = self._space or words.startswith(" ")
         if words.strip(" "):
@@ -267,7 +264,7 @@ class _MarkdownWriter:
                 self._fence(self._pre)
             case "code" if node is self._code:
                 self._code = None
-                if self._pieces[-1][0] == "`":
+                if self._pieces[-1] == "`":
                     self._pieces.pop()
                 else:
                     self._put("`")
@@ -285,13 +282,12 @@ class _MarkdownWriter:
             self._space = False
 
     def _put(self, text: str) -> None:
-        self._pieces.append((text, self._line))
+        self._pieces.append(text)
         self._size += len(text)
         self.full = self.full or self._size > self._most
 
     def _flush(self) -> None:
         """Write the line ends, indentation and space that are due."""
-        line, self._line = self._line, 0
         if self._due and self._pieces:
             quote = "> " * min(self._level, _MAX_DEPTH)
             self._put("\n" if self._due == 1 else f"\n{quote.rstrip()}\n")
@@ -300,7 +296,6 @@ class _MarkdownWriter:
             self._put("> " * min(self._quotes, _MAX_DEPTH) + "  " * min(max(depth, 0), _MAX_DEPTH))
         elif self._space:
             self._put(" ")
-        self._line = line
         self._due, self._space = 0, False
         if self._mark:
             self._put(self._mark)
@@ -332,11 +327,9 @@ class _MarkdownWriter:
             self._put(f"[{words}]({target})")
 
     def _taken(self, start: int) -> str:
-        """The text from a piece on, taken back; the line is that of its beginning."""
-        taken = self._pieces[start:]
+        """The text from a piece on, taken back."""
+        text = "".join(self._pieces[start:])
         del self._pieces[start:]
-        self._line = next((line for _, line in taken if line), self._line)
-        text = "".join(piece for piece, _ in taken)
         self._size -= len(text)
         return text
 
@@ -356,10 +349,8 @@ class _MarkdownWriter:
         return target.replace("(", "%28").replace(")", "%29")
 
     def _fence(self, start: int) -> None:
-        code = self._taken(start)
+        code = self._taken(start).strip("\n")
         self._pre = None
-        self._line += len(code) - len(code.lstrip("\n")) - 1  # that of the fence above it
-        code = code.strip("\n")
         if code.strip():
             longest = max((len(run) for run in re.findall(r"`{3,}", code)), default=2)
             fence = "`" * (longest + 1)
@@ -370,92 +361,3 @@ class _MarkdownWriter:
 def _start(node: Node) -> int:
     text = _attribute(node, "start") or ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 1
-
-
-# --- what an element's own style hides ----------------------------------------------------------
-
-_COMMENT: Final = re.compile(r"/\*.*?(?:\*/|$)", re.DOTALL)
-_PREFIX: Final = re.compile(r"\A-(?:webkit|moz|ms|o)-")
-_NO_COLOUR: Final = frozenset(("", "inherit", "initial", "unset", "revert", "none"))
-_LENGTH: Final = re.compile(
-    r"(?:calc\()*([+-]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9})(?:e[+-]?\d{1,3})?)([a-z%]*)"
-)
-_FADED: Final = re.compile(r"opacity[(=]([\d.]{1,9})(%?)")
-_NOTHING: Final = r"(?:0+(?:\.0*)?|\.0+)%?"
-_CLEAR: Final = (
-    rf"\A(?:transparent|(?:rgb|hsl)a?\((?:(?:[^,/]*,){{3}}|[^/]*/){_NOTHING}\)"
-    r"|#[0-9a-f]{3}0|#[0-9a-f]{6}00)\Z"
-)
-_FAR_MARGIN: Final = r"-(?:\d{4}|[1-9]\d\dv[wh]|[1-9]\d\dr?em)"
-_HIDING: Final = {
-    name: re.compile(pattern)
-    for name, pattern in {
-        "display": r"\Anone\Z",
-        "visibility": r"\A(?:hidden|collapse)\Z",
-        "content-visibility": r"\Ahidden\Z",
-        "font": r"(?:^|[a-z])0+(?:\.0*)?(?:px|pt|r?em|%)?(?=/|[a-z\"']|$)",
-        "clip": r"\Arect\((?:[01](?:px|em)?,?){1,4}\)\Z",
-        "clip-path": r"\A(?:inset\((?:[5-9]\d|100)%.*"
-        r"|circle\(0+(?:px|em|%)?(?:at.*)?\)|polygon\([0,px%]*\))\Z",
-        "transform": r"scale[xy]?\((?:[^,)]{0,40},)?0*(?:\.0\d*)?[,)]"
-        r"|translate\w{0,3}\((?:[^)]{0,60},)?-(?:\d{4}|[2-9]\d\d(?:%|v[wh]))",
-        **dict.fromkeys(("color", "text-fill-color"), _CLEAR),
-        **dict.fromkeys(
-            ("margin", *(f"margin-{side}" for side in ("left", "top", "right", "bottom"))),
-            _FAR_MARGIN,
-        ),
-    }.items()
-}
-_SMALLEST: Final = {"px": 4.0, "pt": 3.0, "em": 0.2, "rem": 0.2, "%": 20.0, "": 4.0}
-"""Sizes of letters below which nobody reads them."""
-_FARTHEST: Final = {"px": 900.0, "pt": 700.0, "em": 50.0, "rem": 50.0, "%": 100.0, "": 900.0}
-"""How far out of the page, by unit; others, such as ``vw``, count in hundredths like ``%``."""
-
-
-def _hides(style: str) -> bool:
-    """True if the value of a ``style`` attribute hides what it is for: any of its declarations,
-    also one that a later one takes back."""
-    if "\\" in style:  # an escape, which nobody needs here but to hide what is written
-        return True
-    style = _SPACES.sub("", _COMMENT.sub("", style)).lower()
-    colours: dict[str, str] = {}
-    clipped = small = False
-    for declaration in style.split(";"):
-        name, _, value = declaration.partition(":")
-        name, value = _PREFIX.sub("", name), value.partition("!")[0]
-        pattern = _HIDING.get(name)
-        if (pattern is not None and pattern.search(value)) or _measures(name, value):
-            return True
-        if name in ("overflow", "overflow-x", "overflow-y"):
-            clipped = clipped or value in ("hidden", "clip")
-        elif name in ("width", "height", "max-width", "max-height"):
-            number, unit = _length(value)
-            small = small or number == 0 or (number == 1 and unit in ("", "px"))
-        elif name in ("color", "background", "background-color") and value not in _NO_COLOUR:
-            colours[name.removesuffix("-color")] = value
-    return (clipped and small) or colours.get("color", "-") == colours.get("background")
-
-
-def _measures(name: str, value: str) -> bool:
-    """True if a measure makes what it is for too faint, too small, or puts it out of the page. Far
-    below its beginning is where long pages go on."""
-    if name == "filter" and (faded := _FADED.search(value)):
-        name, value = "opacity", faded[1] + (faded[2] or ("%" if "alpha(" in value else ""))
-    number, unit = _length(value)
-    if number is None:
-        return False
-    match name:
-        case "opacity" | "zoom" | "scale":
-            return number < (10 if unit == "%" else 0.1)
-        case "font-size":
-            return number < _SMALLEST.get(unit, 0.01)
-        case "left" | "right" | "text-indent" if number >= 5 * _FARTHEST.get(unit, 1000.0):
-            return True
-        case "left" | "right" | "text-indent" | "top" | "bottom" | "inset" | "translate":
-            return number <= -_FARTHEST.get(unit, 100.0)
-    return False
-
-
-def _length(value: str) -> tuple[float | None, str]:
-    found = _LENGTH.match(value)
-    return (float(found[1]), found[2]) if found is not None else (None, "")

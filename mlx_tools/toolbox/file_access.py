@@ -47,10 +47,8 @@ def file_access(roots: Sequence[Root]) -> Tool:
                 return files.read(path)
             case "list":
                 return files.list(path)
-            case "write" if writable:
-                return changes.write(path, arguments.get("content"))
-            case "delete" if writable:
-                return changes.delete(path)
+            case "write" | "delete" as operation if writable:
+                return changes.make(operation, path, arguments.get("content"))
         operation = str(arguments["operation"])[:100]
         why = "not possible here"
         if operation in ("write", "delete"):
@@ -58,12 +56,9 @@ def file_access(roots: Sequence[Root]) -> Tool:
         raise ToolError(f"{operation} is {why}", code="not_allowed")
 
     def preview(arguments: Mapping[str, Any]) -> Preview | None:
-        path = arguments["path"]
         match arguments["operation"]:
-            case "write" if writable:
-                return changes.preview_write(path, arguments.get("content"))
-            case "delete" if writable:
-                return changes.preview_delete(path)
+            case "write" | "delete" as operation if writable:
+                return changes.preview(operation, arguments["path"], arguments.get("content"))
         return None
 
     return Tool(file_access_spec(writable=writable), run, preview=preview)
@@ -148,9 +143,9 @@ def create_file(roots: Sequence[Root]) -> Tool:
     changes = Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
-        return changes.create(arguments["path"], arguments.get("content"))
+        return changes.make("create", arguments["path"], arguments.get("content"))
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
-        return changes.preview_create(arguments["path"], arguments.get("content"))
+        return changes.preview("create", arguments["path"], arguments.get("content"))
 
     return Tool(words.spec(EFFECTS, needs_approval=True), run, preview=preview)

@@ -6,13 +6,13 @@ below any root. Each change can be told beforehand, as a `Preview`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from mlx_tools.store import (
     ABSENT,
@@ -35,6 +35,7 @@ _DIRECTIONS: Final = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
 
+Operation = Literal["write", "create", "delete"]
 Candidate = tuple[Root, tuple[str, ...]]
 
 
@@ -49,67 +50,45 @@ class Changes:
             may = self._writable.get(root.identity, True)
             self._writable[root.identity] = may and root.writable
 
-    def write(self, path: str, content: object) -> str:
-        """Makes a file, or replaces its content, below a root that is writable."""
-        raw = encoded(content)
-        with tool_errors(), self._changeable(path, making=True) as place:
-            return self._made(place, path, raw)
-
-    def create(self, path: str, content: object) -> str:
-        """Makes a file that is not there yet, and its folders, below any root."""
-        raw = encoded(content)
+    def make(self, operation: Operation, path: str, content: object = None) -> str:
+        """Writes or deletes a file below a root that is writable, or creates one that is not there
+        yet, with its folders, below any root."""
+        raw = None if operation == "delete" else encoded(content)
+        new = operation == "create"
         with tool_errors():
-            root, parts = self._free(path)
-            with place_of(root, parts, self._writable, make=True) as place:
-                return self._made(place, path, raw, new=True)
+            root, parts = self._find(operation, path)
+            with place_of(root, parts, self._writable, make=new) as place:
+                _check_writable(operation, place)
+                context = current_context()
+                replaced = put(
+                    place,
+                    raw,
+                    new=new,
+                    expected=context.expected,
+                    given_up=lambda: context.cancelled,
+                    undo=context.undo,
+                )
+        key = "deleted" if raw is None else "replaced" if replaced else "made"
+        return self._notices[key].format(path=self._shown(root, path), size=len(raw or b""))
 
-    def delete(self, path: str) -> str:
-        with tool_errors(), self._changeable(path, making=False) as place:
-            self._put(place, None)
-            return self._notice("deleted", place, path)
-
-    def preview_write(self, path: str, content: object) -> Preview:
-        """The diff that `write` would make."""
-        after = encoded(content).decode()
-        with tool_errors(), self._changeable(path, making=True) as place:
-            shown = self._shown(place.root, path)
-            present = _present(place)
-            if present is None:
+    def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
+        """The diff that `make` would make; of a file to be deleted what is lost."""
+        after = "" if operation == "delete" else encoded(content).decode()
+        with tool_errors():
+            root, parts = self._find(operation, path)
+            shown = self._shown(root, path)
+            if operation == "create":
                 return Preview(_diff(None, after, shown), ABSENT)
-            return Preview(_replacing(present, after, shown), present.state)
-
-    def preview_create(self, path: str, content: object) -> Preview:
-        """The content that `create` would make, as a diff from nothing."""
-        after = encoded(content).decode()
-        with tool_errors():
-            root, _ = self._free(path)
-        return Preview(_diff(None, after, self._shown(root, path)), ABSENT)
-
-    def preview_delete(self, path: str) -> Preview:
-        """The loss that `delete` would be: which file, its size and its first lines."""
-        with tool_errors(), self._changeable(path, making=False) as place:
-            present = _present(place)
-            if present is None:
-                raise Absent(f"there is no {place.name}")
-            return Preview(_deleting(present, self._shown(place.root, path)), present.state)
-
-    def _put(self, place: Place, raw: bytes | None, *, new: bool = False) -> bool:
-        context = current_context()
-        return put(
-            place,
-            raw,
-            new=new,
-            expected=context.expected,
-            given_up=lambda: context.cancelled,
-            undo=context.undo,
-        )
-
-    def _made(self, place: Place, path: str, raw: bytes, *, new: bool = False) -> str:
-        key = "replaced" if self._put(place, raw, new=new) else "made"
-        return self._notice(key, place, path, size=len(raw))
-
-    def _notice(self, key: str, place: Place, path: str, **values: int) -> str:
-        return self._notices[key].format(path=self._shown(place.root, path), **values)
+            with place_of(root, parts, self._writable) as place:
+                _check_writable(operation, place)
+                present = _present(place)
+                if present is None and operation == "delete":
+                    raise Absent(f"there is no {place.name}")
+        if present is None:
+            return Preview(_diff(None, after, shown), ABSENT)
+        delete = operation == "delete"
+        text = _deleting(present, shown) if delete else _replacing(present, after, shown)
+        return Preview(text, present.state)
 
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
@@ -131,67 +110,49 @@ class Changes:
                 _check_names(parts)
         return inside
 
-    @contextmanager
-    def _changeable(self, path: str, *, making: bool) -> Iterator[Place]:
-        """The place of the file that a path means: in the first root that has it; else, for making
-        it, in the first writable root that has its folder. Raises Refused where that is below a
-        root that is not writable."""
-        with ExitStack() as opened:
-            places, fault = [], None
-            for root, parts in self._candidates(path, making=making):
-                try:
-                    place = opened.enter_context(place_of(root, parts, self._writable))
-                except (Absent, Unfit) as error:
-                    fault = error if fault is None or isinstance(fault, Absent) else fault
-                    continue
-                places.append(place)
-                if place.exists():
-                    break
-            else:
-                place = self._vacant(places, fault, making=making)
-            if not place.writable:
-                raise Refused(
-                    f"{place.name} is below a folder that may only be read; "
-                    "naming the folder with :rw (--root DIR:rw) allows to write and to delete"
-                )
-            yield place
-
-    def _vacant(self, places: Sequence[Place], fault: Exception | None, *, making: bool) -> Place:
-        """The place to make a file in, where no root has it."""
-        if making and places:
-            return next((place for place in places if place.writable), places[0])
-        if making and isinstance(fault, Absent):
-            raise Absent(f"{fault}; write makes no folders, create_file does")
-        if places and not isinstance(fault, Unfit):
-            raise Absent(f"there is no {places[0].name}")
-        raise fault or Absent("there is no such file")
-
-    def _free(self, path: str) -> Candidate:
-        """The root and the names for a file that no root has yet: a root that has its folder
-        already before one that does not, one that is writable before one that is not."""
-        ranked: list[tuple[bool, bool, int, Candidate]] = []
+    def _find(self, operation: Operation, path: str) -> Candidate:
+        """The root and the names of the file that a path means: in the first root that has it;
+        else, for making it, in a root that has its folder already before one that does not, in one
+        that is writable before one that is not."""
+        candidates = self._candidates(path, making=operation != "delete")
+        vacant: list[tuple[bool, bool, int]] = []  # whether the folder is missing, is only read
         fault: Exception | None = None
-        for number, (root, parts) in enumerate(self._candidates(path, making=True)):
+        for number, (root, parts) in enumerate(candidates):
+            taken = False
             try:
                 with place_of(root, parts, self._writable) as place:
-                    missing, taken, may = False, place.exists(), place.writable
-            except Absent:
-                missing, taken, may = True, False, root.writable
-            except Unfit as error:
-                fault = fault or error
-                continue
-            if taken:
+                    taken = place.exists()
+                    vacant.append((False, not place.writable, number))
+            except (Absent, Unfit) as error:
+                fault = error if fault is None or isinstance(fault, Absent) else fault
+                if operation == "create" and isinstance(error, Absent):
+                    vacant.append((True, not root.writable, number))
+            if taken and operation == "create":
                 raise Unfit(
                     f"{parts[-1]} exists already, and create_file replaces nothing; file_access "
                     "can, with write, below a folder that was named with :rw"
                 )
-            ranked.append((missing, not may, number, (root, parts)))
-        if not ranked:
-            raise fault or Absent("there is no such folder")
-        return min(ranked, key=lambda rank: rank[:3])[3]
+            if taken:
+                return root, parts
+        if vacant and operation != "delete":
+            return candidates[min(vacant)[2]]
+        if operation == "write" and isinstance(fault, Absent):
+            raise Absent(f"{fault}; write makes no folders, create_file does")
+        if vacant and not isinstance(fault, Unfit):
+            raise Absent(f"there is no {candidates[vacant[0][2]][1][-1]}")
+        raise fault or Absent("there is no such file")
 
 
-@contextmanager
+def _check_writable(operation: Operation, place: Place) -> None:
+    """Refuses to change what is below a root that is not writable; a file may be new there."""
+    if operation != "create" and not place.writable:
+        raise Refused(
+            f"{place.name} is below a folder that may only be read; "
+            "naming the folder with :rw (--root DIR:rw) allows to write and to delete"
+        )
+
+
+@contextlib.contextmanager
 def tool_errors(failed: str = "the file cannot be changed") -> Iterator[None]:
     """Makes of what a walk and a change raise what a model reads; ``failed`` is said of what the
     system raises."""

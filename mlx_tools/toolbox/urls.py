@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -179,57 +179,29 @@ def _in_ascii(host: str) -> str:
 # --- addresses ----------------------------------------------------------------------------------
 #
 # Everything but sites on the internet is this machine, its neighbours, or what leads there by
-# another name. IPv4: what the registry of special-purpose addresses (RFC 6890 and its successors)
-# lists, multicast, and the host's own service in one vendor's cloud. IPv6: only 2000::/3 is for
-# sites; in it, ranges that are no site's, or that carry an IPv4 address inside, are left out.
+# another name. Beside what Python knows to be special (RFC 6890 and its successors) that is
+# multicast, relays, the host's own service in one vendor's cloud, and of IPv6 all but 2000::/3,
+# which alone is for sites, and in it ranges that are no site's or carry an IPv4 address inside.
 
-_V4: Final = tuple(
-    (IPv4Network(network), words)
-    for words, networks in {
-        "this machine": "0.0.0.0/8 127.0.0.0/8",
-        "a private network": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
-        "a provider's own network": "100.64.0.0/10",
-        "the host of a cloud machine": "168.63.129.16/32",
-        "the local link": "169.254.0.0/16",
-        "reserved": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4",
-        "for documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24",
-        "a 6to4 relay": "192.88.99.0/24",
-        "for measurements": "198.18.0.0/15",
-        "multicast": "224.0.0.0/4",
-    }.items()
-    for network in networks.split()
+_SPECIAL: Final = tuple(
+    ip_network(network)
+    for network in (
+        *("192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.175.48.0/24"),
+        *("192.88.99.0/24", "168.63.129.16/32", "224.0.0.0/4"),
+        *("2001::/23", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
+    )
 )
-
-_V6: Final = tuple(
-    (IPv6Network(network), words)
-    for words, networks in {
-        "this machine": "::/128 ::1/128",
-        "an IPv4 address inside an IPv6 address": "::ffff:0:0/96 ::/96",
-        "an IPv4 address inside an IPv6 address (NAT64)": "64:ff9b::/96 64:ff9b:1::/48",
-        "a private network": "fc00::/7 fec0::/10",
-        "the local link": "fe80::/10",
-        "multicast": "ff00::/8",
-        "an IPv4 address inside an IPv6 address (Teredo)": "2001::/32",
-        "reserved": "2001::/23 2620:4f:8000::/48",
-        "for documentation": "2001:db8::/32 3fff::/20",
-        "an IPv4 address inside an IPv6 address (6to4)": "2002::/16",
-    }.items()
-    for network in networks.split()
-)
-_GIVEN_OUT: Final = IPv6Network("2000::/3")
+_SITES: Final = IPv6Network("2000::/3")
 _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
 """Upper half of an interface's identifier whose lower half is an IPv4 address (RFC 5214)."""
 
 
-def not_public(address: Address) -> str | None:
-    """The kind of an address that is no site on the internet, None where it is one."""
-    if isinstance(address, IPv4Address):
-        return next((words for network, words in _V4 if address in network), None)
-    if address.scope_id is not None:
-        return "the local link"
-    found = next((words for network, words in _V6 if address in network), None)
-    if found is None and address not in _GIVEN_OUT:
-        return "reserved"
-    if found is None and (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
-        return "an IPv4 address inside an IPv6 address (ISATAP)"
-    return found
+def is_public(address: Address) -> bool:
+    """True for the address of a site on the internet."""
+    if isinstance(address, IPv6Address) and (
+        address.scope_id is not None
+        or address not in _SITES
+        or (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP
+    ):
+        return False
+    return address.is_global and not any(address in network for network in _SPECIAL)

@@ -20,9 +20,9 @@ from mlx_tools.toolbox.urls import (
     Address,
     Target,
     UrlRefused,
+    is_public,
     is_within,
     joined,
-    not_public,
 )
 from mlx_tools.toolbox.web_text import ENCODING, Body, Media, is_html, media_of, read_body, text_of
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
@@ -72,7 +72,7 @@ class Fetcher:
     """Fetches pages.
 
     ``domains`` are the only ones, with all below them, where there are any; ``blocked`` are left
-    out in any case. ``refusal`` says why an address may not be asked; ``resolve`` looks names up.
+    out in any case. ``may_ask`` says whether an address is asked; ``resolve`` looks names up.
     ``idle`` is how many seconds a server may be silent, ``context`` the TLS context, None for the
     one that trusts the usual authorities, ``max_bytes`` how much of a body is read, before and
     after unpacking.
@@ -81,7 +81,7 @@ class Fetcher:
     domains: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
     ports: frozenset[int] = ALLOWED_PORTS
-    refusal: Callable[[Address], str | None] = not_public
+    may_ask: Callable[[Address], bool] = is_public
     resolve: Resolve = system_resolve
     idle: float = 10.0
     context: ssl.SSLContext | None = None
@@ -104,13 +104,10 @@ class Fetcher:
         self.check(target)
         fixed = target.address
         found = [fixed] if fixed is not None else await self._look_up(target)
-        for address in found:
-            why = self.refusal(address)
-            if why is not None:
-                raise UrlRefused(
-                    f"{target.host} is not out on the internet ({why}); such addresses are "
-                    "never asked"
-                )
+        if not all(map(self.may_ask, found)):
+            raise UrlRefused(
+                f"{target.host} is not out on the internet; such addresses are never asked"
+            )
         return [str(address) for address in found[:MAX_ADDRESSES]]
 
     def check(self, target: Target) -> None:

@@ -15,9 +15,6 @@ from mlx_tools.tools import ToolError
 ENCODING: Final = "gzip"
 """What is asked for. A body that comes in another encoding is refused."""
 
-_MAX_MEMBERS: Final = 1000
-"""Parts that one gzip body may have."""
-
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -25,36 +22,6 @@ class Body:
 
     data: bytes = field(repr=False)
     cut: bool
-
-
-class _Unpacker:
-    """Unpacks gzip piece by piece, never more at a time than there is room for."""
-
-    def __init__(self) -> None:
-        self._unpack = zlib.decompressobj(31)
-        self._members = 0
-        self.whole = True  # whether what came so far is
-
-    def feed(self, piece: bytes, room: int) -> bytes:
-        """A piece unpacked, at most ``room`` bytes of it. Raises ToolError where it is broken."""
-        out = bytearray()
-        more = began = bool(piece)
-        while more and len(out) < room and (not self._unpack.eof or piece[:1] == b"\x1f"):
-            if self._unpack.eof:  # the next part; what else follows the last one is padding
-                self._unpack = zlib.decompressobj(31)
-                self._members += 1
-                if self._members >= _MAX_MEMBERS:
-                    raise ToolError("the page is packed in too many parts")
-            step = room - len(out)
-            try:
-                data = self._unpack.decompress(piece, step)
-            except zlib.error:
-                raise ToolError("the page cannot be unpacked: its compression is broken") from None
-            out += data
-            piece = self._unpack.unconsumed_tail or self._unpack.unused_data
-            more = bool(piece) or len(data) == step  # what is unpacked may not be out yet
-        self.whole = self._unpack.eof or (self.whole and not began)
-        return bytes(out)
 
 
 async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> Body:
@@ -66,17 +33,22 @@ async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> 
         raise ToolError(
             f"the page is packed as {clean(', '.join(packed), 60)}, which was not asked for"
         )
-    unpacker = _Unpacker() if packed else None
+    unpack = zlib.decompressobj(31) if packed else None
     data = bytearray()
     came = 0
     async for piece in pieces:
         came += len(piece)
         room = limit + 1 - len(data)
-        data += piece[:room] if unpacker is None else unpacker.feed(piece, room)
+        try:
+            data += piece[:room] if unpack is None else unpack.decompress(piece, room)
+        except zlib.error:
+            raise ToolError("the page cannot be unpacked: its compression is broken") from None
         if len(data) > limit or came > limit:
             return Body(bytes(data[:limit]), cut=True)
-    if unpacker is not None and not unpacker.whole:
+    if unpack is not None and not unpack.eof:
         raise ToolError("the page broke off before its end")
+    if unpack is not None and unpack.unused_data.startswith(b"\x1f\x8b"):
+        raise ToolError("the page is packed in several parts")
     return Body(bytes(data), cut=False)
 
 

@@ -219,24 +219,3 @@ def test_a_project_can_switch_a_tool_off(run: Run, home: Path) -> None:
     run("tools", "add", "echo", "--yes")
     Path("mlx-tools.toml").write_text('[tools]\ndisabled = ["plugin:folder"]\n')
     assert "switched off by" in str(rows(run)["echo"]["disabled_reason"])
-
-
-def test_a_root_over_the_record_switches_the_folder_off(run: Run, home: Path) -> None:
-    make_folder(home / "here")
-    run("tools", "add", "echo", "--yes")
-    assert rows(run, "--root", str(home))["echo"]["enabled"] is True
-    row = rows(run, "--root", f"{home}:rw")["echo"]
-    assert "lies below the root" in str(row["disabled_reason"])
-
-
-def test_a_damaged_record_is_one_line(run: Run, home: Path) -> None:
-    (home / "data").mkdir()
-    (home / "data" / "tools.json").write_text("{")
-    assert "tools.json is damaged" in run("tools", "list").error
-
-
-def test_the_list_says_where_each_tool_comes_from(run: Run, home: Path) -> None:
-    make_folder(home / "here")
-    run("tools", "add", "echo", "--yes")
-    lines = {line.split()[0]: line.split()[1] for line in run("tools", "list").out.splitlines()}
-    assert (lines["clock"], lines["echo"]) == ("builtin", "folder")

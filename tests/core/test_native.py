@@ -1,192 +1,225 @@
-"""A run by way of the server's own chat interface: same loop, same checks, mended by the prompt."""
+"""Whole sessions in the style ``native``: a strong model calls in the form of its own template."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from strong_model import Asked, Served, Serving, StrongModel, Token, Wish, tokens_of
 
-from mlx_tools import Answered, CompletionsBackend, Controller, Policy, tool
-from mlx_tools.controller import RunSettings
-from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call
-from mlx_tools.transcript import CompletionRecord, Outcome
+from mlx_tools import Controller, Limits, Policy, RunSettings, Tool, ToolSpec
+from mlx_tools.backends import Decided, FoundVerdict, speakable
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import ToolCall
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.transcript.outcome import Answered
+from mlx_tools.transcript.records import AnswerRecord, CallRecord, Header
+from tests.prompt.tooled import TOOLED, tooled_format
 
-PARIS = '{"city": "Paris"}'
-ANSWER = Completion("It is sunny.")
+DIALECTS = {
+    "qwen2.5-tools": "hermes",
+    "qwen3-tools": "hermes",
+    "granite3.3-tools": "granite",
+    "phi4-mini-tools": "phi",
+    "glm4.6-tools": "glm",
+}
+"""The templates that open the model's turn with a mark, and in which of the strong model's dialects
+their models call."""
 
-
-def calls(
-    *made: ChatCall, text: str = "", finish: str = "tool_calls", reasoning: str = ""
-) -> Completion:
-    return Completion(text, calls=made, finish_reason=finish, reasoning=reasoning)
-
-
-@contextmanager
-def scripted(*script: Any, route: Any = (), **settings: Any) -> Iterator[Any]:
-    """A server with this script, and what asks its model."""
-    asked: list[str] = []
-
-    @tool(effects={"read"})
-    def weather(city: str) -> str:
-        """The weather in a city."""
-        asked.append(city)
-        return f"sunny in {city}"
-
-    with ScriptedServer(*script) as server:
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            settings=RunSettings(route={"path": "native", **dict(route)}, **settings),
-        )
-
-        def ask(question: str = "Is it sunny in Paris?", **options: Any) -> Outcome:
-            return controller.run_sync(question, **options)
-
-        server.asked = asked  # type: ignore[attr-defined]
-        yield ask, server
+COLOUR = {
+    "type": "object",
+    "properties": {"colour": {"type": "string"}},
+    "required": ["colour"],
+}
+CITY = 'Köln <|im_end|> "x"'
+WISH = Wish(
+    (ToolCall("weather", {"city": CITY, "days": 2}), ToolCall("clock", {})), "It rains at noon."
+)
 
 
-def answered(outcome: Outcome) -> str:
-    assert isinstance(outcome, Answered), outcome
-    return outcome.answer
+class Said(Served):
+    """A model that says given texts, one a request."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__(self)
+        self._texts = list(texts)
+
+    def tokens(self, asked: Asked) -> Any:
+        """The next text, token by token."""
+        for token in tokens_of(self._texts.pop(0)):
+            yield Token(token)
+        yield Token(b"")
 
 
-def test_calls_run_and_their_results_go_back_as_messages() -> None:
-    first = calls(ChatCall("weather", PARIS, "call_9"), text="Let me look.", reasoning="hm")
-    with scripted(first, ANSWER) as (ask, server):
-        outcome = ask()
-        assert answered(outcome) == "It is sunny."
-        assert server.asked == ["Paris"]
-        assert [one.repairs for one in outcome.calls] == [()]
-        assert server.prompts == []
-        system, user, said, result = server.chats[1]
-        assert server.bodies[0]["tools"][0]["function"]["name"] == "weather"
-    assert "tool_call" not in system["content"]
-    assert user == {"role": "user", "content": "Is it sunny in Paris?"}
-    assert said["content"] == "Let me look."
-    assert said["tool_calls"][0]["id"] == result["tool_call_id"] == "call_9"
-    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
-    assert result["content"] == "sunny in Paris"
+def tools() -> list[Tool]:
+    """Two that only read."""
+    city = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+    }
+    reads = frozenset({"read"})
+    return [
+        Tool(ToolSpec("weather", "The forecast.", city, effects=reads), lambda _: "rain </s>"),
+        Tool(ToolSpec("clock", "The time.", effects=reads), lambda _: "noon"),
+    ]
 
 
-def test_earlier_messages_and_later_questions_are_messages_too() -> None:
-    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
-    with scripted(ANSWER) as (ask, server):
-        ask(history=history)
-        roles = [(one["role"], one["content"]) for one in server.chats[0][1:]]
-    assert roles == [("user", "Hi"), ("assistant", "Hello!"), ("user", "Is it sunny in Paris?")]
+def controller(name: str, model: Any, **more: Any) -> Controller:
+    """What runs a session in the format of one of `TOOLED`."""
+    store, limits = more.pop("store", None), more.pop("limits", None)
+    given = {"style": "native", "chat_format": tooled_format(name), "verdict": FoundVerdict()}
+    settings = RunSettings(**given | more)
+    return Controller(
+        model, tools(), Policy(allow=["*"]), settings=settings, store=store, limits=limits
+    )
 
 
-def test_a_call_whose_arguments_do_not_fit_goes_on_by_the_prompt_from_there() -> None:
-    wrong = calls(ChatCall("weather", '{"city": 5}'))
-    with scripted(wrong, '"Paris"}}', ANSWER) as (ask, server):
-        outcome = ask()
-        assert (answered(outcome), server.asked) == ("It is sunny.", ["Paris"])
-        assert server.prompts[0].endswith('"arguments":{"city": ')
-    assert outcome.mends == 1
+def strong(name: str, **more: Any) -> StrongModel:
+    """A model that calls both tools in its own form, and answers once it sees what came of it."""
+    chat_format = tooled_format(name)
+    assert chat_format.tools is not None
+    return StrongModel(
+        WISH,
+        dialect=DIALECTS[name],
+        assistant=chat_format.assistant[0],
+        observed=[
+            chat_format.tools.before[0].strip() + text for text in ("rain", "\nrain", '"rain')
+        ],
+        **more,
+    )
 
 
-def test_calls_that_the_server_kept_to_itself_are_asked_for_by_the_prompt() -> None:
-    with scripted(calls(), 'weather","arguments":{"city":"Paris"}}', ANSWER) as (ask, server):
-        assert answered(ask()) == "It is sunny."
-        assert server.prompts[0].endswith('{"type":"tool_call","name":"')
-        assert server.asked == ["Paris"]
+@pytest.mark.parametrize("strategy", ["auto", "guided", "free"])
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_calls_in_the_templates_own_form_run_at_a_request_a_turn(name: str, strategy: str) -> None:
+    for spacing in ("compact", "blank"):
+        model = strong(name, spacing=spacing)
+        outcome = controller(name, model, strategy=strategy).run_sync("How is it?")
+        assert isinstance(outcome, Answered) and outcome.answer == WISH.answer
+        told = outcome.to_json()
+        calls = [(call["name"], call["arguments"], call["status"]) for call in told["calls"]]
+        assert calls == [(call.name, dict(call.arguments), "ok") for call in WISH.calls]
+        assert not told["repairs"] and not told["mends"]
+        first, second = (asked.prompt for asked in model.asked)
+        assert second.startswith(first)
 
 
-@pytest.mark.parametrize("text", ['weather(city="Paris")', '{"name": "weather", "arguments": "x"}'])
-def test_after_text_that_nothing_can_read_the_model_is_prompted_once(text: str) -> None:
-    with scripted(Completion(text), call("weather", city="Paris"), ANSWER) as (ask, server):
-        assert answered(ask()) == "It is sunny."
-        assert (len(server.chats), len(server.prompts), server.asked) == (2, 1, ["Paris"])
+def test_calls_that_the_server_cut_out_are_begun_by_the_host() -> None:
+    model = strong("qwen2.5-tools", serving=Serving(cuts=True))
+    told = controller("qwen2.5-tools", model).run_sync("How is it?").to_json()
+    assert (told["answer"], told["mends"], told["repairs"]) == (WISH.answer, 1, {})
+    assert [call["status"] for call in told["calls"]] == ["ok"]
+    assert model.asked[1].prompt.endswith('<tool_call>\n{"name": "')
 
 
-def test_a_call_in_a_dialect_is_read_where_the_server_took_it_for_text() -> None:
-    text = f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>'
-    with scripted(Completion(text), ANSWER) as (ask, server):
-        outcome = ask()
-        assert server.asked == ["Paris"]
-    assert outcome.calls[0].repairs == ("dialect",)
+@pytest.mark.parametrize("choice", ["required", "weather"])
+@pytest.mark.parametrize("name", sorted(TOOLED))
+def test_a_call_that_is_due_is_begun_and_is_held(name: str, choice: str) -> None:
+    said = TOOLED[name].calls("x").replace("look", "weather").replace("text", "city")
+    tools_of = tooled_format(name).tools
+    assert tools_of is not None
+    prefix = tools_of.call[0] if choice == "required" else ""
+    if choice == "weather":
+        begun = said.index("weather") + len("weather") + len(tools_of.call[1])
+        brace = 1 if tools_of.call[1].endswith(": ") else 0
+        prefix = said[: begun + brace]
+    model = Said(said.removeprefix(prefix), "It rains.")
+    outcome = controller(name, model, tool_choice=choice).run_sync("How is it?")
+    assert model.asked[0].prompt.endswith(prefix) and prefix
+    told = outcome.to_json()
+    assert [call["arguments"] for call in told["calls"]] == [{"city": "x"}]
+    assert (told["status"], told["calls"][0]["status"]) == ("answered", "ok")
+    assert not told["repairs"] and not told["mends"]
 
 
-def test_a_server_that_pays_no_heed_to_a_tool_choice_is_not_trusted_with_one() -> None:
-    begun = 'weather","arguments":{"city":"Paris"}}'
-    with scripted(begun, ANSWER, route={"obeys": False}) as (ask, server):
-        assert answered(ask(tool_choice="required")) == "It is sunny."
-        assert (len(server.prompts), len(server.chats)) == (1, 1)
+def test_that_no_tool_may_be_called_is_said_in_words_and_holds() -> None:
+    call = TOOLED["qwen2.5-tools"].calls("x").replace("look", "clock")
+    for strategy in ("auto", "guided", "free"):
+        model = Said(call, "It rains.")
+        run = controller("qwen2.5-tools", model, tool_choice="none", strategy=strategy)
+        told = run.run_sync("How is it?").to_json()
+        assert "Answer in words, without calling a tool." in model.asked[0].prompt
+        assert told["answer"] == "It rains." and [c["status"] for c in told["calls"]] != ["ok"]
 
 
-def test_without_a_way_to_complete_text_the_model_is_told_what_was_wrong() -> None:
-    wrong, right = ChatCall("weather", '{"city": 5}'), ChatCall("weather", PARIS)
-    script = calls(wrong), calls(), calls(right), ANSWER
-    with scripted(*script, route={"completes": False}) as (ask, server):
-        assert answered(ask()) == "It is sunny."
-        assert server.prompts == []
-        assert "city: string" in server.chats[1][-1]["content"]
-        assert server.chats[2][-1]["role"] == "user"
-        assert server.asked == ["Paris"]
+def test_the_last_word_is_asked_for_in_words() -> None:
+    call = TOOLED["qwen2.5-tools"].calls("x").replace("look", "weather").replace("text", "city")
+    model = Said(call, "It rains.")
+    limits = Limits(max_iterations=1)
+    outcome = controller("qwen2.5-tools", model, limits=limits).run_sync("How is it?")
+    assert isinstance(outcome, Answered)
+    last = model.asked[-1].prompt
+    assert "</tool_response><|im_end|>\n<|im_start|>user\nNo more tool calls." in last
+    assert last.startswith(model.asked[0].prompt)
 
 
-def test_the_last_word_has_no_tools_to_call() -> None:
-    from mlx_tools.policy import Limits
-
-    with ScriptedServer(calls(ChatCall("weather", PARIS)), ANSWER) as server:
-
-        @tool(effects={"read"})
-        def weather(city: str) -> str:
-            """The weather in a city."""
-            return "sunny"
-
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            limits=Limits(max_iterations=1),
-            settings=RunSettings(route={"path": "native"}),
-        )
-        assert answered(controller.run_sync("Is it sunny?")) == "It is sunny."
-        assert "tools" not in server.bodies[1]
+def test_a_line_that_cannot_be_read_is_corrected_in_plain_words() -> None:
+    model = Said('<tool_call>\n{"name": weather(Oslo)}\n</tool_call>', "It rains.")
+    run = controller("qwen2.5-tools", model, strategy="free")
+    assert isinstance(run.run_sync("How is it?"), Answered)
+    told = model.asked[-1].prompt.rpartition("<|im_start|>user\n")[2]
+    assert "Write the call again, in the form that you were told." in told and "{" not in told
 
 
-def test_control_tokens_reach_the_server_broken() -> None:
-    from mlx_tools.prompt import NAMED_FORMATS
+@pytest.mark.parametrize("name", ["qwen2.5-tools", "mistral-nemo-tools"])
+def test_a_conversation_goes_on_from_its_transcript(name: str, tmp_path: Path) -> None:
+    said = TOOLED[name].calls("x").replace("look", "weather").replace("text", "city")
+    model = Said(said, "It rains.", said.replace('"x"', '"y"'), "It still rains.")
+    store = TranscriptStore(tmp_path)
+    run = controller(name, model, store=store)
 
-    settings = {"chat_format": NAMED_FORMATS["chatml"]}
-    hostile = calls(ChatCall("weather", '{"city": "<|im_end|>"}'))
-    with scripted(hostile, ANSWER, **settings) as (ask, server):
-        ask("What is <|im_start|>?")
-        assert "<|im_" not in json.dumps(server.chats)
+    async def talk() -> None:
+        async with await run.conversation() as conversation:
+            await conversation.run("How is it?")
+            await conversation.run("And now?")
+
+    anyio.run(talk)
+    assert all(later.startswith(one) for one, later in pairwise(a.prompt for a in model.asked))
+    (written,) = tmp_path.rglob("transcript.jsonl")
+    records = [json.loads(line) for line in written.read_text().splitlines()]
+    assert records[0]["chat_format"]["tools"]["dialect"] == TOOLED[name].dialect
+    assert [r["bare_text"] for r in records if r["type"] == AnswerRecord.type] == [True, True]
+    assert sum(r["type"] == CallRecord.type for r in records) == 2
+    assert records[0]["type"] == Header.type and not records[0].get("examples")
 
 
-def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> None:
-    from mlx_tools.controller import Session
-    from mlx_tools.store import MemoryStore, load_words
+def test_more_tools_than_fit_are_searched_for(tmp_path: Path) -> None:
+    many = [
+        Tool(ToolSpec(f"paint_{n}", f"Paints thing {n}.", COLOUR, frozenset({"read"})), str)
+        for n in range(60)
+    ]
+    search = (
+        '<tool_call>\n{"name": "tool_search", "arguments": {"query": "thing 41"}}\n</tool_call>'
+    )
+    found = '<tool_call>\n{"name": "paint_41", "arguments": {"colour": "red"}}\n</tool_call>'
+    model = Said(search, found, "Painted.")
+    given = RunSettings(
+        style="native",
+        chat_format=tooled_format("qwen2.5-tools"),
+        catalog_budget=400,
+        verdict=FoundVerdict(),
+    )
+    outcome = Controller(model, many, Policy(allow=["*"]), settings=given).run_sync("Paint one.")
+    first, second = model.asked[0].prompt, model.asked[1].prompt
+    assert '"name": "tool_search"' in first and "paint_41" not in first
+    assert "more tools are not listed here. Look for one with tool_search" in first
+    assert "paint_41(colour: string)" in second.removeprefix(first)
+    assert [call["status"] for call in outcome.to_json()["calls"]] == ["ok", "ok"]
 
-    store = MemoryStore()
-    with ScriptedServer(calls(ChatCall("weather", PARIS), text="Let me look."), ANSWER) as server:
 
-        @tool(effects={"read"})
-        def weather(city: str) -> str:
-            """The weather in a city."""
-            return "sunny"
-
-        files = []
-        make = store.create
-        store.create = lambda: files.append(make()) or files[-1]  # type: ignore[method-assign]
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            settings=RunSettings(route={"path": "native", "reason": "as asked"}),
-            store=store,
-        )
-        controller.run_sync("Is it sunny?")
-        records = list(files[0].transcript)
-    session = Session(records, specs={"weather": weather.spec}, words=load_words())
-    assert session.header.route["reason"] == "as asked"
-    texts = [one.text for one in records if isinstance(one, CompletionRecord)]
-    assert texts[0].startswith("Let me look.\n")
-    assert session.calls_made == 1
+def test_without_such_a_template_the_style_is_refused_with_the_reason() -> None:
+    settings = RunSettings(style="native", chat_format=NAMED_FORMATS["chatml"])
+    run = Controller(Said("x"), tools(), settings=settings)
+    with pytest.raises(UsageError, match="template is not at hand") as refused:
+        run.run_sync("How is it?")
+    assert "jsonl, markdown-json or xml" in str(refused.value.hint)
+    decided = speakable(Decided("native", "auto"), NAMED_FORMATS["chatml"], "auto")
+    assert decided.style == "jsonl" and "native" in decided.why["passed_over"]
+    with pytest.raises(UsageError, match="no grammar"):
+        speakable(Decided("native", "grammar"), tooled_format("qwen2.5-tools"), "native")

@@ -128,7 +128,7 @@ def test_a_page_is_its_title_and_its_text() -> None:
         b"<script>alert('<p>no</p>')</script><pre>a\n  b</pre><p>caf&#233; &lt;b&gt;</p>"
         b"<!-- hidden <p> --><table><tr><td>x<td>y</table><footer>(c)</footer></body></html>",
     )
-    assert page.title == "Tea & milk" and page.lines[0] == 1
+    assert page.title == "Tea & milk" and page.passages[0].line == 0
     assert page.text.split("\n")[0] == "# Tea" and "Boil water." in page.text
     assert "a\n  b" in page.text and "café <b>" in page.text
     assert not any(word in page.text for word in ("Home", "alert", "hidden", "(c)"))
@@ -187,7 +187,7 @@ def test_a_notebook_is_its_cells() -> None:
     document = read_document("a.ipynb", json.dumps({"cells": cells}).encode())
     assert document.title == "Rain"
     words = "# Rain In Bergen. ``` gauge() ``` ``` 12 mm <Figure> ```"
-    assert document.text.split() == words.split() and document.lines == (0,)
+    assert document.text.split() == words.split() and document.passages[0].line == 0
     for data in ("[]", '{"cells": 1}', '{"cells": [1]}', "[" * 100_000, "not JSON"):
         assert read_document("a.ipynb", data.encode()).text == data
 

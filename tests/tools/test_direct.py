@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.controller import (
-    AlwaysApprove,
-    ApprovalAnswer,
-    DirectCall,
-    call_tool,
-)
+from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, DirectCall, call_tool
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import Registry, tool
-from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, ObservationRecord, Record
+from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, Record
 from tests.policy.test_facts import Words
 
 CALLS: list[int] = []
@@ -67,16 +62,6 @@ def kinds(records: Sequence[Record]) -> list[str]:
     return [record.type for record in records]
 
 
-def test_an_allowed_call_runs_and_is_recorded() -> None:
-    done, records = call("double", {"number": 4})
-    assert (done.status, done.error) == ("ok", None)
-    assert done.result is not None
-    assert done.result.content == "8"
-    assert kinds(records) == ["tool_call", "decision", "execution_started", "tool_observation"]
-    assert isinstance(records[-1], ObservationRecord)
-    assert records[-1].content == "8"
-
-
 def test_the_record_that_it_starts_comes_before_it_starts() -> None:
     seen: list[tuple[str, int]] = []
 
@@ -84,8 +69,8 @@ def test_the_record_that_it_starts_comes_before_it_starts() -> None:
         seen.append((record.type, len(CALLS)))
 
     asyncio.run(call_tool(Registry([save]), ALL, "save", {"number": 1}, record=note))
-    assert ("execution_started", 0) in seen
-    assert ("tool_observation", 1) in seen
+    kinds = ("tool_call", 0), ("decision", 0), ("execution_started", 0), ("tool_observation", 1)
+    assert tuple(seen) == kinds
 
 
 @pytest.mark.parametrize(
@@ -126,14 +111,8 @@ def test_what_is_denied_or_disabled_does_not_run(
     assert kinds(records) == ["tool_call", "decision", "tool_observation"]
 
 
-def test_a_call_that_needs_approval_waits() -> None:
-    done, records = call("careful", {"number": 1})
-    assert (done.status, done.error, done.result) == ("pending", None, None)
-    assert kinds(records) == ["tool_call", "decision"]
-    assert CALLS == []
-
-
 def test_a_person_approves_or_refuses() -> None:
+    assert call("careful", {"number": 1})[0].status == "pending" and CALLS == []
     person = ScriptedApprover(True)
     done, records = call("careful", {"number": 1}, approver=person, secret=b"s", session="x")
     assert done.status == "ok"

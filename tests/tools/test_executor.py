@@ -58,13 +58,6 @@ def raising(error: BaseException) -> Callable[[], None]:
     return function
 
 
-def returning(value: Any) -> Callable[[], Any]:
-    def function() -> Any:
-        return value
-
-    return function
-
-
 def test_what_is_returned_is_the_content() -> None:
     for made in both_ways(lambda: {"a": [1, "é"]}):
         result = run(made)
@@ -190,50 +183,51 @@ def test_an_asynchronous_tool_is_cancelled_and_may_clean_up() -> None:
     assert cleaned == ["up"]
 
 
-SWALLOWING = """
-import asyncio
+PROGRAM = """
+import asyncio, os, resource, threading
 from mlx_tools.tools import execute, tool
 
-@tool
-async def stubborn():
+def hangs() -> None:
+    threading.Event().wait()
+
+async def swallows() -> None:
     while True:
         try:
             await asyncio.Event().wait()
         except {what}:
             pass
 
-async def main():
-    print((await execute(stubborn, {{}}, timeout=0.05)).error.code)
+def full() -> None: ...
 
-asyncio.run(main())
+async def main(function):
+    if function is full:
+        highest = max(map(int, os.listdir("/dev/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+    made = tool(function, parameters={{"type": "object"}})
+    result = await execute(made, {{}}, timeout=0.05)
+    print(result.error.code, result.error.message)
+
+asyncio.run(main({function}))
 print("ended")
 """
+LATE = "timeout no result within 0.05 s"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["asyncio.CancelledError", "BaseException"])
-def test_a_tool_that_swallows_its_cancellation_holds_up_neither_call_nor_program(what: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "what", "said"),
+    [
+        ("hangs", "None", f"{LATE}; it may still be running"),
+        pytest.param("swallows", "asyncio.CancelledError", LATE, marks=pytest.mark.slow),
+        pytest.param("swallows", "BaseException", LATE, marks=pytest.mark.slow),
+        ("full", "None", "tool_error no thread can be started: Too many open files"),
+    ],
+)
+def test_neither_call_nor_program_is_held_up(function: str, what: str, said: str) -> None:
+    code = PROGRAM.format(function=function, what=what)
     done = subprocess.run(
-        [sys.executable, "-c", SWALLOWING.format(what=what)],
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=True,
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG
     )
-    assert done.stdout == "timeout\nended\n"
-
-
-def test_a_hanging_function_does_not_keep_the_program_open() -> None:
-    code = (
-        "import asyncio, threading\n"
-        "from mlx_tools.tools import execute, tool\n"
-        "made = tool(name='t')(lambda: threading.Event().wait())\n"
-        "print(asyncio.run(execute(made, {}, timeout=0.05)).error.code)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG, check=True
-    )
-    assert done.stdout == "timeout\n"
+    assert done.stdout == f"{said}\nended\n", done.stderr
 
 
 def test_the_shorter_time_holds() -> None:
@@ -279,7 +273,7 @@ def test_calls_run_at_the_same_time() -> None:
 
 
 async def threads_are_free() -> None:
-    made = tool(name="quick")(returning(1))
+    made = tool(name="quick")(lambda: 1)
     with anyio.fail_after(LONG):
         while (await execute(made, {}, timeout=LONG)).error is not None:
             await anyio.sleep(0.01)
@@ -315,27 +309,27 @@ def flaky(failures: int, error: Callable[[], Exception], **declared: Any) -> tup
     return tool(name="flaky", **declared)(function), calls
 
 
-def test_a_read_only_call_that_says_so_is_tried_once_more() -> None:
-    made, calls = flaky(1, OSError, effects={"read"}, retry="read_only")
-    assert run(made).content == "2"
-    made, calls = flaky(5, OSError, effects={"read"}, retry="read_only")
-    assert failure(run(made))[0] == "tool_error"
-    assert len(calls) == 2
+READ = {"effects": {"read"}}
 
 
 @pytest.mark.parametrize(
-    "declared",
+    ("declared", "tries"),
     [
-        {"effects": {"read"}},
-        {"effects": {"read"}, "retry": "never"},
-        {"effects": {"write"}, "retry": "read_only"},
-        {"retry": "read_only"},
+        ({**READ, "retry": "read_only"}, 2),
+        (READ, 1),
+        ({**READ, "retry": "never"}, 1),
+        ({"effects": {"write"}, "retry": "read_only"}, 1),
+        ({"retry": "read_only"}, 1),
     ],
 )
-def test_no_other_call_is_made_twice(declared: dict[str, Any]) -> None:
-    made, calls = flaky(1, OSError, **declared)
+def test_a_call_that_only_reads_and_says_so_is_tried_once_more(
+    declared: dict[str, Any], tries: int
+) -> None:
+    made, calls = flaky(5, OSError, **declared)
     assert failure(run(made))[0] == "tool_error"
-    assert len(calls) == 1
+    assert len(calls) == tries
+    made, calls = flaky(1, OSError, **declared)
+    assert run(made).content == ("2" if tries == 2 else None)
 
 
 def test_what_the_tool_says_on_purpose_and_a_timeout_are_final() -> None:
@@ -400,21 +394,3 @@ def test_anything_with_a_spec_and_a_call_is_run() -> None:
             return dict(arguments)
 
     assert run(Elsewhere(), x=1).content == '{"x":1}'
-
-
-def test_where_no_file_can_be_opened_the_call_ends_with_an_error() -> None:
-    code = """
-import asyncio, os, resource
-from mlx_tools.tools import execute, tool
-
-async def main():
-    made = tool(os.getpid, name="getpid", parameters={"type": "object"})
-    highest = max(map(int, os.listdir("/dev/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
-    result = await execute(made, {}, timeout=60)
-    print(result.error.code, result.error.message)
-
-asyncio.run(main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "tool_error no thread can be started: Too many open files\n", done.stderr

@@ -171,14 +171,7 @@ def test_the_same_tools_give_the_same_bytes_in_any_order(format_: str) -> None:
     assert text.endswith("\n")
     if format_ != "gbnf":
         assert json.loads(text)
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_no_tools_are_exported_too(format_: str) -> None:
     assert export([], format_)
-
-
-def test_text_stays_as_it_is() -> None:
     assert "é<|im_end|>" in export([ToolSpec("t", "é<|im_end|>")], "openai")
 
 

@@ -18,7 +18,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
 from mlx_tools.tools.folder.collection import ToolCollection
-from mlx_tools.tools.folder.definition import ToolFolder, read_folder
+from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
 
 KILLED = 99
@@ -74,10 +74,6 @@ def each_kill(
     assert number > len(events)
 
 
-def adding(found: ToolFolder) -> Callable[[ToolCollection], object]:
-    return lambda collection: collection.add(found)
-
-
 def registry(collection: ToolCollection) -> Registry:
     return Registry().with_folder(collection)
 
@@ -105,7 +101,12 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
 ) -> None:
     old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
     found = set()
-    for collection in each_kill(tmp_path, events, adding(old), adding(new)):
+    for collection in each_kill(
+        tmp_path,
+        events,
+        partial(ToolCollection.add, found=old),
+        partial(ToolCollection.add, found=new),
+    ):
         made = registry(collection)
         assert made.lacks("echo", Policy(allow=["*"])) is None, hidden_in(collection.folder)
         found.add((collection.folder / "echo" / "execute.py").read_text())
@@ -120,8 +121,8 @@ def test_a_tool_that_is_removed_is_whole_or_gone(tmp_path: Path) -> None:
     for collection in each_kill(
         tmp_path,
         RENAMES,
-        adding(old),
-        lambda collection: collection.remove("echo"),
+        partial(ToolCollection.add, found=old),
+        partial(ToolCollection.remove, name="echo"),
     ):
         made = registry(collection)
         found.add("echo" in made.specs())

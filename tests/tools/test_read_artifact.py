@@ -33,6 +33,7 @@ def test_a_page_says_where_the_next_one_begins() -> None:
     assert first.content == "0123\n[characters 0 to 4 of 10; the next page begins at offset 4]"
     last = read(kept, id="k", offset=8, length=4)
     assert last.content == "89\n[characters 8 to 10 of 10; this is the end]"
+    assert read({"k": ""}, id="k").content == "\n[characters 0 to 0 of 0; this is the end]"
 
 
 @given(
@@ -73,12 +74,3 @@ def test_an_id_that_is_not_there_gives_the_same_error_wherever_it_is_asked() -> 
 def test_an_offset_beyond_the_end_is_told_with_the_size(offset: int) -> None:
     error = read({"k": "0123456789"}, id="k", offset=offset).error
     assert error is not None and "10 characters" in error.message
-
-
-def test_an_empty_artifact_is_read() -> None:
-    assert read({"k": ""}, id="k").content == "\n[characters 0 to 0 of 0; this is the end]"
-
-
-def test_the_tool_only_reads_and_is_built_in() -> None:
-    assert TOOL.spec.possible_effects == {"read"}
-    assert TOOL.spec.plugin == "builtin"

@@ -253,17 +253,13 @@ def test_one_bad_tool_does_not_take_the_others_along() -> None:
 
 
 def test_a_package_cannot_take_a_name_that_is_taken() -> None:
-    registry = offering(("evil", "t", [made("calculator"), made("file_access"), made("own")]))
+    tools = [made("calculator"), made("file_access"), made("own")]
+    registry = offering(("evil", "t", tools), ("good", "t", made("own")))
     assert registry.specs()["calculator"].plugin == "builtin"
     assert "already" in registry.disabled["plugin:evil/calculator"]
     assert registry.all_specs()["file_access"].plugin == "builtin"
-    assert "own" in registry.specs()
-
-
-def test_of_two_packages_with_one_name_the_first_keeps_it() -> None:
-    registry = offering(("a", "t", made("same")), ("b", "t", made("same")))
-    assert registry.specs()["same"].plugin == "a"
-    assert "already" in registry.disabled["plugin:b/same"]
+    assert registry.specs()["own"].plugin == "evil"
+    assert "already" in registry.disabled["plugin:good/own"]
 
 
 @pytest.mark.parametrize("package", ["builtin", "wеather", "a/b", "a b", ""])
@@ -392,15 +388,6 @@ def test_a_listing_tells_enabled_from_permitted() -> None:
     assert rows["t"]["plugin"] == "broken"
     assert "frob" in rows["t"]["disabled_reason"]
     assert len({frozenset(row) for row in rows.values()}) == 1
-
-
-def test_a_description_is_all_that_is_known_as_json() -> None:
-    found = Registry([forecast]).describe("forecast")
-    assert json.loads(json.dumps(found)) == found
-    assert found["parameters"] == forecast.spec.parameters
-    assert found["effects"] == ["read"]
-    assert found["private"] is False
-    assert builtin_tools().describe("file_access")["private"] is True
 
 
 def test_the_words_of_the_built_in_tools_have_examples() -> None:

@@ -62,6 +62,10 @@ class Node(BaseModel):
     children: list[Node] = []
 
 
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+NOW = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
+
+
 def called(made: Tool, **arguments: Any) -> Any:
     return asyncio.run(made.call(arguments))
 
@@ -139,66 +143,31 @@ def test_everything_can_be_declared() -> None:
 @pytest.mark.parametrize(
     ("hint", "schema", "json_value", "value"),
     [
-        (str, {"type": "string"}, "a", "a"),
-        (int, {"type": "integer"}, 3, 3),
+        (str, STRING, "a", "a"),
+        (int, INTEGER, 3, 3),
         (float, {"type": "number"}, 3, 3.0),
         (bool, {"type": "boolean"}, True, True),
         (Any, {}, {"a": [1]}, {"a": [1]}),
-        (
-            Optional[int],  # noqa: UP045
-            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-            None,
-            None,
-        ),
-        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 4, 4),
-        (
-            Union[int, str],  # noqa: UP007
-            {"anyOf": [{"type": "integer"}, {"type": "string"}]},
-            "x",
-            "x",
-        ),
-        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
-        (Colour, {"type": "string", "enum": ["red", "blue"]}, "red", Colour.RED),
-        (list[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
-        (
-            dict[str, int],
-            {"type": "object", "additionalProperties": {"type": "integer"}},
-            {"a": 1},
-            {"a": 1},
-        ),
+        (Optional[int], {"anyOf": [INTEGER, {"type": "null"}]}, None, None),  # noqa: UP045
+        (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, 4, 4),
+        (Union[int, str], {"anyOf": [INTEGER, STRING]}, "x", "x"),  # noqa: UP007
+        (Literal["a", "b"], {**STRING, "enum": ["a", "b"]}, "b", "b"),
+        (Colour, {**STRING, "enum": ["red", "blue"]}, "red", Colour.RED),
+        (list[int], {"type": "array", "items": INTEGER}, [1], [1]),
+        (dict[str, int], {"type": "object", "additionalProperties": INTEGER}, {"a": 1}, {"a": 1}),
         (
             tuple[int, str],
-            {
-                "type": "array",
-                "prefixItems": [{"type": "integer"}, {"type": "string"}],
-                "minItems": 2,
-                "maxItems": 2,
-            },
+            {"type": "array", "prefixItems": [INTEGER, STRING], "minItems": 2, "maxItems": 2},
             [1, "a"],
             (1, "a"),
         ),
-        (
-            set[int],
-            {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
-            [1, 2],
-            {1, 2},
-        ),
-        (
-            datetime.date,
-            {"type": "string", "format": "date"},
-            "2026-11-21",
-            datetime.date(2026, 11, 21),
-        ),
-        (
-            datetime.datetime,
-            {"type": "string", "format": "date-time"},
-            "2026-11-21T10:00:00Z",
-            datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC),
-        ),
+        (set[int], {"type": "array", "items": INTEGER, "uniqueItems": True}, [1, 2], {1, 2}),
+        (datetime.date, {**STRING, "format": "date"}, "2026-11-21", NOW.date()),
+        (datetime.datetime, {**STRING, "format": "date-time"}, "2026-11-21T10:00:00Z", NOW),
         (decimal.Decimal, {"type": "number"}, 0.1, decimal.Decimal("0.1")),
         (
             Annotated[int, Field(ge=0, description="Of years")],
-            {"type": "integer", "minimum": 0, "description": "Of years"},
+            {**INTEGER, "minimum": 0, "description": "Of years"},
             7,
             7,
         ),
@@ -217,7 +186,7 @@ def test_everything_can_be_declared() -> None:
             Size,
             {
                 "type": "object",
-                "properties": {"width": {"type": "integer"}, "title": {"type": "string"}},
+                "properties": {"width": INTEGER, "title": STRING},
                 "required": ["width"],
                 "additionalProperties": False,
             },
@@ -463,22 +432,6 @@ def test_bound_methods_and_partial_functions_are_tools() -> None:
     assert called(doubled, x=4) == 8
 
 
-def test_types_of_the_functions_own_scope_are_found() -> None:
-    @dataclasses.dataclass
-    class Inner:
-        n: int
-
-    @dataclasses.dataclass
-    class Outer:
-        inner: list[Inner]
-
-    @tool
-    def nested(outer: Outer) -> int:
-        return outer.inner[0].n
-
-    assert called(nested, outer={"inner": [{"n": 3}]}) == 3
-
-
 def test_types_of_the_functions_own_scope_may_hold_themselves() -> None:
     class Leaf(BaseModel):
         value: int
@@ -679,3 +632,85 @@ def test_declaring_a_tool_loads_no_pydantic() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+# --- somebody else's code ---
+
+
+class Broken:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        raise ImportError("email-validator is not installed")
+
+
+class Unwritable:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return handler(int)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
+        raise ZeroDivisionError("no schema")
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        (Broken, "ImportError: email-validator is not installed"),
+        (Unwritable, "ZeroDivisionError: no schema"),
+    ],
+)
+def test_whatever_a_type_raises_names_the_parameter(hint: Any, said: str) -> None:
+    def sends(count: int, to: Any) -> None:
+        """Sends it."""
+
+    sends.__annotations__["to"] = hint
+    with pytest.raises(ToolDefinitionError, match=rf"^sends: the parameter to has no .*{said}"):
+        Registry([tool(sends)])
+
+
+class Words:
+    """Counts things."""
+
+    def __call__(self, text: str) -> int:
+        """Counts the words of a text.
+
+        Args:
+            text: The text to count in.
+        """
+        return len(text.split())
+
+
+class Plain:
+    """Says it."""
+
+    def __call__(self, text: str) -> str:
+        return text
+
+
+def repeated(text: str, times: int = 2) -> str:
+    """Repeats a text.
+
+    Args:
+        text: What is repeated.
+    """
+    return text * times
+
+
+@pytest.mark.parametrize(
+    ("function", "description", "of_text"),
+    [
+        (Words(), "Counts the words of a text.", "The text to count in."),
+        (Plain(), "Says it.", None),
+        (functools.partial(repeated, times=3), "Repeats a text.", "What is repeated."),
+        (functools.partial(Words()), "Counts the words of a text.", "The text to count in."),
+        (functools.lru_cache(repeated), "Repeats a text.", "What is repeated."),
+        (Words().__call__, "Counts the words of a text.", "The text to count in."),
+    ],
+)
+def test_what_is_called_says_what_it_is_for(
+    function: Any, description: str, of_text: str | None
+) -> None:
+    spec = tool(name="count")(function).spec
+    assert spec.description == description
+    assert spec.parameters["properties"]["text"].get("description") == of_text

@@ -47,14 +47,7 @@ def search(registry: Registry, policy: Policy, **arguments: Any) -> str:
 def test_what_is_found_is_written_as_in_the_catalog() -> None:
     specs = shelf().specs()
     assert search(shelf(), ALL, query="feed my cat") == signature(specs["feed_cat"])
-
-
-def test_nothing_found_is_said() -> None:
     assert "No tool here matches" in search(shelf(), ALL, query="translate")
-    assert "No tool here matches" in search(shelf(), ALL, query="?")
-
-
-def test_further_matches_are_counted() -> None:
     told = search(shelf(), ALL, query="letter", limit=2).split("\n")
     assert len(told) == 3 and told[-1] == "2 more match."
 

@@ -17,7 +17,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Offer, Registry, execute, find_tools, load_tool
+from mlx_tools.tools import Offer, Registry, execute, load_tool
 from mlx_tools.tools.folder.collection import (
     FolderRecord,
     ToolCollection,
@@ -181,16 +181,6 @@ def test_no_package_can_pass_for_the_folder(tmp_path: Path) -> None:
     assert "cannot name a plugin" in made.disabled["plugin:folder/t"]
 
 
-def test_a_tool_is_switched_off_and_on(tmp_path: Path, collection: ToolCollection) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
-    collection.switch("echo", False)
-    made = registry(collection)
-    assert made.disabled["echo"] == "switched off (mlx-tools tools enable echo)"
-    assert "echo" in made.all_specs()
-    collection.switch("echo", True)
-    assert why(collection) is None
-
-
 def test_a_tool_that_its_configuration_switches_off_can_be_switched_on(
     tmp_path: Path, collection: ToolCollection
 ) -> None:
@@ -200,20 +190,6 @@ def test_a_tool_that_its_configuration_switches_off_can_be_switched_on(
     assert why(collection) is None
     collection.switch("echo", None)
     assert "switched off" in (why(collection) or "")
-
-
-def test_a_tool_that_imports_what_is_not_installed_is_there_and_disabled(
-    tmp_path: Path, collection: ToolCollection
-) -> None:
-    code = "import nothing_of_that_name\n" + ECHO
-    collection.add(read_folder(make_folder(tmp_path, code=code)))
-    made = registry(collection)
-    assert made.disabled["echo"] == "it imports what is not installed: nothing_of_that_name"
-    assert "echo" in made.all_specs()
-    assert "echo" not in made.specs()
-    found = find_tools(made, Policy(allow=["echo"]), "echo")
-    assert (found.hits, found.denied) == ((), 0)
-    assert found.disabled == (("echo", made.disabled["echo"]),)
 
 
 def test_removing_deletes_the_folder_and_forgets(

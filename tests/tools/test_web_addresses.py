@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.urls import UrlRefused, not_public, read_url
+from mlx_tools.toolbox.urls import UrlRefused, is_public, read_url
 from mlx_tools.toolbox.web_fetch import Fetcher, system_resolve
 from mlx_tools.tools import ToolError
 from tests.tools.address_spellings import (
@@ -70,13 +70,13 @@ def test_nothing_is_public_that_python_takes_for_special(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     if not address.is_global or address.is_multicast or address.is_reserved:
-        assert not_public(address) is not None
+        assert not is_public(address)
 
 
 @pytest.mark.parametrize("network", [*FORBIDDEN_V4, *FORBIDDEN_V6])
 def test_a_forbidden_network_is_so_from_its_first_address_to_its_last(network: str) -> None:
     block = ipaddress.ip_network(network)
-    assert not_public(block[0]) and not_public(block[-1])
+    assert not is_public(block[0]) and not is_public(block[-1])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_sites_on_the_internet_are_asked(text: str) -> None:
 
 
 def test_an_address_that_holds_its_interface_is_refused() -> None:
-    assert not_public(ipaddress.ip_address("2a00:1450::1%eth0"))
+    assert not is_public(ipaddress.ip_address("2a00:1450::1%eth0"))
 
 
 def test_the_systems_resolver_gives_addresses() -> None:

@@ -158,16 +158,16 @@ class Names:
         return self.table[host]
 
 
-def but_loopback(address: Address) -> str | None:
+def is_own(address: Address) -> bool:
     """Only 127.0.0.1 may be asked here."""
-    return None if str(address) == "127.0.0.1" else "not the test's own"
+    return str(address) == "127.0.0.1"
 
 
 def fetching(
     server: Site,
     *,
     names: Names | None = None,
-    refusal: Callable[[Address], str | None] = but_loopback,
+    may_ask: Callable[[Address], bool] = is_own,
     max_bytes: int = 3_000_000,
     idle: float = 10.0,
     context: ssl.SSLContext | None = None,
@@ -179,7 +179,7 @@ def fetching(
         domains=domains,
         blocked=blocked,
         ports=frozenset((server.port,)),
-        refusal=refusal,
+        may_ask=may_ask,
         resolve=names or Names(),
         idle=idle,
         context=context,

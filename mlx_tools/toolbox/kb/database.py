@@ -38,7 +38,7 @@ CREATE TABLE file (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL REFERENCES corpus(id), path TEXT NOT NULL,
   shown TEXT NOT NULL, size INTEGER NOT NULL, stamp TEXT NOT NULL, hash BLOB NOT NULL,
   reader TEXT NOT NULL, problem TEXT NOT NULL, title TEXT NOT NULL,
-  pages TEXT NOT NULL, lines BLOB NOT NULL, text BLOB NOT NULL, UNIQUE (corpus, path)
+  pages TEXT NOT NULL, text BLOB NOT NULL, UNIQUE (corpus, path)
 );
 CREATE TABLE passage (
   id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES file(id), start INTEGER NOT NULL,
@@ -50,7 +50,7 @@ CREATE INDEX passage_file ON passage(file);
     f"{', '.join(columns)}, content='', tokenize='porter ascii');\n"
     for table, columns in _INDEXES.items()
 )
-_FORMAT: Final = FileFormat("knowledge base", KnowledgeBaseError, 0x6D6C786B, 3, _SCHEMA)
+_FORMAT: Final = FileFormat("knowledge base", KnowledgeBaseError, 0x6D6C786B, 4, _SCHEMA)
 _BETWEEN: Final = re.compile(f"{WITHIN}|{BETWEEN_HEADINGS}")
 
 
@@ -88,11 +88,9 @@ class Database(SqliteFile):
         query = "SELECT path, size, stamp, hash, reader, problem FROM file WHERE corpus=?"
         return [FileRow(*row) for row in self.rows(query, corpus)]
 
-    def text(self, file: int) -> tuple[str, list[int]]:
-        """The text of a file, and where it is not the file as it stands, the lines of the file in
-        which the lines of the text begin."""
-        text, lines = self.one("SELECT text, lines FROM file WHERE id=?", file)
-        return _unpacked(text), [int(line) for line in _unpacked(lines).split()]
+    def text(self, file: int) -> str:
+        """The text of a file."""
+        return _unpacked(self.one("SELECT text FROM file WHERE id=?", file)[0])
 
     # --- writing, within a transaction ---
 
@@ -110,12 +108,11 @@ class Database(SqliteFile):
         path from the folder that was added on, by which it is found."""
         self.drop(corpus, row.path)
         kept = document or Document("", "", ())
-        pages, lines = (" ".join(map(str, numbers)) for numbers in (kept.pages, kept.lines))
-        packed = (zlib.compress(text.encode()) for text in (lines, kept.text))
+        pages = " ".join(map(str, kept.pages))
         file = self.sql.execute(
             "INSERT INTO file(corpus, shown, path, size, stamp, hash, reader, problem, title, "
-            "pages, lines, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (corpus, shown, *row, kept.title, pages, *packed),
+            "pages, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (corpus, shown, *row, kept.title, pages, zlib.compress(kept.text.encode())),
         ).lastrowid
         assert file is not None
         self.sql.executemany(

@@ -15,7 +15,7 @@ from typing import Any, Final
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_script
 
-READER: Final = "3"
+READER: Final = "4"
 """The version of what is done here: a file that an earlier one has read is read again."""
 
 MAX_TEXT_BYTES: Final = 10_000_000
@@ -83,15 +83,13 @@ class Document:
     """The text of a file, what it is called, and its passages.
 
     ``pages`` are the characters at which each page begins, of a file that has pages. Where the text
-    is not the file as it stands, ``lines`` are the lines of the file in which each line of the text
-    begins, from 1, or 0 where that means nothing; what lacks is as the last.
+    is not the file as it stands, its passages are in line 0.
     """
 
     title: str
     text: str
     passages: tuple[Passage, ...]
     pages: tuple[int, ...] = ()
-    lines: tuple[int, ...] = ()
 
 
 def suffix_of(name: str) -> str:
@@ -128,9 +126,9 @@ def read_document(name: str, data: bytes) -> Document:
 
         page = read_html(text)
         title = page.title or _prose_title(page.text)
-        return _document(title, name, page.text, "markdown", lines=page.lines)
+        return _document(title, name, page.text, "markdown", made=True)
     if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
-        return _document(_prose_title(cells), name, cells, "markdown", lines=(0,))
+        return _document(_prose_title(cells), name, cells, "markdown", made=True)
     form = _FORMS.get(suffix, "code")
     title_of_form = {"code": _code_title, "text": _first_line}.get(form, _prose_title)
     return _document(title_of_form(text), name, text, form)
@@ -142,11 +140,16 @@ def _document(
     text: str,
     form: str,
     pages: tuple[int, ...] = (),
-    lines: tuple[int, ...] = (),
+    *,
+    made: bool = False,
 ) -> Document:
+    """The document of a text; ``made`` is whether the text is not the file as it stands."""
     line = " ".join(title.split()) or name
     short = line if len(line) <= MAX_HEADING_CHARS else line[: MAX_HEADING_CHARS - 1] + "…"
-    return Document(short, text, tuple(passages(text, form)), pages, lines)
+    found = passages(text, form)
+    if made:
+        found = [one._replace(line=0, end_line=0) for one in found]
+    return Document(short, text, tuple(found), pages)
 
 
 # --- PDF ----------------------------------------------------------------------------------------
@@ -188,7 +191,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
     text = text.removesuffix(_PAGE_END)
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
-    return _document(found["title"], name, text, "text", tuple(starts), (0,))
+    return _document(found["title"], name, text, "text", tuple(starts), made=True)
 
 
 # --- notebooks ----------------------------------------------------------------------------------

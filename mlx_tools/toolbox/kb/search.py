@@ -44,8 +44,8 @@ class Hit:
     ``path`` is the file's absolute path, ``title`` what the document is called, ``heading`` where
     in it the passage stands. ``text`` is the whole passage, lines ``line`` to ``end_line``, from 1;
     ``snippet`` is the part with most of the words that were asked for, which begins in line
-    ``snippet_line``, on page ``page``. Lines are None where a file's text has no lines of its own
-    (PDF, notebooks), and the page where it has no pages. ``score`` is better the higher it
+    ``snippet_line``, on page ``page``. Lines are None where the text is not the file as it stands
+    (HTML, PDF, notebooks), and the page where it has no pages. ``score`` is better the higher it
     is, and means nothing from one question to the next.
     """
 
@@ -99,8 +99,7 @@ def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int
     corpus, path, title, pages, start, stop, line, end_line, heading = database.one(
         query, row.passage
     )
-    whole, lines = database.text(row.file)
-    text = whole[int(start) : int(stop)]
+    text = database.text(row.file)[int(start) : int(stop)]
     at, shown = snippet(text, matcher, most)
     begins = [int(page) for page in str(pages).split()]
     return Hit(
@@ -108,19 +107,14 @@ def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int
         path=str(path),
         title=str(title),
         heading=str(heading),
-        line=_line_of(lines, int(line)),
-        end_line=_line_of(lines, int(end_line)),
+        line=int(line) or None,
+        end_line=int(end_line) or None,
         page=bisect_right(begins, int(start) + at) if begins else None,
         score=round(row.score, 4),
         text=text.strip("\n"),
         snippet=shown,
-        snippet_line=_line_of(lines, int(line) + text.count("\n", 0, at)),
+        snippet_line=int(line) + text.count("\n", 0, at) if int(line) else None,
     )
-
-
-def _line_of(lines: Sequence[int], line: int) -> int | None:
-    """The line of the file in which a line of its text begins, if that means anything."""
-    return (lines[min(line, len(lines)) - 1] if lines else line) or None
 
 
 def snippet(text: str, matcher: TermMatcher, most: int = SNIPPET_CHARS) -> tuple[int, str]:

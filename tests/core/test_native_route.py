@@ -1,0 +1,192 @@
+"""A run by way of the server's own chat interface: same loop, same checks, mended by the prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mlx_tools import Answered, CompletionsBackend, Controller, Policy, tool
+from mlx_tools.controller import RunSettings
+from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call
+from mlx_tools.transcript import CompletionRecord, Outcome
+
+PARIS = '{"city": "Paris"}'
+ANSWER = Completion("It is sunny.")
+
+
+def calls(
+    *made: ChatCall, text: str = "", finish: str = "tool_calls", reasoning: str = ""
+) -> Completion:
+    return Completion(text, calls=made, finish_reason=finish, reasoning=reasoning)
+
+
+@contextmanager
+def scripted(*script: Any, route: Any = (), **settings: Any) -> Iterator[Any]:
+    """A server with this script, and what asks its model."""
+    asked: list[str] = []
+
+    @tool(effects={"read"})
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return f"sunny in {city}"
+
+    with ScriptedServer(*script) as server:
+        controller = Controller(
+            backend=CompletionsBackend(server.url),
+            tools=[weather],
+            policy=Policy(allow=["weather"]),
+            settings=RunSettings(route={"path": "native", **dict(route)}, **settings),
+        )
+
+        def ask(question: str = "Is it sunny in Paris?", **options: Any) -> Outcome:
+            return controller.run_sync(question, **options)
+
+        server.asked = asked  # type: ignore[attr-defined]
+        yield ask, server
+
+
+def answered(outcome: Outcome) -> str:
+    assert isinstance(outcome, Answered), outcome
+    return outcome.answer
+
+
+def test_calls_run_and_their_results_go_back_as_messages() -> None:
+    first = calls(ChatCall("weather", PARIS, "call_9"), text="Let me look.", reasoning="hm")
+    with scripted(first, ANSWER) as (ask, server):
+        outcome = ask()
+        assert answered(outcome) == "It is sunny."
+        assert server.asked == ["Paris"]
+        assert [one.repairs for one in outcome.calls] == [()]
+        assert server.prompts == []
+        system, user, said, result = server.chats[1]
+        assert server.bodies[0]["tools"][0]["function"]["name"] == "weather"
+    assert "tool_call" not in system["content"]
+    assert user == {"role": "user", "content": "Is it sunny in Paris?"}
+    assert said["content"] == "Let me look."
+    assert said["tool_calls"][0]["id"] == result["tool_call_id"] == "call_9"
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
+    assert result["content"] == "sunny in Paris"
+
+
+def test_earlier_messages_and_later_questions_are_messages_too() -> None:
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
+    with scripted(ANSWER) as (ask, server):
+        ask(history=history)
+        roles = [(one["role"], one["content"]) for one in server.chats[0][1:]]
+    assert roles == [("user", "Hi"), ("assistant", "Hello!"), ("user", "Is it sunny in Paris?")]
+
+
+def test_a_call_whose_arguments_do_not_fit_goes_on_by_the_prompt_from_there() -> None:
+    wrong = calls(ChatCall("weather", '{"city": 5}'))
+    with scripted(wrong, '"Paris"}}', ANSWER) as (ask, server):
+        outcome = ask()
+        assert (answered(outcome), server.asked) == ("It is sunny.", ["Paris"])
+        assert server.prompts[0].endswith('"arguments":{"city": ')
+    assert outcome.mends == 1
+
+
+def test_calls_that_the_server_kept_to_itself_are_asked_for_by_the_prompt() -> None:
+    with scripted(calls(), 'weather","arguments":{"city":"Paris"}}', ANSWER) as (ask, server):
+        assert answered(ask()) == "It is sunny."
+        assert server.prompts[0].endswith('{"type":"tool_call","name":"')
+        assert server.asked == ["Paris"]
+
+
+@pytest.mark.parametrize("text", ['weather(city="Paris")', '{"name": "weather", "arguments": "x"}'])
+def test_after_text_that_nothing_can_read_the_model_is_prompted_once(text: str) -> None:
+    with scripted(Completion(text), call("weather", city="Paris"), ANSWER) as (ask, server):
+        assert answered(ask()) == "It is sunny."
+        assert (len(server.chats), len(server.prompts), server.asked) == (2, 1, ["Paris"])
+
+
+def test_a_call_in_a_dialect_is_read_where_the_server_took_it_for_text() -> None:
+    text = f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>'
+    with scripted(Completion(text), ANSWER) as (ask, server):
+        outcome = ask()
+        assert server.asked == ["Paris"]
+    assert outcome.calls[0].repairs == ("dialect",)
+
+
+def test_a_server_that_pays_no_heed_to_a_tool_choice_is_not_trusted_with_one() -> None:
+    begun = 'weather","arguments":{"city":"Paris"}}'
+    with scripted(begun, ANSWER, route={"obeys": False}) as (ask, server):
+        assert answered(ask(tool_choice="required")) == "It is sunny."
+        assert (len(server.prompts), len(server.chats)) == (1, 1)
+
+
+def test_without_a_way_to_complete_text_the_model_is_told_what_was_wrong() -> None:
+    wrong, right = ChatCall("weather", '{"city": 5}'), ChatCall("weather", PARIS)
+    script = calls(wrong), calls(), calls(right), ANSWER
+    with scripted(*script, route={"completes": False}) as (ask, server):
+        assert answered(ask()) == "It is sunny."
+        assert server.prompts == []
+        assert "city: string" in server.chats[1][-1]["content"]
+        assert server.chats[2][-1]["role"] == "user"
+        assert server.asked == ["Paris"]
+
+
+def test_the_last_word_has_no_tools_to_call() -> None:
+    from mlx_tools.policy import Limits
+
+    with ScriptedServer(calls(ChatCall("weather", PARIS)), ANSWER) as server:
+
+        @tool(effects={"read"})
+        def weather(city: str) -> str:
+            """The weather in a city."""
+            return "sunny"
+
+        controller = Controller(
+            backend=CompletionsBackend(server.url),
+            tools=[weather],
+            policy=Policy(allow=["weather"]),
+            limits=Limits(max_iterations=1),
+            settings=RunSettings(route={"path": "native"}),
+        )
+        assert answered(controller.run_sync("Is it sunny?")) == "It is sunny."
+        assert "tools" not in server.bodies[1]
+
+
+def test_control_tokens_reach_the_server_broken() -> None:
+    from mlx_tools.prompt import NAMED_FORMATS
+
+    settings = {"chat_format": NAMED_FORMATS["chatml"]}
+    hostile = calls(ChatCall("weather", '{"city": "<|im_end|>"}'))
+    with scripted(hostile, ANSWER, **settings) as (ask, server):
+        ask("What is <|im_start|>?")
+        assert "<|im_" not in json.dumps(server.chats)
+
+
+def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> None:
+    from mlx_tools.controller import Session
+    from mlx_tools.store import MemoryStore, load_words
+
+    store = MemoryStore()
+    with ScriptedServer(calls(ChatCall("weather", PARIS), text="Let me look."), ANSWER) as server:
+
+        @tool(effects={"read"})
+        def weather(city: str) -> str:
+            """The weather in a city."""
+            return "sunny"
+
+        files = []
+        make = store.create
+        store.create = lambda: files.append(make()) or files[-1]  # type: ignore[method-assign]
+        controller = Controller(
+            backend=CompletionsBackend(server.url),
+            tools=[weather],
+            policy=Policy(allow=["weather"]),
+            settings=RunSettings(route={"path": "native", "reason": "as asked"}),
+            store=store,
+        )
+        controller.run_sync("Is it sunny?")
+        records = list(files[0].transcript)
+    session = Session(records, specs={"weather": weather.spec}, words=load_words())
+    assert session.header.route["reason"] == "as asked"
+    texts = [one.text for one in records if isinstance(one, CompletionRecord)]
+    assert texts[0].startswith("Let me look.\n")
+    assert session.calls_made == 1

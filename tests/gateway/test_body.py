@@ -1,0 +1,141 @@
+"""A client's body is read strictly, and one error names one field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.gateway.body import (
+    Body,
+    Sampled,
+    check_choice,
+    check_names,
+    check_plain,
+    checked_schema,
+    read,
+    tool_spec,
+    unknown_fields,
+    usable_name,
+)
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.messages import TOOL_NAME
+
+
+class Part(Body):
+    text: str
+
+
+class Whole(Sampled):
+    parts: list[Part]
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ({}, "parts"),
+        ({"parts": 1}, "parts"),
+        ({"parts": [{"text": "a"}, {"text": 1}]}, "parts[1].text"),
+        ({"parts": [{}]}, "parts[0].text"),
+        ({"parts": [], "temperature": "1"}, "temperature"),
+        ({"parts": [], "temperature": 3}, "temperature"),
+        ({"parts": [], "seed": True}, "seed"),
+        ({"parts": [], "seed": 10**30}, "seed"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(value: Any, param: str) -> None:
+    with pytest.raises(ApiError) as told:
+        read(Whole, value)
+    assert (told.value.status, told.value.param) == (400, param)
+    assert param in str(told.value)
+
+
+def test_a_place_within_the_body_stands_before_the_field() -> None:
+    with pytest.raises(ApiError) as told:
+        read(Part, {}, "input[2].content[0]")
+    assert told.value.param == "input[2].content[0].text"
+
+
+def test_what_is_sampled_with_goes_on_as_it_came_and_nothing_else_does() -> None:
+    body = read(Whole, {"parts": [], "temperature": 0, "top_p": None, "min_p": 0.1, "extra": 1})
+    assert body.sampling() == {"temperature": 0, "min_p": 0.1}
+    assert unknown_fields(body, ()) == ("extra",)
+    assert unknown_fields(body, {"extra"}) == ()
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), {"a": [float("inf")]}, object()])
+def test_what_cannot_be_written_again_is_refused(value: Any) -> None:
+    with pytest.raises(ApiError) as told:
+        check_plain({"input": value})
+    assert told.value.status == 400
+
+
+def test_nesting_without_end_is_refused() -> None:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(ApiError):
+        check_plain({"input": value})
+
+
+@given(st.text(min_size=1), st.text())
+def test_every_name_of_a_client_becomes_one_that_a_tool_may_have(name: str, space: str) -> None:
+    known = usable_name(name, space)
+    assert TOOL_NAME.fullmatch(known)
+    assert known == usable_name(name, space)
+
+
+def test_names_that_differ_only_where_they_are_cut_stay_apart() -> None:
+    assert usable_name("a" * 65) != usable_name("a" * 66)
+    assert usable_name("é") != usable_name("è")
+    assert usable_name("spawn", "agents") == "agents.spawn"
+
+
+@pytest.mark.parametrize("schema", [{"type": 5}, {"properties": []}, {"$ref": "#"}, {"type": "x"}])
+def test_a_schema_that_nothing_can_be_held_to_is_refused_by_its_place(schema: Any) -> None:
+    with pytest.raises(ApiError) as told:
+        tool_spec("f", None, schema, "tools[0].parameters")
+    assert told.value.param == "tools[0].parameters"
+
+
+def test_a_tool_without_parameters_takes_none() -> None:
+    assert tool_spec("f", None, None, "").parameters == {"type": "object", "properties": {}}
+    with pytest.raises(ApiError):
+        checked_schema({"type": "array"}, "text.format.schema")
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed", "fine"),
+    [
+        ("auto", None, True),
+        ("required", None, True),
+        ("f", None, True),
+        ("g", None, False),
+        ("auto", {"f"}, True),
+        ("auto", {"g"}, False),
+        ("required", set(), False),
+    ],
+)
+def test_what_is_chosen_must_be_there(choice: str, allowed: set[str] | None, fine: bool) -> None:
+    tools = [tool_spec("f", None, None, "")]
+    names = None if allowed is None else frozenset(allowed)
+    if fine:
+        check_choice(choice, names, tools, "tool_choice")
+        return
+    with pytest.raises(ApiError) as told:
+        check_choice(choice, names, tools, "tool_choice")
+    assert told.value.param == "tool_choice"
+
+
+def test_a_call_cannot_be_required_where_there_is_no_tool() -> None:
+    with pytest.raises(ApiError):
+        check_choice("required", None, [], "tool_choice")
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    tool = tool_spec("f", None, None, "")
+    with pytest.raises(ApiError) as told:
+        check_names([tool, tool])
+    assert told.value.param == "tools"
