@@ -16,8 +16,7 @@ from mlx_tools.app import RunOptions, opened
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import beside, columns_of, complain, note, ours, print_text
-from mlx_tools.cli.session_text import compacted
-from mlx_tools.cli.view import LiveView, ending, list_sources
+from mlx_tools.cli.view import LiveView, compacted, ending, list_sources
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.transcript import Answered, Compacted, Event, Finished, Outcome, Paused
@@ -210,7 +209,7 @@ class Talk:
         told = "nothing was said yet"
         for event in self._turns.follow(happens):
             if isinstance(event, Compacted):
-                told = compacted(event.turns, event.observations, event.before, event.after)
+                told = compacted(event)
         print_text(told)
 
     def _leave(self, _: str) -> None:

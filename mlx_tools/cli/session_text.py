@@ -6,38 +6,23 @@ a line of ours that says what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.output import beside, counted, cut
+from mlx_tools.golden import steps_of
 from mlx_tools.store import ListedSession, Standing
-from mlx_tools.transcript import (
-    PREVIEW_CHARS,
-    AnswerRecord,
-    ApprovalRecord,
-    CallRecord,
-    CompactedRecord,
-    CompletionRecord,
-    CorrectionRecord,
-    DecisionRecord,
-    EditRecord,
-    ExecutionRecord,
-    Header,
-    MendRecord,
-    ObservationRecord,
-    PauseRecord,
-    Record,
-    RepairRecord,
-    ResumedRecord,
-    StoppedRecord,
-    SummaryRecord,
-    UserRecord,
-    dropped,
-)
+from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 QUESTION_CHARS: Final = 60
 _PREVIEW_LINES: Final = 8
+_COLOURS: Final = {
+    **dict.fromkeys(("user", "call", "answer"), "bold"),
+    **dict.fromkeys(("model", "policy", "host"), "dim"),
+    **dict.fromkeys(("person", "end"), "yellow"),
+    "tool": "green",
+}
 
 Lines = Iterator[tuple[str, str]]
 """Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
@@ -78,31 +63,25 @@ def title(listed: ListedSession) -> Lines:
 
 
 def conversation(records: Sequence[Record]) -> Lines:
-    """The records as a conversation, each call under its key."""
-    names = {r.call: r.name for r in records if isinstance(r, CallRecord)}
-    repairs: dict[str, list[str]] = {}
-    for record in records:
-        if isinstance(record, RepairRecord) and record.call is not None:
-            repairs.setdefault(record.call, []).append(in_words(record.name))
-    mends: list[MendRecord] = []
-    for record in records:
-        match record:
-            case Header() | RepairRecord():
+    """The records as a conversation, a step after the other."""
+    for step in steps_of(records):
+        if step.kind == "setup":
+            continue
+        if step.kind == "user":
+            yield "", ""
+        notes = [*step.notes, *([f"at {step.at}"] if step.at else [])]
+        line = f"{step.label} {step.title}".strip() + (f" ({', '.join(notes)})" if notes else "")
+        line += f": {cut(step.words, PREVIEW_CHARS)}" if step.words else ""
+        yield "red" if step.bad else _COLOURS.get(step.kind, ""), in_words(line)
+        for block in step.blocks:
+            if block.aside:
                 continue
-            case MendRecord():
-                mends.append(record)
-                said = mended(record.kind, dropped(mends), record.put)
-                yield "yellow", f"! {in_words(' '.join(said.split()))}"
-            case CompletionRecord() | ResumedRecord():
-                mends = []
-                yield from _other(record, names)
-            case CallRecord():
-                yield from _call(record, repairs.get(record.call, []))
-            case PauseRecord():
-                yield "yellow", "the run waits for a person"
-            case _:
-                mends.clear()
-                yield from _other(record, names)
+            lines = block.text.split("\n")
+            if block.fold:
+                lines = block.text[:PREVIEW_CHARS].split("\n")[:_PREVIEW_LINES]
+            yield from _text("\n".join(lines))
+            if block.fold or block.left_out:
+                yield "dim", f"  … {block.fold or f'{block.left_out} characters more'}"
 
 
 def waiting(known: Standing) -> Lines:
@@ -115,107 +94,6 @@ def waiting(known: Standing) -> Lines:
         yield "", f"  until {in_words(call.expires_at)}"
     for key in known.in_doubt:
         yield "yellow", f"{in_words(key)} is in doubt: it was started, and may have done its work"
-
-
-def _call(record: CallRecord, repairs: Sequence[str]) -> Lines:
-    notes = [f"repaired: {', '.join(repairs)}"] if repairs else []
-    notes += ["it stands in an earlier observation"] if record.echoed else []
-    noted = f"  ({'; '.join(notes)})" if notes else ""
-    key = in_words(record.call)
-    yield "bold", f"→ {key} {as_name(record.name)} {on_one_line(record.arguments)}{noted}"
-
-
-def _other(record: Record, names: Mapping[str, str]) -> Lines:
-    match record:
-        case UserRecord():
-            yield "", ""
-            yield "bold", f"question{_at(record.at)}"
-            yield from _text(record.content)
-        case CompletionRecord():
-            used = "" if record.context is None else f", a prompt of {record.context} tokens"
-            yield "dim", f"· turn {in_words(str(record.turn))}{_thought(record)}{used}"
-        case DecisionRecord():
-            said = f"{record.decision} by {record.rule}: {record.reason}"
-            yield "dim", f"  {in_words(record.call)} policy: {in_words(said)}"
-        case EditRecord():
-            key = in_words(record.call)
-            yield "yellow", f"  {key} edited by a person: {on_one_line(record.arguments)}"
-        case ResumedRecord():
-            yield "dim", f"resumed{_at(record.at)}"
-        case ApprovalRecord():
-            word = "approved" if record.approved else "denied"
-            word += " for the session" if record.scope == "session" else ""
-            said = f" ({in_words(record.reason)})" if record.reason else ""
-            yield "yellow", f"  {in_words(record.call)} {word} by a person{said}{_at(record.at)}"
-        case ExecutionRecord():
-            name = as_name(names.get(record.call, "?"))
-            yield "dim", f"  {in_words(record.call)} {name} starts{_at(record.at)}"
-        case SummaryRecord():
-            yield from _summary(record)
-        case CompactedRecord():
-            said = compacted(record.turns, len(record.observations), record.before, record.after)
-            yield "yellow", f"! {said}{_at(record.at)}"
-            if record.content:
-                yield from _text(record.content)
-        case ObservationRecord():
-            yield from _observation(record)
-        case CorrectionRecord():
-            yield "yellow", f"! {in_words(record.error.code)}: {in_words(record.error.message)}"
-        case AnswerRecord():
-            yield "bold", "answer"
-            yield from _text(record.content)
-            for source in record.sources:
-                yield "dim", f"  source {on_one_line(source)}"
-        case StoppedRecord():
-            said = f": {in_words(record.message)}" if record.message else ""
-            yield "yellow", f"stopped, {in_words(record.reason)}{said}"
-
-
-def compacted(turns: int, observations: int, before: int | None, after: int | None) -> str:
-    """Return what left the prompt, in words."""
-    parts = [
-        counted(number, what)
-        for number, what in ((turns, "turn"), (observations, "observation"))
-        if number
-    ]
-    tokens = "" if before is None or after is None else f", from {before} to {after} tokens"
-    return f"the prompt was compacted: {' and '.join(parts) or 'nothing'} left out{tokens}"
-
-
-def mended(kind: str, gone: str, put: str) -> str:
-    """Return how a turn was mended, in words."""
-    return f"mended ({kind}): {gone or 'nothing'} → {put or 'written anew'}"
-
-
-def _summary(record: SummaryRecord) -> Lines:
-    why = f": {in_words(record.problem)}" if record.problem else ""
-    asked = counted(record.requests, "request")
-    yield "dim", f"  {in_words(record.call)} its output summarised by the model, {asked}{why}"
-
-
-def _observation(record: ObservationRecord) -> Lines:
-    took = "" if record.duration_ms is None else f" {in_words(str(record.duration_ms))} ms"
-    took = " (as before)" if record.cached else took
-    begin = f"← {in_words(record.call)} {as_name(record.name)}{took}"
-    if record.error is not None:
-        yield "red", f"{begin} {in_words(record.error.code)}"
-        yield from _text(record.error.message[:PREVIEW_CHARS])
-        return
-    content = record.content or ""
-    size = record.output_size_chars if record.output_size_chars is not None else len(content)
-    yield "green", f"{begin} {in_words(str(size))} characters"
-    preview = content[:PREVIEW_CHARS].split("\n")
-    yield from _text("\n".join(preview[:_PREVIEW_LINES]))
-    if len(content) > PREVIEW_CHARS or len(preview) > _PREVIEW_LINES:
-        yield "dim", "  …"
-
-
-def _thought(record: CompletionRecord) -> str:
-    return f", {len(record.reasoning)} characters of thought" if record.reasoning else ""
-
-
-def _at(at: str) -> str:
-    return f" at {in_words(at)}" if at else ""
 
 
 def _text(text: str) -> Lines:

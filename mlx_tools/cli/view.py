@@ -14,6 +14,7 @@ from mlx_tools.cli.output import (
     PROSE,
     columns_of,
     complain,
+    counted,
     cut,
     folded,
     note,
@@ -25,7 +26,6 @@ from mlx_tools.cli.output import (
     steerable,
     to_json,
 )
-from mlx_tools.cli.session_text import compacted, mended
 from mlx_tools.transcript import Answered, GivenSource, Outcome, Paused, Stopped, events
 
 _WIDTH: Final = 160
@@ -70,10 +70,10 @@ class LiveView:
                 share, of = 100 * event.used // event.size, f"{event.used} of {event.size} tokens"
                 note(f"{share} % of the model's context is used: {of}")
             case events.Compacted():
-                said = compacted(event.turns, event.observations, event.before, event.after)
-                self._step("yellow", f"! {said}")
+                self._step("yellow", f"! {compacted(event)}")
             case events.Mended():
-                self._step("yellow", f"! {_line(mended(event.kind, event.dropped, event.put))}")
+                said = f"{event.dropped or 'nothing'} → {event.put or 'written anew'}"
+                self._step("yellow", f"! {_line(f'mended ({event.kind}): {said}')}")
             case events.FormatBroken():
                 self._step("yellow", f"! {_line(event.error.message)}")
             case events.CallRead():
@@ -191,6 +191,15 @@ def list_sources(sources: Iterable[GivenSource]) -> None:
     """Tell a person at a terminal which sources an answer cites."""
     for source in sources if sys.stderr.isatty() else ():
         complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
+
+
+def compacted(event: events.Compacted) -> str:
+    """The parts that left the prompt, in words."""
+    gone = ((event.turns, "turn"), (event.observations, "observation"))
+    parts = " and ".join(counted(number, what) for number, what in gone if number)
+    before, after = event.before, event.after
+    tokens = "" if before is None or after is None else f", from {before} to {after} tokens"
+    return f"the prompt was compacted: {parts or 'nothing'} left out{tokens}"
 
 
 def far(message: str, fraction: float | None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
 from mlx_tools.golden.file import Golden, read_golden
 from mlx_tools.golden.replaying import replay
 from mlx_tools.golden.steps import spelled
-from mlx_tools.store import to_json
+from mlx_tools.transcript import Record
 
 Mode = Literal["replay", "live"]
 
@@ -35,14 +34,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run of a transcript. ``records`` are those of the run, as JSON, the header first.
+    """One run of a transcript. ``records`` are those of the run, the header first.
 
     ``error`` is why it could not be run to its end, or the transcript not be read. ``seconds`` is
     how long a live run took.
     """
 
     differences: tuple[Difference, ...] = ()
-    records: tuple[Mapping[str, Any], ...] = ()
+    records: tuple[Record, ...] = ()
     error: str = ""
     seconds: float | None = None
 
@@ -116,29 +115,6 @@ class GoldenCheck:
         }
 
 
-def encode_check(check: GoldenCheck) -> str:
-    """A check with its runs, as a line of ASCII."""
-    return json.dumps(asdict(check), ensure_ascii=True)
-
-
-def decode_check(line: str) -> GoldenCheck:
-    """The check that `encode_check` wrote. Raises ValueError, KeyError or TypeError on anything
-    else."""
-    value = json.loads(line)
-    value["samples"] = tuple(
-        Sample(
-            **sample
-            | {
-                "differences": tuple(Difference(**one) for one in sample["differences"]),
-                "records": tuple(sample["records"]),
-            }
-        )
-        for sample in value["samples"]
-    )
-    cell, features = Column(**value["cell"]), tuple(value["features"])
-    return GoldenCheck(**value | {"cell": cell, "features": features})
-
-
 def sum_of(shares: Iterable[Share]) -> Share:
     """All of these shares together."""
     every = list(shares)
@@ -150,11 +126,11 @@ def replay_file(path: Path, *, with_records: bool = False) -> GoldenCheck:
 
     ``with_records`` keeps the records, for a report.
     """
-    records: tuple[Mapping[str, Any], ...] = ()
+    records: tuple[Record, ...] = ()
     golden = None
     try:
         golden = read_golden(path)
-        records = tuple(to_json(record) for record in golden.all) if with_records else ()
+        records = golden.all if with_records else ()
         sample = Sample(differences=replay(golden).differences, records=records)
     except MlxToolsError as error:
         sample = Sample(error=str(error).removeprefix(f"{path}: "), records=records)

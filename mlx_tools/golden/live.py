@@ -22,7 +22,7 @@ from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import told_when_needed
 from mlx_tools.protocol import canonical
-from mlx_tools.store import TranscriptStore, load, to_json
+from mlx_tools.store import TranscriptStore, load
 from mlx_tools.tools import Registry, Tool, ToolError
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -68,7 +68,7 @@ async def check_live(
         made.append(
             Sample(
                 differences=tuple(_differences(records, wanted)),
-                records=tuple(map(to_json, records)),
+                records=tuple(records),
                 error=error,
                 seconds=round(monotonic() - began, 3),
             )

@@ -13,9 +13,10 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
@@ -24,8 +25,6 @@ from mlx_tools.golden.steps import as_text, brief, by_number, pieces, spelled, s
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-TITLE: Final = "Golden transcripts"
 
 FEW: Final = 12
 """Where no more runs than this are written out, their conversations are unfolded."""
@@ -41,11 +40,10 @@ MEANING: Final[dict[Room, str]] = {
 
 _FOLDER: Final = Path(__file__).resolve().parent
 
-State = Literal["error", "failed", "none", "passed"]
-"""The result of a check; ``none`` where there is no run of it. ``error`` is a failure too: a run
-did not come to its end."""
+State = Literal["error", "failed", "passed"]
+"""The result of a check. ``error`` is a failure too: a run did not come to its end."""
 
-_ORDER: Final[tuple[State, ...]] = ("error", "failed", "none", "passed")
+_ORDER: Final[tuple[State, ...]] = get_args(State)
 
 
 class Html(str):
@@ -57,16 +55,13 @@ class Html(str):
         return str(self)
 
 
-def write_report(
-    checks: Sequence[GoldenCheck], path: Path, *, title: str = TITLE, made: str = ""
-) -> None:
+def write_report(checks: Sequence[GoldenCheck], path: Path) -> None:
     """Writes the checks as an HTML page, those that failed first.
 
     A run is written out where it failed, or where its records are given; any other is one row of a
-    table. ``made`` says when, or by what, the checks were made. Raises `UsageError` where the file
-    cannot be written.
+    table. Raises `UsageError` where the file cannot be written.
     """
-    page = _template().generate(_page(checks, title, made))
+    page = _template().generate(_page(checks))
     try:
         with path.open("w", encoding="utf-8", newline="\n") as out:
             out.writelines(page)
@@ -77,7 +72,7 @@ def write_report(
         ) from None
 
 
-def _page(checks: Sequence[GoldenCheck], title: str, made: str) -> dict[str, Any]:
+def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
     """The values that the template is filled with."""
     cells = list(dict.fromkeys(check.cell for check in checks)) or [Column()]
     rows, runs = rows_of(checks, cells)
@@ -88,8 +83,6 @@ def _page(checks: Sequence[GoldenCheck], title: str, made: str) -> dict[str, Any
         Html((_FOLDER / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js")
     )
     return {
-        "title": title,
-        "made": made,
         "style": style,
         "script": script,
         "style_hash": _hash(style),
@@ -162,20 +155,14 @@ def _final(value: Any) -> Any:
 # --- the table: a transcript a row, what it was checked with a column ----------------------------
 
 
-class ReportedRun(NamedTuple):
-    """A check that is written out, under its number; ``row`` is that of its row."""
+@dataclass(slots=True)
+class ReportedCheck:
+    """A check, in the row with this number. ``run`` is the number that it is written out under, or
+    0."""
 
-    number: int
+    check: GoldenCheck
+    state: State
     row: int
-    check: GoldenCheck
-    state: State
-
-
-class Result(NamedTuple):
-    """A check in the table. ``run`` is the number that it is written out under, or 0."""
-
-    check: GoldenCheck
-    state: State
     run: int = 0
 
 
@@ -187,13 +174,11 @@ class TranscriptRow(NamedTuple):
     check: GoldenCheck
     state: State
     rooms: tuple[str, ...]
-    cells: tuple[tuple[Result, ...], ...]
+    cells: tuple[Sequence[ReportedCheck], ...]
 
 
 def state_of(check: GoldenCheck) -> State:
     """The result of a check."""
-    if not check.samples:
-        return "none"
     if any(sample.error for sample in check.samples):
         return "error"
     return "passed" if check.passed else "failed"
@@ -201,43 +186,31 @@ def state_of(check: GoldenCheck) -> State:
 
 def rows_of(
     checks: Sequence[GoldenCheck], cells: Sequence[Column]
-) -> tuple[list[TranscriptRow], list[ReportedRun]]:
+) -> tuple[list[TranscriptRow], list[ReportedCheck]]:
     """The rows, those that failed first and the worst of them first, and the runs that are written
     out, in the same order: those of which there is more to tell than a row holds."""
     by_transcript: dict[tuple[str, str], list[GoldenCheck]] = {}
     for check in checks:
         by_transcript.setdefault((check.path, check.name), []).append(check)
-    ordered = sorted(by_transcript.values(), key=_rank)
-    place = {cell: number for number, cell in enumerate(cells)}
-    told = [
-        (row, check)
-        for row, own in enumerate(ordered, start=1)
-        for check in sorted(own, key=lambda check: place[check.cell])
-        if not check.passed or any(sample.records for sample in check.samples)
-    ]
-    told.sort(key=lambda each: each[1].passed)
-    runs = [ReportedRun(n, *one, state_of(one[1])) for n, one in enumerate(told, start=1)]
-    numbers = {id(run.check): run.number for run in runs}
-    rows = []
-    for number, own in enumerate(ordered, start=1):
-        found = {room for check in own for room in check.rooms}
-        results: dict[Column, list[Result]] = {cell: [] for cell in cells}
-        for check in own:
-            results[check.cell].append(Result(check, state_of(check), numbers.get(id(check), 0)))
-        rows.append(
-            TranscriptRow(
-                number,
-                own[0],
-                min(map(state_of, own), key=_ORDER.index),
-                tuple(room for room in ROOMS if room in found),
-                tuple(map(tuple, results.values())),
-            )
+    rows, every = [], []
+    for number, own in enumerate(sorted(by_transcript.values(), key=_rank), start=1):
+        told = tuple(
+            [ReportedCheck(check, state_of(check), number) for check in own if check.cell == cell]
+            for cell in cells
         )
+        found = {room for check in own for room in check.rooms}
+        rooms = tuple(room for room in ROOMS if room in found)
+        worst = min(map(state_of, own), key=_ORDER.index)
+        rows.append(TranscriptRow(number, own[0], worst, rooms, told))
+        every += [one for cell in told for one in cell]
+    runs = [o for o in every if o.state != "passed" or any(s.records for s in o.check.samples)]
+    runs.sort(key=lambda one: one.check.passed)
+    for number, one in enumerate(runs, start=1):
+        one.run = number
     return rows, runs
 
 
-def _rank(checks: Sequence[GoldenCheck]) -> tuple[int, float, str, str]:
-    share = sum_of(check.share for check in checks)
-    worst = min(_ORDER.index(state_of(check)) for check in checks)
-    first = checks[0]
-    return max(worst, 1), share.hits / share.total if share.total else 1.0, first.name, first.path
+def _rank(checks: Sequence[GoldenCheck]) -> tuple[bool, float, str, str]:
+    share, first = sum_of(check.share for check in checks), checks[0]
+    passed = all(check.passed for check in checks)
+    return passed, share.value or 0.0, first.name, first.path

@@ -1,7 +1,6 @@
-"""A run's records as the steps of a conversation, for a page that shows them.
+"""A run's records as the steps of a conversation: for the report's page, and for a terminal.
 
-The records are JSON and may come from anywhere: what is missing or unknown is shown as what it is,
-nothing in them is obeyed, and nothing is not seen.
+What stands in a step is of others: whoever shows it sees to it that nothing in it is obeyed.
 """
 
 from __future__ import annotations
@@ -9,12 +8,36 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, Literal
 
 from mlx_tools.golden.difference import NAMES, Difference
+from mlx_tools.messages import ErrorInfo
+from mlx_tools.transcript import (
+    AnswerRecord,
+    ApprovalRecord,
+    CallRecord,
+    CompactedRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    DecisionRecord,
+    EditRecord,
+    ExecutionRecord,
+    GoldenRecord,
+    Header,
+    MendRecord,
+    NestedRecord,
+    ObservationRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    ResumedRecord,
+    StoppedRecord,
+    SummaryRecord,
+    UserRecord,
+)
 
 MAX_CHARS: Final = 20_000
 """Characters of one text that are shown: most from its beginning, some from its end."""
@@ -25,20 +48,19 @@ SHORT_LINES: Final = 14
 """Longer observations, and long texts of any kind, are folded."""
 
 ON_ONE_LINE: Final = 72
-"""Arguments that are no longer stand on the line of their call."""
+"""Arguments that are no longer stand on one line."""
 
 Kind = Literal[
     "setup", "user", "model", "call", "policy", "person", "tool", "host", "answer", "end"
 ]
 """The author, or the nature, of a step: how it looks."""
 
-_Json = Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """A text of a step. ``prefix`` is what the host wrote in front of it. ``fold`` is what stands
-    on a folded text, empty for one that is open. ``left_out`` characters stood before ``tail``."""
+    on a folded text, empty for one that is open. ``left_out`` characters stood before ``tail``.
+    ``aside``: it is for who looks closer."""
 
     text: str
     prose: bool = False
@@ -46,6 +68,7 @@ class Block:
     prefix: str = ""
     left_out: int = 0
     tail: str = ""
+    aside: bool = False
 
 
 @dataclass(slots=True)
@@ -64,35 +87,29 @@ class ReportStep:
     question: int = 0
     turn: int = 0
     call: str = ""
+    at: str = ""
     differs: list[int] = field(default_factory=list)
 
 
-def steps_of(records: Sequence[Any], differences: Sequence[Difference] = ()) -> list[ReportStep]:
+def steps_of(records: Sequence[Record], differences: Sequence[Difference] = ()) -> list[ReportStep]:
     """The steps of a run, and at which of them its differences arise."""
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}
     question = turn = 0
-    for given in records:
-        record = given if isinstance(given, Mapping) else {}
-        kind, call = as_text(record.get("type")), as_text(record.get("call"))
-        if kind == "repair" and call in calls:
-            noted = calls[call]
-            noted.notes = [*noted.notes, f"repaired: {as_text(record.get('name'))}"]
+    for record in records:
+        call = getattr(record, "call", None) or ""
+        if isinstance(record, RepairRecord) and call in calls:
+            calls[call].notes = [*calls[call].notes, f"repaired: {record.name}"]
             continue
-        make = _MAKERS.get(kind)
-        if make is None:
-            blocks = _folds(("As it is", given))
-            step = ReportStep("setup", "Record", kind or "of no kind", blocks=blocks)
-        else:
-            step = make(record)
-        if kind == "golden" and not step.blocks:
-            continue  # nothing is expected
-        if kind == "user":
+        if isinstance(record, GoldenRecord) and not record.expect:
+            continue
+        if isinstance(record, UserRecord):
             question, turn = question + 1, 0
-        own = record.get("turn")
-        turn = own if isinstance(own, int) and not isinstance(own, bool) else turn
-        step.type, step.question, step.turn, step.call = kind, question, turn, call
-        if kind == "tool_call":
+        turn = getattr(record, "turn", turn)
+        step = _step(record)
+        step.type, step.question, step.turn, step.call = record.type, question, turn, call
+        step.at = getattr(record, "at", "")
+        if isinstance(record, CallRecord):
             calls[call] = step
         steps.append(step)
     for number, difference in enumerate(differences):
@@ -101,16 +118,17 @@ def steps_of(records: Sequence[Any], differences: Sequence[Difference] = ()) -> 
     return steps
 
 
-def folded(text: str, name: str = "", *, always: bool = False) -> Block:
-    """A text as a block: folded where it is long, or ``always``, and cut where it is endless."""
+def folded(text: str, name: str = "", *, aside: bool = False) -> Block:
+    """A text as a block: folded where it is long, or stands ``aside``, and cut where it is
+    endless."""
     lines = text.count("\n") + 1
-    long = always or len(text) > SHORT_CHARS or lines > SHORT_LINES
+    long = aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
     size = f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
     fold = (f"{name}: {size}" if name else size) if long else ""
     if len(text) <= MAX_CHARS:
-        return Block(text, fold=fold)
+        return Block(text, fold=fold, aside=aside)
     head, tail = text[: MAX_CHARS - TAIL], text[-TAIL:]
-    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail)
+    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=aside)
 
 
 _WHERE: Final = re.compile(
@@ -142,10 +160,163 @@ def _place(difference: Difference, steps: Sequence[ReportStep]) -> ReportStep | 
 # --- a step a record ---
 
 
-def _folds(*named: tuple[str, Any]) -> list[Block]:
+def _step(record: Record) -> ReportStep:
+    match record:
+        case Header() | GoldenRecord() | UserRecord():
+            return _beginning(record)
+        case CompletionRecord():
+            return _completion(record)
+        case MendRecord():
+            texts = ("".join(record.drawn), "What was drawn"), (record.put, "What was put")
+            blocks = [folded(text, name) for text, name in texts if text]
+            notes = _notes((not record.put, "asked again"))
+            return ReportStep("host", "Mended", record.kind, notes, blocks=blocks)
+        case RepairRecord():
+            return ReportStep("call", "Repair", record.name)
+        case SummaryRecord():
+            lines = (f"[from {p.get('offset')}] {as_text(p.get('summary'))}" for p in record.parts)
+            blocks = [folded("\n".join(lines))] if record.parts else []
+            notes = _notes((record.problem, record.problem))
+            label = f"Summary {record.call}"
+            return ReportStep("model", label, "of a long output", notes, blocks=blocks)
+        case CompactedRecord():
+            counts = (("before", record.before), ("after", record.after))
+            notes = [f"{count} tokens {when}" for when, count in counts if count is not None]
+            gone = "\n".join(f"{call}: {text}" for call, text in record.observations.items())
+            blocks = [folded(text) for text in (record.content, gone) if text]
+            return ReportStep("host", "Compacted", record.reason, notes, blocks=blocks)
+        case CorrectionRecord():
+            notes = _notes((record.forged, "an observation was forged"))
+            return ReportStep(
+                "host", "Corrected", notes=notes, words=_error(record.error), bad=True
+            )
+        case ResumedRecord():
+            return ReportStep("host", "Resumed", "by another process")
+        case AnswerRecord() | StoppedRecord():
+            return _end(record)
+        case _:
+            return _of_a_call(record)
+
+
+def _beginning(record: Header | GoldenRecord | UserRecord) -> ReportStep:
+    if isinstance(record, UserRecord):
+        choice = record.tool_choice
+        blocks = [_prose(record.content), *_asides(("Tools told of", "\n".join(record.tools)))]
+        notes = _notes((choice, f"tool choice: {choice}"))
+        return ReportStep("user", "Question", notes=notes, blocks=blocks)
+    if isinstance(record, GoldenRecord):
+        blocks = _asides(("What is expected", record.expect))
+        return ReportStep("setup", "Expected", blocks=blocks)
+    count = len(record.tools)
+    notes = [record.style, record.strategy, f"{count} tools" if count != 1 else "1 tool"]
+    blocks = _asides(
+        ("System prompt", record.system),
+        ("Examples", _turns(record.examples)),
+        ("Earlier messages", _turns(record.history)),
+        ("Tools", record.tools),
+        ("Policy", record.policy),
+        ("Limits", record.limits),
+    )
+    return ReportStep("setup", "Setup", record.model or "", notes, blocks=blocks)
+
+
+def _completion(record: CompletionRecord) -> ReportStep:
+    reason, tokens = record.finish_reason, record.usage.completion_tokens
+    notes = _notes(
+        (True, f"turn {record.turn}"),
+        (reason == "length", "cut off by its limit"),
+        (reason not in (None, "stop", "length"), f"ended by {reason}"),
+        (record.strategy != "free", record.strategy),
+        (record.context is not None, f"a prompt of {record.context} tokens"),
+        (tokens is not None, f"{tokens} tokens"),
+    )
+    prefix, text = record.prefix, record.text
+    if record.strategy == "guided":
+        text = text.removeprefix(prefix)  # here the text has what both wrote
+    blocks = _asides(("Thought", record.reasoning))
+    if prefix or text:
+        blocks.append(replace(folded(text, "Text"), prefix=prefix, aside=True))
+    blocks += _asides(("Left unread", "\n".join(record.dropped)))
+    if record.prompt is not None:
+        added = "Prompt, what is added to it" if record.kept else "Prompt"
+        blocks.append(folded(record.prompt, added, aside=True))
+    words, bad = "" if prefix or text else "nothing", record.error is not None
+    words = words if record.error is None else _error(record.error)
+    return ReportStep("model", "Model wrote", "", [*notes, *_took(record)], words, blocks, bad)
+
+
+def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
+    if isinstance(record, StoppedRecord):
+        waiting = _notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
+        blocks = [folded(record.partial, "What had come")] if record.partial else []
+        return ReportStep(
+            "end", "Stopped", record.reason, waiting, record.message, blocks, bad=True
+        )
+    notes = _notes(
+        (record.bare_text, "plain text"),
+        (record.truncated, "cut off"),
+        (record.call_like, "looks like a call"),
+    )
+    blocks = [_prose(record.content)]
+    if record.sources:
+        blocks.append(folded(as_json(record.sources, indent=2), "Sources"))
+    return ReportStep("answer", "Answer", notes=notes, blocks=blocks)
+
+
+def _of_a_call(
+    record: CallRecord
+    | DecisionRecord
+    | PauseRecord
+    | EditRecord
+    | ApprovalRecord
+    | ExecutionRecord
+    | NestedRecord
+    | ObservationRecord,
+) -> ReportStep:
+    match record:
+        case CallRecord():
+            notes = _notes((record.echoed, "copied out of an observation"))
+            blocks = _arguments(record.arguments)
+            return ReportStep("call", f"Call {record.call}", record.name, notes, blocks=blocks)
+        case DecisionRecord():
+            code, word = record.code, record.decision
+            notes = _notes((record.rule, f"rule {record.rule}"), (code, str(code)))
+            label, bad = f"Policy {record.call}", word == "deny"
+            return ReportStep("policy", label, word, notes, record.reason, bad=bad)
+        case PauseRecord():
+            return ReportStep("person", "Waits", "for a person", [", ".join(record.calls)])
+        case EditRecord():
+            blocks = _arguments(record.arguments)
+            return ReportStep("person", f"Person {record.call}", "edited the call", blocks=blocks)
+        case ApprovalRecord():
+            said = "approved" if record.approved else "refused"
+            notes = _notes((record.scope == "session", "for the session"))
+            label, bad = f"Person {record.call}", not record.approved
+            return ReportStep("person", label, said, notes, record.reason, bad=bad)
+        case ExecutionRecord():
+            notes = _notes((record.mutates, "can change things"))
+            return ReportStep("host", f"Runs {record.call}", "the tool starts", notes)
+        case NestedRecord():
+            return ReportStep(
+                "host", f"Runs {record.call}", "asks the model", [f"time {record.run}"]
+            )
+    size = record.output_size_chars
+    notes = _notes(
+        (record.cached, "as before"),
+        (size not in (None, len(record.content or "")), f"{size} characters in all"),
+        (record.artifact, "kept whole"),
+    )
+    blocks = [folded(record.content)] if record.content is not None else []
+    blocks += _asides(("The whole output", record.whole))
+    words, bad = "" if record.error is None else _error(record.error), record.error is not None
+    notes = [*_took(record), *notes]
+    return ReportStep("tool", f"Result {record.call}", record.name, notes, words, blocks, bad)
+
+
+def _asides(*named: tuple[str, Any]) -> list[Block]:
     """The values that there are, each as a folded text under its name."""
     return [
-        folded(value if isinstance(value, str) else as_json(value, indent=2), name, always=True)
+        folded(value if isinstance(value, str) else as_json(value, indent=2), name, aside=True)
         for name, value in named
         if value
     ]
@@ -156,213 +327,25 @@ def _notes(*notes: tuple[Any, str]) -> list[str]:
     return [note for holds, note in notes if holds]
 
 
-def _header(r: _Json) -> ReportStep:
-    tools = r.get("tools")
-    count = len(tools) if isinstance(tools, list | tuple) else None
-    notes = [as_text(r[key]) for key in ("style", "strategy") if r.get(key)]
-    notes += _notes((count is not None, f"{count} tools" if count != 1 else "1 tool"))
-    blocks = _folds(
-        ("System prompt", as_text(r.get("system"))),
-        ("Examples", _turns(r.get("examples"))),
-        ("Earlier messages", _turns(r.get("history"))),
-        *((key.capitalize(), r.get(key)) for key in ("tools", "policy", "limits")),
-    )
-    return ReportStep("setup", "Setup", as_text(r.get("model")), notes, blocks=blocks)
+def _arguments(arguments: Mapping[str, Any]) -> list[Block]:
+    line = as_json(arguments)
+    return [Block(line) if len(line) <= ON_ONE_LINE else folded(as_json(arguments, indent=2))]
 
 
-def _user(r: _Json) -> ReportStep:
-    choice, tools = r.get("tool_choice"), r.get("tools")
-    listed = tools if isinstance(tools, list | tuple) else [tools]
-    told = "\n".join(map(as_text, listed)) if tools else ""
-    blocks = [_prose(r.get("content")), *_folds(("Tools told of", told))]
-    notes = _notes((choice, f"tool choice: {as_text(choice)}"))
-    return ReportStep("user", "Question", notes=notes, blocks=blocks)
+def _prose(text: str) -> Block:
+    return replace(folded(text), prose=True, fold="")
 
 
-def _completion(r: _Json) -> ReportStep:
-    reason, usage, strategy = r.get("finish_reason"), r.get("usage"), r.get("strategy")
-    tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-    notes = _notes(
-        (r.get("turn") is not None, f"turn {as_text(r.get('turn'))}"),
-        (reason == "length", "cut off by its limit"),
-        (reason not in (None, "stop", "length"), f"ended by {as_text(reason)}"),
-        (strategy not in (None, "free"), as_text(strategy)),
-        (tokens is not None, f"{as_text(tokens)} tokens"),
-    )
-    prefix, text = as_text(r.get("prefix")), as_text(r.get("text"))
-    if strategy == "guided" and text.startswith(prefix):
-        text = text[len(prefix) :]  # here the text has what both wrote
-    blocks = _folds(("Thought", as_text(r.get("reasoning"))))
-    if prefix or text:
-        blocks.append(replace(folded(text, "Text"), prefix=prefix))
-    if r.get("dropped"):
-        blocks.append(folded(as_text(r["dropped"]), "Left unread"))
-    added = "Prompt, what is added to it" if r.get("kept") else "Prompt"
-    if r.get("prompt") is not None:
-        blocks.append(folded(as_text(r["prompt"]), added, always=True))
-    words, bad = "" if prefix or text else "nothing", bool(r.get("error"))
-    words = _error(r["error"]) if bad else words
-    return ReportStep("model", "Model wrote", "", [*notes, *_took(r)], words, blocks, bad)
+def _error(error: ErrorInfo) -> str:
+    return ": ".join(filter(None, (error.code, error.message)))
 
 
-def _mend(r: _Json) -> ReportStep:
-    drawn = r.get("drawn")
-    texts = "".join(map(as_text, drawn)) if isinstance(drawn, list | tuple) else ""
-    named = (("What was drawn", texts), ("What was put", as_text(r.get("put"))))
-    blocks = [folded(text, name) for name, text in named if text]
-    notes = _notes((not r.get("put"), "asked again"))
-    return ReportStep("host", "Mended", as_text(r.get("kind")), notes, blocks=blocks)
+def _took(record: CompletionRecord | ObservationRecord) -> list[str]:
+    return [] if record.duration_ms is None else [f"{record.duration_ms} ms"]
 
 
-def _call(r: _Json) -> ReportStep:
-    notes = _notes((r.get("echoed"), "copied out of an observation"))
-    return ReportStep("call", _of("Call", r), as_text(r.get("name")), notes, blocks=_arguments(r))
-
-
-def _decision(r: _Json) -> ReportStep:
-    word = as_text(r.get("decision"))
-    notes = _notes(
-        (r.get("rule"), f"rule {as_text(r.get('rule'))}"), (r.get("code"), as_text(r.get("code")))
-    )
-    reason = as_text(r.get("reason"))
-    return ReportStep("policy", _of("Policy", r), word, notes, reason, bad=word == "deny")
-
-
-def _paused(r: _Json) -> ReportStep:
-    calls = r.get("calls")
-    listed = calls if isinstance(calls, list | tuple) else [calls]
-    notes = list(filter(None, [", ".join(map(as_text, listed))]))
-    return ReportStep("person", "Waits", "for a person", notes)
-
-
-def _approval(r: _Json) -> ReportStep:
-    said = "approved" if r.get("approved") is True else "refused"
-    notes = _notes((r.get("scope") == "session", "for the session"))
-    reason = as_text(r.get("reason"))
-    return ReportStep("person", _of("Person", r), said, notes, reason, bad=said == "refused")
-
-
-def _summary(r: _Json) -> ReportStep:
-    parts = r.get("parts")
-    told = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-    lines = (f"[from {as_text(p.get('offset'))}] {as_text(p.get('summary'))}" for p in told)
-    blocks = [folded("\n".join(lines))] if told else []
-    notes = _notes((r.get("problem"), as_text(r.get("problem"))))
-    return ReportStep("model", _of("Summary", r), "of a long output", notes, blocks=blocks)
-
-
-def _compacted(r: _Json) -> ReportStep:
-    notes = [f"{as_text(r[key])} tokens {key}" for key in ("before", "after") if key in r]
-    observations = r.get("observations")
-    texts = [as_text(r.get("content"))]
-    if isinstance(observations, Mapping):
-        texts.append("\n".join(f"{c}: {as_text(o)}" for c, o in observations.items()))
-    blocks = [folded(text) for text in texts if text]
-    return ReportStep("host", "Compacted", as_text(r.get("reason")), notes, blocks=blocks)
-
-
-def _observation(r: _Json) -> ReportStep:
-    error, size = r.get("error"), r.get("output_size_chars")
-    more = size is not None and size != len(as_text(r.get("content")))
-    notes = _notes((more, f"{as_text(size)} characters in all"), (r.get("artifact"), "kept whole"))
-    blocks = [folded(as_text(r["content"]))] if r.get("content") is not None else []
-    if r.get("whole") is not None:
-        blocks.append(folded(as_text(r["whole"]), "The whole output", always=True))
-    words, bad = "" if error is None else _error(error), error is not None
-    name = as_text(r.get("name"))
-    return ReportStep("tool", _of("Result", r), name, [*_took(r), *notes], words, blocks, bad)
-
-
-def _answer(r: _Json) -> ReportStep:
-    flags = {"bare_text": "plain text", "truncated": "cut off", "call_like": "looks like a call"}
-    notes = [said for flag, said in flags.items() if r.get(flag)]
-    blocks = [_prose(r.get("content"))]
-    if r.get("sources"):
-        blocks.append(folded(as_json(r["sources"], indent=2), "Sources"))
-    return ReportStep("answer", "Answer", notes=notes, blocks=blocks)
-
-
-def _stopped(r: _Json) -> ReportStep:
-    waiting = _notes((r.get("waiting_for"), f"waiting for the {as_text(r.get('waiting_for'))}"))
-    partial = as_text(r.get("partial"))
-    blocks = [folded(partial, "What had come")] if partial else []
-    reason, message = as_text(r.get("reason")), as_text(r.get("message"))
-    return ReportStep("end", "Stopped", reason, waiting, message, blocks, bad=True)
-
-
-_MAKERS: Final[Mapping[str, Callable[[_Json], ReportStep]]] = {
-    "header": _header,
-    "golden": lambda r: ReportStep(
-        "setup", "Expected", blocks=_folds(("What is expected", r.get("expect")))
-    ),
-    "user": _user,
-    "mend": _mend,
-    "completion": _completion,
-    "tool_call": _call,
-    "repair": lambda r: ReportStep("call", _of("Repair", r), as_text(r.get("name"))),
-    "decision": _decision,
-    "paused": _paused,
-    "edited": lambda r: ReportStep(
-        "person", _of("Person", r), "edited the call", blocks=_arguments(r)
-    ),
-    "approval": _approval,
-    "resumed": lambda r: ReportStep("host", "Resumed", "by another process"),
-    "execution_started": lambda r: ReportStep(
-        *("host", _of("Runs", r), "the tool starts"),
-        notes=_notes((r.get("mutates"), "can change things")),
-    ),
-    "nested_run": lambda r: ReportStep(
-        "host", _of("Runs", r), "asks the model", [f"time {as_text(r.get('run'))}"]
-    ),
-    "summary": _summary,
-    "compacted": _compacted,
-    "tool_observation": _observation,
-    "correction": lambda r: ReportStep(
-        *("host", "Corrected", ""),
-        notes=_notes((r.get("forged"), "an observation was forged")),
-        words=_error(r.get("error")),
-        bad=True,
-    ),
-    "final_answer": _answer,
-    "stopped": _stopped,
-}
-
-
-def _of(label: str, record: _Json) -> str:
-    call = as_text(record.get("call"))
-    return f"{label} {call}" if call else label
-
-
-def _arguments(record: _Json) -> list[Block]:
-    value = record.get("arguments")
-    line = as_json(value)
-    return [Block(line) if len(line) <= ON_ONE_LINE else folded(as_json(value, indent=2))]
-
-
-def _prose(value: Any) -> Block:
-    return replace(folded(as_text(value)), prose=True, fold="")
-
-
-def _error(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ": ".join(as_text(value[key]) for key in ("code", "message") if value.get(key))
-    return as_text(value)
-
-
-def _took(record: _Json) -> list[str]:
-    took = record.get("duration_ms")
-    return [f"{as_text(took)} ms"] if took is not None else []
-
-
-def _turns(value: Any) -> str:
-    if not isinstance(value, list | tuple):
-        return as_text(value)
-    return "\n".join(
-        f"{as_text(turn.get('role'))}: {as_text(turn.get('content'))}"
-        if isinstance(turn, Mapping)
-        else as_text(turn)
-        for turn in value
-    )
+def _turns(turns: Iterable[Mapping[str, str]]) -> str:
+    return "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in turns)
 
 
 # --- texts of others as they may be shown ---------------------------------------------------------
@@ -423,7 +406,7 @@ def spelled(text: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A value of a record as a text: texts as they are, nothing where there is none, else JSON."""
+    """A value as a text: texts as they are, nothing where there is none, else JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else as_json(value)
@@ -432,25 +415,20 @@ def as_text(value: Any) -> str:
 def as_json(value: Any, indent: int | None = None) -> str:
     """A value as JSON, whatever it is."""
     try:
-        return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
+        return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
     except RecursionError:
         return "(nested too deeply to be shown)"
-    except (ValueError, TypeError):  # it holds itself, or keys that are no JSON
-        return repr(value)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else repr(value)
 
 
 def _judged(text: str, before: str) -> Iterable[tuple[tuple[bool, str], str]]:
     """Each character of a stretch behind what it is grouped by: whether it stays, and itself where
     not. ``before`` is the character in front of it, if there is one."""
     marks, last = 0, before
-    for place, char in enumerate(text):
+    for char in text:
         kind = unicodedata.category(char)
-        if char in _JOINERS:
-            seen = _joins(char, last, text[place + 1 : place + 2])
+        if char in _JOINERS:  # behind what it joins; emoji have a joiner behind a selector
+            joins = last not in _JOINERS or (last, char) == ("\ufe0f", "\u200d")
+            seen = joins and not last.isascii()
         elif _FILLERS.match(char):
             seen = False
         elif kind[0] == "M":
@@ -460,13 +438,3 @@ def _judged(text: str, before: str) -> Iterable[tuple[tuple[bool, str], str]]:
             seen, marks = kind not in _UNSEEN, 0
         yield (seen, "" if seen else char), char
         last = char
-
-
-def _joins(char: str, before: str, after: str) -> bool:
-    """True where a joiner stands where scripts and emoji have one."""
-    if not before or (before.isascii() and char not in "\ufe0e\ufe0f") or before in _JOINERS:
-        # Digits have a variation too (keycaps); two joiners in a row say nothing.
-        return before == "\ufe0f" and char == "\u200d" and bool(after) and not after.isascii()
-    if char in "\ufe0e\ufe0f":
-        return before in "#*0123456789" if before.isascii() else True
-    return bool(after) and not after.isascii() and after not in _JOINERS

@@ -145,8 +145,8 @@ def test_a_run_is_shown_as_a_conversation(run: Any) -> None:
     with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
         run("ask", "--url", server.url, "six times seven?")
     text = run("sessions", "show", "last").out
-    wanted = ["session ", "answered", "six times seven?", "→ c1 calculator", '"6*7"', "allow by"]
-    wanted += ["← c1 calculator", "42", "answer", "It is 42."]
+    wanted = ["session ", "answered", "six times seven?", "Call c1 calculator", '"6*7"', "allow"]
+    wanted += ["Result c1 calculator", "42", "Answer", "It is 42."]
     assert re.search(".*".join(map(re.escape, wanted)), text, re.DOTALL), text
 
 
@@ -177,7 +177,7 @@ def test_long_observations_are_cut_and_errors_are_told(run: Any, keep: Any) -> N
     )
     keep("s1", HEAD, ASKED, MADE, long, MADE, wrong)
     text = run("sessions", "show", "s1").out
-    assert len(text) < 1500 and "20000 characters" in text and "it broke" in text
+    assert len(text) < 1500 and "20,000 characters" in text and "it broke" in text
 
 
 @pytest.mark.parametrize("wrong", ["nope", "..", "../s1", "/etc/passwd", "s", ""])

@@ -14,6 +14,7 @@ from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live
 from mlx_tools.testing import ScriptedBackend, answer, call
+from mlx_tools.transcript.records import EditRecord, ObservationRecord
 from tests.golden.made import SETTINGS, golden_of
 
 
@@ -57,6 +58,11 @@ def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:
     return anyio.run(check)
 
 
+def observations(check: GoldenCheck) -> list[ObservationRecord]:
+    """The observations of its only run."""
+    return [r for r in check.samples[0].records if isinstance(r, ObservationRecord)]
+
+
 RAIN = weathered(call("weather", city="Bonn"), answer("It rains."))
 
 
@@ -64,16 +70,18 @@ def test_a_model_that_does_the_same_passes() -> None:
     check = checked(RAIN, call("weather", city="Bonn"), answer("Rain."))
     assert check.passed and check.share.hits == 1
     assert check.cell.label == "m · jsonl · free"
-    observed = [r for r in check.samples[0].records if r["type"] == "tool_observation"]
-    assert observed[0]["content"] == "It rains in Bonn."
+    (observed,) = observations(check)
+    assert observed.content == "It rains in Bonn."
 
 
 def test_a_model_that_calls_something_else_does_not() -> None:
     check = checked(RAIN, call("weather", city="Paris"), answer("Rain."))
     (difference,) = check.samples[0].differences
     assert (difference.room, difference.what) == ("outcome", "the calls")
-    (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
-    assert observed["error"]["code"] == "tool_error"  # nothing was recorded for Paris
+    (observed,) = observations(check)
+    assert (
+        observed.error is not None and observed.error.code == "tool_error"
+    )  # nothing was recorded for Paris
 
 
 def test_a_call_that_is_as_good_gets_what_was_recorded() -> None:
@@ -81,15 +89,15 @@ def test_a_call_that_is_as_good_gets_what_was_recorded() -> None:
     golden = weathered(call("weather", city="Bonn"), answer(), expect=[wanted])
     check = checked(golden, call("weather", city="bonn"), answer())
     assert check.passed
-    (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
-    assert observed["content"] == "It rains in Bonn."
+    (observed,) = observations(check)
+    assert observed.content == "It rains in Bonn."
 
 
 def test_an_error_that_was_recorded_comes_again() -> None:
     golden = weathered(call("weather", city="nowhere"), answer("No."))
     check = checked(golden, call("weather", city="nowhere"), answer("No."))
-    (observed,) = (r for r in check.samples[0].records if r["type"] == "tool_observation")
-    assert "no such city" in observed["error"]["message"]
+    (observed,) = observations(check)
+    assert observed.error is not None and "no such city" in observed.error.message
     assert check.passed
 
 
@@ -97,7 +105,7 @@ def test_what_a_person_said_is_said_again_of_the_same_call() -> None:
     golden = weathered(call("note", city="Bonn"), answer(), edited={"city": "Köln"})
     check = checked(golden, call("note", city="Bonn"), answer())
     assert check.passed
-    edits = [r["arguments"] for r in check.samples[0].records if r["type"] == "edited"]
+    edits = [r.arguments for r in check.samples[0].records if isinstance(r, EditRecord)]
     assert edits == [{"city": "Köln"}]
     other = checked(golden, call("note", city="Rome"), answer())
     assert [d.what for d in other.samples[0].differences] == ["the calls", "the status"]
