@@ -80,10 +80,9 @@ def bfcl(
     seed: Annotated[int, option("--seed S", "Which random sample is drawn.")] = 0,
     half: Annotated[
         str,
-        typer.Option(
-            "--half",
-            metavar="|".join(get_args(Half)),
-            help="Of each category a fixed half: one to tune on, one to report on.",
+        option(
+            f"--half {'|'.join(get_args(Half))}",
+            "Of each category a fixed half: one to tune on, one to report on.",
         ),
     ] = "all",
     wheel: Annotated[

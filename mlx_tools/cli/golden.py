@@ -78,7 +78,7 @@ def run(
     ] = "",
     strategy: Annotated[str, option("--strategy A,B", "Strategies, side by side.")] = "",
     report: Annotated[Path | None, option("--report FILE", "Write a report as HTML.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what passed too.")] = False,
+    verbose: Annotated[bool, option("--verbose,-v", "Show what passed too.")] = False,
     as_json: options.AsJsonLines = False,
     *,
     options_given: options.Options,

@@ -45,9 +45,9 @@ _PANELS: Mapping[Group, str] = {
 
 
 def option(said: str, help: str, **more: Any) -> Any:  # noqa: A002
-    """An option, as it is said: ``--limit N``, or a flag."""
-    flag, _, metavar = said.partition(" ")
-    return typer.Option(flag, metavar=metavar or None, help=help, **more)
+    """An option, as it is said: ``--limit N``, or a flag, ``--yes,-y``."""
+    names, _, metavar = said.partition(" ")
+    return typer.Option(*names.split(","), metavar=metavar or None, help=help, **more)
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
@@ -57,26 +57,24 @@ def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
 
 ToolChoice = Annotated[
     str,
-    typer.Option(
-        "--tool-choice",
-        metavar="CHOICE",
-        help="Whether the model must call a tool (required), must not (none), or must call this "
+    option(
+        "--tool-choice CHOICE",
+        "Whether the model must call a tool (required), must not (none), or must call this "
         "one first (its name).",
         rich_help_panel="Tools",
     ),
 ]
 RequireTools = Annotated[
     str,
-    typer.Option(
-        "--require-tools",
-        metavar="A,B",
-        help="Fail before the model is asked anything where one of these may not be called.",
+    option(
+        "--require-tools A,B",
+        "Fail before the model is asked anything where one of these may not be called.",
         rich_help_panel="Tools",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
+AsJsonLines = Annotated[bool, option("--json", "Print one JSON object a line.")]
+Yes = Annotated[bool, option("--yes,-y", "Do not ask.")]
 
 Options = Mapping[str, str | bool | Sequence[str]]
 """The options that were given, by setting's key, as they were typed."""

@@ -102,10 +102,9 @@ def add(
     ] = None,
     missed: Annotated[
         str,
-        typer.Option(
-            "--missed",
-            metavar="|".join(MISSED),
-            help="What becomes of times that were missed: made up for by one run, or left out.",
+        option(
+            f"--missed {'|'.join(MISSED)}",
+            "What becomes of times that were missed: made up for by one run, or left out.",
         ),
     ] = "run",
     tool_choice: options.ToolChoice = "auto",
