@@ -178,21 +178,12 @@ def styles_for(settings: RunSettings) -> tuple[Style, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One question, asked one way. ``error`` is the code of the first fault, or what failed."""
+    """One question, asked one way. Of one that failed the proposal says nothing."""
 
-    question: str
+    question: Question
     style: Style
     strategy: StrategyChoice
-    group: str = ""
-    valid: bool = False
-    right: bool = False
-    error: str | None = None
-    requests: int = 0
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    completion_tokens: int | None = None
-    pieces: int | None = None
-    seconds: float = 0.0
+    proposal: Proposal = field(default_factory=Proposal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,25 +202,26 @@ class Cell:
     @property
     def valid(self) -> frozenset[str]:
         """The questions that were answered in a valid way."""
-        return frozenset(one.question for one in self.trials if one.valid)
+        return frozenset(t.question.id for t in self.trials if t.question.is_valid(t.proposal))
 
     @property
     def right(self) -> frozenset[str]:
         """The questions that were answered rightly."""
-        return frozenset(one.question for one in self.trials if one.right)
+        return frozenset(t.question.id for t in self.trials if t.question.is_right(t.proposal))
 
     @property
     def groups(self) -> dict[str, int]:
         """How many questions of each group were answered rightly."""
-        found = dict.fromkeys((one.group for one in self.trials), 0)
+        right = self.right
+        found = dict.fromkeys((one.question.group for one in self.trials), 0)
         for one in self.trials:
-            found[one.group] += one.right
+            found[one.question.group] += one.question.id in right
         return found
 
     @property
     def seconds(self) -> float:
         """The time of all questions."""
-        return sum(one.seconds for one in self.trials)
+        return sum(one.proposal.seconds for one in self.trials)
 
     @property
     def marks(self) -> tuple[int, int]:
@@ -237,12 +229,15 @@ class Cell:
         return len(self.right), len(self.valid)
 
     def total(self, name: str) -> int | None:
-        """The sum of a number of all trials; None where one of them is not known."""
-        numbers = [getattr(one, name) for one in self.trials]
+        """The sum of a number of all proposals, or of their usage; None where one is not known."""
+        made = [one.proposal for one in self.trials]
+        numbers = [getattr(p if hasattr(p, name) else p.usage, name) for p in made]
         return None if None in numbers else sum(numbers)
 
     def to_json(self) -> dict[str, Any]:
         """The figures, with their 95 % intervals (Wilson), and what was wrong."""
+        asked = [one.question.id for one in self.trials]
+        is_right, is_valid = self.right, self.valid
         right, valid = (Share(hits, self.asked) for hits in self.marks)
         counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "pieces")
         return {
@@ -256,8 +251,8 @@ class Cell:
             "correct_by_group": self.groups,
             "seconds": round(self.seconds, 1),
             **{name: self.total(name) for name in counts},
-            "wrong": [one.question for one in self.trials if not one.right],
-            "invalid": [one.question for one in self.trials if not one.valid],
+            "wrong": [one for one in asked if one not in is_right],
+            "invalid": [one for one in asked if one not in is_valid],
         }
 
 
@@ -308,13 +303,12 @@ async def measure(
                     tool_choice="auto",
                     require_tools=(),
                 )
-                trial, error = await _try(
-                    Proposer(backend, settings=given, limits=limits), question, style, strategy
-                )
+                propose = Proposer(backend, settings=given, limits=limits)
+                proposal, error = await _asked(propose, question, strategy)
                 failures = 0 if error is None else failures + 1
                 if failures >= REFUSALS and isinstance(error, BackendError):
                     raise error
-                trials.append(trial)
+                trials.append(Trial(question, style, strategy, proposal))
                 step()
         except BackendError as error:
             failure = error
@@ -342,36 +336,17 @@ def _order(
                 yield question, style, strategy
 
 
-async def _try(
-    propose: Proposer, question: Question, style: Style, strategy: StrategyChoice
-) -> tuple[Trial, MlxToolsError | None]:
-    """One trial, and why it is none of the model's doing."""
+async def _asked(
+    propose: Proposer, question: Question, strategy: StrategyChoice
+) -> tuple[Proposal, MlxToolsError | None]:
+    """A proposal, and why there is none that is the model's doing."""
     began = monotonic()
     try:
-        proposal = await propose(question.question, question.tools)
+        return await propose(question.question, question.tools), None
     except (BackendTimeout, BackendRefused, UsageError) as error:
         if isinstance(error, UsageError) and strategy != "grammar":
             raise
-        name = "timeout" if isinstance(error, BackendTimeout) else "refused"
-        seconds = monotonic() - began
-        trial = Trial(question.id, style, strategy, question.group, error=name, seconds=seconds)
-        return trial, error
-    usage = proposal.usage
-    return Trial(
-        question.id,
-        style,
-        strategy,
-        question.group,
-        valid=question.is_valid(proposal),
-        right=question.is_right(proposal),
-        error=proposal.error,
-        requests=proposal.requests,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-        pieces=proposal.pieces,
-        seconds=proposal.seconds,
-    ), None
+        return Proposal(seconds=monotonic() - began), error
 
 
 # --- what follows -----------------------------------------------------------------------------

@@ -7,11 +7,8 @@ Every other line is one item, by one strategy. What a crash left of a line is dr
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -46,12 +43,11 @@ class Key(NamedTuple):
 class Results:
     """The results of a run: those of ``path``, and those that are added.
 
-    Without a path they are kept in memory alone. Use it with ``with``: the file is locked
-    meanwhile.
+    Without a path they are kept in memory alone. Use it with ``with``.
 
     Raises:
         UsageError: the file is no file of results, is one of other settings or another benchmark,
-            cannot be written, or another run writes it.
+            or cannot be written.
     """
 
     def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
@@ -100,24 +96,18 @@ class Results:
 
     def _open(self, path: Path) -> None:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-            self._file = os.fdopen(descriptor, "r+b")
+            self._file = open(path, "a+b")  # noqa: PTH123, SIM115 (closed by `with`)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from None
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UsageError(f"{path} is no file that results can be read back from")
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._take_in(path, self._file)
-        except BlockingIOError:
-            self.__exit__()
-            raise UsageError(f"{path}: another run writes it", hint="name another file") from None
         except BaseException:
             self.__exit__()
             raise
 
     def _take_in(self, path: Path, file: BinaryIO) -> None:
         """Read what is there, drop what a crash left of a line, begin an empty file."""
+        file.seek(0)
         data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and _text(self._header).encode().startswith(data):

@@ -46,19 +46,9 @@ class SummaryRow:
 
     def to_json(self) -> dict[str, Any]:
         """The row as ``--json`` prints it."""
-        return {
-            "category": self.category,
-            "strategy": self.strategy,
-            "items": self.correct.total,
-            "correct": _share(self.correct),
-            "valid": _share(self.valid),
-            "answered": self.answered,
-            "errors": dict(self.errors),
-            "requests": self.requests,
-            "generated_tokens": self.generated_tokens,
-            "uncached_tokens": self.uncached_tokens,
-            "seconds": round(self.seconds, 3),
-        }
+        shares = {"correct": _share(self.correct), "valid": _share(self.valid)}
+        number = {"items": self.correct.total, "seconds": round(self.seconds, 3)}
+        return asdict(self) | shares | number
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,17 +182,13 @@ def table(summary: Summary) -> str:
     categories = list(dict.fromkeys(row.category for row in summary.rows))
     rows = {(row.category, row.strategy): row for row in summary.rows}
     means = {(name, strategy): mean for name, strategy, mean in summary.averages}
-    head = ["", "items"]
-    for strategy in strategies:
-        head += [strategy, "valid", "tokens", "time"]
-    lines = [head]
+    columns = ("valid", "tokens", "time")
+    lines = [["", "items", *(head for one in strategies for head in (one, *columns))]]
     for category in categories:
         found = [rows.get((category, strategy)) for strategy in strategies]
         counts = sorted({row.correct.total for row in found if row is not None})
-        line = [category, "-".join(map(str, counts))]
-        for row in found:
-            line += _cells(row) if row is not None else ["", "", "", ""]
-        lines.append(line)
+        cells = [cell for row in found for cell in (_cells(row) if row is not None else [""] * 4)]
+        lines.append([category, "-".join(map(str, counts)), *cells])
     for name in dict.fromkeys(name for name, _ in means):
         line = [f"average {name}", ""]
         for strategy in strategies:
@@ -213,12 +199,9 @@ def table(summary: Summary) -> str:
 
 
 def _cells(row: SummaryRow) -> list[str]:
-    return [
-        _percent(row.correct.value or 0.0, row.correct.interval),
-        f"{100 * (row.valid.value or 0.0):.0f} %",
-        "" if row.generated_tokens is None else str(row.generated_tokens),
-        f"{row.seconds:.0f} s",
-    ]
+    tokens = "" if row.generated_tokens is None else str(row.generated_tokens)
+    right = _percent(row.correct.value or 0.0, row.correct.interval)
+    return [right, f"{100 * (row.valid.value or 0.0):.0f} %", tokens, f"{row.seconds:.0f} s"]
 
 
 def _percent(value: float, interval: tuple[float, float]) -> str:

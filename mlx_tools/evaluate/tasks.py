@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
@@ -26,12 +26,20 @@ from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.evaluate.task_file import After, JobDue, Task, TaskSet
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
-from mlx_tools.store import TranscriptStore
+from mlx_tools.store import Root, RootName, TranscriptStore
+from mlx_tools.toolbox import (
+    Job,
+    Jobs,
+    JobStore,
+    Knowledge,
+    KnowledgeBase,
+    Notes,
+    create_file,
+    notes_create,
+    notes_search,
+)
 from mlx_tools.tools import Registry
-from mlx_tools.transcript import Answered, CallReport, Finished, FormatBroken, Outcome, Stopped
-
-if TYPE_CHECKING:
-    from mlx_tools.toolbox import Job, JobStore
+from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
 
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
 
@@ -91,14 +99,15 @@ async def ask_task(
             world.policy(all_tools=how.all_tools),
             limits=how.limits,
             settings=replace(settings, roots=(world.root,)),
-            store=world.sessions(),
+            store=world.sessions,
             approver=SaysYes(),
             now=world.now,
         )
         began = monotonic()
         broken, outcome = await _run(controller, task.question)
         seconds = monotonic() - began
-        _raise_if_unasked(outcome)
+        if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
+            raise BackendError(outcome.message)  # that is no result of the model's
         fault = fault_of(task, outcome, world.left())
         if how.transcripts is not None:
             _keep(outcome, how.transcripts / f"{name or task.id}.jsonl")
@@ -108,6 +117,7 @@ async def ask_task(
 def _result(outcome: Outcome, fault: str, broken: int) -> dict[str, Any]:
     repairs = sum(outcome.repairs.values())
     refused = any(call.error_code in _NO_CALL for call in outcome.calls)
+    made = [canonical(call.name, call.arguments) for call in outcome.calls]
     return {
         "correct": not fault,
         "valid": isinstance(outcome, Answered) and not (broken or repairs or refused),
@@ -120,7 +130,7 @@ def _result(outcome: Outcome, fault: str, broken: int) -> dict[str, Any]:
             {"name": call.name, "arguments": dict(call.arguments), "status": call.status}
             for call in outcome.calls
         ],
-        "repeated": repeated(outcome.calls),
+        "repeated": len(made) - len(set(made)),
         "turns": outcome.turns,
         "broken": broken,
         "repairs": repairs,
@@ -153,12 +163,6 @@ async def _run(controller: Controller, question: str) -> tuple[int, Outcome]:
     if outcome is None:
         raise BackendError("the run ended without an outcome")
     return broken, outcome
-
-
-def _raise_if_unasked(outcome: Outcome) -> None:
-    """Raise what the backend did to a run that it ended: that is no result of the model's."""
-    if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
-        raise BackendError(outcome.message)
 
 
 # --- what a task is asked over ----------------------------------------------------------------
@@ -200,7 +204,7 @@ class World:
         self._documents = folder / "documents"
         self._knowledge = folder / "knowledge.sqlite"
         self._jobs = folder / "schedule.sqlite"
-        self._sessions = folder / "sessions"
+        self.sessions = TranscriptStore(folder / "sessions")
 
     def seed(self) -> None:
         """Lays out the task's files, notes and documents."""
@@ -209,8 +213,6 @@ class World:
         if self._task.notes:
             _write(self._notes, self._task.notes)
         for corpus, documents in self._task.corpora.items():
-            from mlx_tools.toolbox import KnowledgeBase
-
             place = self._documents / corpus
             _write(place, documents)
             KnowledgeBase(self._knowledge).add([place], corpus)
@@ -221,15 +223,6 @@ class World:
 
     def registry(self) -> Registry:
         """The built-in tools that need no network and start no program, all of them real."""
-        from mlx_tools.store import Root, RootName
-        from mlx_tools.toolbox import (
-            Jobs,
-            Knowledge,
-            Notes,
-            create_file,
-            notes_create,
-            notes_search,
-        )
         from mlx_tools.toolbox.calculator import calculator
         from mlx_tools.toolbox.clock import clock
         from mlx_tools.toolbox.file_access import file_access
@@ -253,14 +246,8 @@ class World:
             return Policy(allow=("*",))
         return Policy(allow=(*self._task.tools, READING_ON), preset=self._task.preset)
 
-    def sessions(self) -> TranscriptStore:
-        """Where the run's transcript and its long outputs are kept."""
-        return TranscriptStore(self._sessions)
-
     def left(self) -> Left:
         """What is there now."""
-        from mlx_tools.toolbox import Notes
-
         seeded = set(self._task.notes)
         notes = Notes(self._notes).read_all().notes
         jobs = [one for one in self._store().listing() if one.job is not None]
@@ -271,9 +258,7 @@ class World:
         )
 
     def _store(self) -> JobStore:
-        from mlx_tools.toolbox import JobStore
-
-        return JobStore(self._jobs, lambda: self.sessions().secret, self.now)
+        return JobStore(self._jobs, lambda: self.sessions.secret, self.now)
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
@@ -341,23 +326,24 @@ def fault_of_world(after: After, before: Mapping[str, str], left: Left) -> str:
     return _fault_of_notes(after, left) or _fault_of_jobs(after.job, left)
 
 
+def _fault_of_number(found: int, what: str, *, wanted: bool) -> str:
+    """A fault where there is not one of a thing that is wanted, or any that is not."""
+    if not wanted:
+        return f"a {what} was made" if found else ""
+    return "" if found == 1 else f"{found} {what}s were made" if found else f"no {what} was made"
+
+
 def _fault_of_notes(after: After, left: Left) -> str:
-    if not after.note:
-        return "a note was made" if left.notes else ""
-    if not left.notes:
-        return "no note was made"
-    if len(left.notes) > 1:
-        return f"{len(left.notes)} notes were made"
+    fault = _fault_of_number(len(left.notes), "note", wanted=bool(after.note))
+    if fault or not after.note:
+        return fault
     return "" if _holds(left.notes[0], after.note) else "the note does not hold what it must"
 
 
 def _fault_of_jobs(wanted: JobDue | None, left: Left) -> str:
-    if wanted is None:
-        return "a job was made" if left.jobs else ""
-    if not left.jobs:
-        return "no job was made"
-    if len(left.jobs) > 1:
-        return f"{len(left.jobs)} jobs were made"
+    fault = _fault_of_number(len(left.jobs), "job", wanted=wanted is not None)
+    if fault or wanted is None:
+        return fault
     job, due = left.jobs[0]
     if not _is_due(wanted, job, due):
         return f"the job is due at {due:%Y-%m-%d %H:%M:%S %Z}" if due else "the job is never due"
@@ -403,9 +389,3 @@ def numbers_in(text: str) -> list[float]:
     found = [number.replace(",", "") for number in _NUMBER.findall(text)]
     found += [f"{whole.replace('.', '')}.{part}" for whole, part in _WITH_COMMA.findall(text)]
     return [float(number) for number in found if len(number) < 300]
-
-
-def repeated(calls: Sequence[CallReport]) -> int:
-    """How many calls are the same as an earlier one."""
-    seen = [canonical(call.name, call.arguments) for call in calls]
-    return len(seen) - len(set(seen))

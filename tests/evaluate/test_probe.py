@@ -24,6 +24,7 @@ from mlx_tools.evaluate.probe import (
     Cell,
     Expected,
     Measured,
+    Question,
     Trial,
     is_better,
     judge,
@@ -150,8 +151,6 @@ def test_a_completion_that_fails_alone_counts_as_wrong() -> None:
 
     measured = probe(Oracle(ASKED.questions, free=ALL, guided=ALL, disturb=stumbles))
     assert measured.complete and right(measured)["jsonl", "auto"] == 9
-    errors = [trial.error for cell in measured.cells for trial in cell.trials if trial.error]
-    assert sorted(errors) == ["refused", "timeout"] or errors == ["timeout"]
 
 
 def test_a_server_that_refuses_everything_ends_the_probe() -> None:
@@ -169,12 +168,16 @@ WAYS = ("auto", "free", "guided", "grammar")
 MARKS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=8, max_size=8)
 
 
+def trial(name: str, style: Any, strategy: Any, valid: bool, right: bool) -> Trial:
+    """A question that a call answers, and what was made of it. Its group is all but the number."""
+    question = Question(name, name[:-1], "?", {}, Expected("f", {}))
+    calls = (ToolCall("f" if right else "g", {}),)
+    return Trial(question, style, strategy, Proposal(calls=calls, valid=valid))
+
+
 def cell(style: Any, strategy: Any, marks: list[tuple[bool, bool]]) -> Cell:
-    trials = [
-        Trial(f"q{n}", style, strategy, valid=valid, right=good)
-        for n, (valid, good) in enumerate(marks)
-    ]
-    return Cell(style, strategy, tuple(trials))
+    made = (trial(f"q{n}", style, strategy, *mark) for n, mark in enumerate(marks))
+    return Cell(style, strategy, tuple(made))
 
 
 @given(st.lists(MARKS, min_size=12, max_size=12), st.integers(1, 4))
@@ -204,10 +207,7 @@ def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
 
 def test_guided_is_not_begun_with_where_a_group_of_questions_goes_worse() -> None:
     def trials(strategy: Any, right: range, group: str) -> list[Trial]:
-        names = [f"{group}{n}" for n in range(8)]
-        return [
-            Trial(name, "jsonl", strategy, group, right=n in right) for n, name in enumerate(names)
-        ]
+        return [trial(f"{group}{n}", "jsonl", strategy, False, n in right) for n in range(8)]
 
     for known, expected in ((range(1), "auto"), (range(0), "guided")):
         cells = []
