@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.evaluate.questions import make_wheel
-
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -70,23 +68,6 @@ def test_what_is_kept_is_each_questions_last_result_with_its_calls(
     assert page.main(["--check", *where]) == 0
     copy.write_text(copy.read_text().replace("2 of 2", "1 of 2"))
     assert page.main(["--check", *where]) == 1
-
-
-def test_figures_of_the_strong_model_become_its_table(page: Any, tmp_path: Path) -> None:
-    strong = importlib.import_module("strong")
-    wheel = make_wheel(tmp_path / "bfcl.whl")
-    given = ["--wheel", str(wheel), "--category", "multiple", "--limit", "4", "--mistaken", "0"]
-    given += ["--style", "jsonl", "--rows", "base,hermes", "--strategy", "free,guided"]
-    strong.main([*given, "--out", str(tmp_path / "strong.json")])
-    strong.main([*given, "--model", "mangled", "--out", str(tmp_path / "mangled.json")])
-    table = page.strong(tmp_path).splitlines()
-    assert table[2] == "|  |  | *wish right* | 4 of 4 |  |  |"
-    assert table[3] == "| free | jsonl | base | 4 | 4 of 4, 100 % (51–100) | 1.00, at most 1 |"
-    assert table[4].startswith("| guided | jsonl | base; hermes | 4 | ")  # rows that are alike
-    assert len(table) == 2 + 1 + 2
-    (row,) = [line for line in page.nothing(tmp_path).splitlines() if "| free |" in line]
-    assert row.startswith("| the right call, one byte in twenty changed | free | jsonl | 4 | ")
-    assert page.latency(tmp_path) == ""
 
 
 def test_a_page_without_a_place_for_a_table_is_an_error(page: Any, tmp_path: Path) -> None:

@@ -81,6 +81,3 @@ def test_a_server_that_runs_already_is_measured(tmp_path: Path) -> None:
 def test_a_server_that_nobody_knows_is_refused() -> None:
     done = run("second_server.py", "--servers", "mlx,other")
     assert done.returncode == 2 and "no such server: other" in done.stderr
-
-
-# --- guided_cost --------------------------------------------------------------------------------

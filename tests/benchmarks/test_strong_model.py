@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import anyio
@@ -14,9 +13,6 @@ from strong_model import (
     StrongModel,
     StrongServer,
     Wish,
-    spelled,
-    token_id,
-    tokens_of,
 )
 from strong_text import DIALECTS
 
@@ -84,42 +80,6 @@ def test_it_goes_on_with_what_the_host_began_and_then_in_its_own_form(
     other = CALLS[1 if first["name"] == CALLS[0].name else 0]
     alone = StrongModel(Wish((other,)), dialect=dialect, spacing="blank").rest(PROMPT)
     assert turn[begins + end :].endswith(f"\n{alone}")
-
-
-def test_tokens_are_its_text_and_likelihoods_are_what_was_asked_for() -> None:
-    model = StrongModel(Wish(CALLS), dialect="hermes", probability=0.9)
-    own = model.rest(PROMPT)
-    assert b"".join(tokens_of(own)) == own.encode()
-    assert b"<tool_call>" in tokens_of(own) and "🐝".encode()[:2] in tokens_of(own)
-    assert text_of(complete(model)) == own
-    (whole,) = complete(model, top_logprobs=5, max_tokens=2)
-    assert (whole.text, whole.finish_reason) == ("<tool_call>\n", "length")
-    assert [len(row) for row in whole.scores] == [5, 5]
-    assert whole.scores[0][0].text == "<tool_call>"
-    assert math.exp(whole.scores[0][0].logprob) == pytest.approx(0.9)
-    assert sum(math.exp(score.logprob) for score in whole.scores[0]) < 1
-    assert (
-        complete(StrongModel(Wish(), serving=Serving(likelihoods=False)), top_logprobs=5)[0].scores
-        == ()
-    )
-    assert spelled(b" a\xff") == "ĠaÿX"[:3]
-
-
-def test_a_server_that_cuts_native_calls_out_says_tool_calls_and_its_marker_can_be_forbidden() -> (
-    None
-):
-    model = StrongModel(Wish(CALLS[:1]), dialect="hermes", serving=Serving(cuts=True))
-    chunks = complete(model)
-    assert text_of(chunks) == "" and chunks[-1].finish_reason == "tool_calls" and chunks[-1].edited
-    forbidden = {token_id(b"<tool_call>"): -100.0}
-    assert text_of(complete(model, logit_bias=forbidden)) == model.rest(PROMPT)
-    with StrongServer(model) as server:
-        plain = CompletionsBackend(server.url)
-        assert complete(plain)[-1].edited
-        ids = [token_id(b"<tool_call>"), token_id(b"</tool_call>")]
-        assert text_of(
-            complete(CompletionsBackend(server.url, forbidden_tokens=ids))
-        ) == model.rest(PROMPT)
 
 
 @pytest.mark.parametrize("whole", [False, True])

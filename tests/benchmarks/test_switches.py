@@ -181,6 +181,3 @@ def test_the_second_servers_switches_reach_the_server(
             return [body[differs] for body in server.bodies]
 
     assert asked(*switch) != asked()
-
-
-# --- all scripts --------------------------------------------------------------------------------

@@ -82,13 +82,19 @@ class Terminal:
         modes = termios.tcgetattr(self._slave)[3]
         return bool(modes & termios.ECHO and modes & termios.ICANON)
 
+    def hang_up(self) -> None:
+        """Take the terminal away from the command."""
+        os.close(self._master)
+        os.close(self._slave)
+        self._master = -1
+
     def close(self) -> None:
         """End it, whatever it does."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._master)
-        os.close(self._slave)
+        if self._master >= 0:
+            self.hang_up()
 
     def _read(self, timeout: float) -> None:
         if select.select([self._master], [], [], timeout)[0]:

@@ -28,18 +28,8 @@ TOOLS = [
     {"name": "delete_file", "parameters": {"properties": {"path": {"type": "string"}}}},
 ]
 KEYS = [
-    *(
-        "id",
-        "messages",
-        "bare_text",
-        "truncated",
-        "call_like",
-        "commentary",
-        "reasoning",
-        "dropped",
-        "error",
-    ),
-    *("completion", "usage", "strategy"),
+    *("id", "messages", "bare_text", "truncated", "call_like", "commentary", "reasoning"),
+    *("dropped", "error", "completion", "usage", "strategy"),
 ]
 
 

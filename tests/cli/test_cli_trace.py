@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 from mlx_tools.cli.ask import FullTrace
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedServer, answer, call
+from tests.core.full_disk import file_size_limit
 
 CALCULATION = (call("calculator", expression="17 * 23"), answer("It is 391."))
 
@@ -79,20 +77,9 @@ def test_what_is_no_regular_file_is_refused_and_untouched(tmp_path: Path, kind: 
     assert kind != "dangling" or not target.exists()
 
 
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file can be written beyond so many bytes, as where a disk is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_where_the_disk_is_full_the_trace_says_so_and_nothing_is_raised(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    with largest_file(1000), FullTrace(path) as trace:
+    with file_size_limit(1000), FullTrace(path) as trace:
         trace.write("x", text="a")
         assert trace.problem is None
         trace.write("x", text="b" * 5000)
@@ -109,12 +96,15 @@ def test_every_line_passes_the_cleaner_before_it_is_written(tmp_path: Path) -> N
     assert json.loads(path.read_text())["text"] == "a […]"
 
 
-def test_the_last_line_has_the_counters(run: Any) -> None:
-    result = ask(run, *CALCULATION, options=("What is 17 * 23?", "--full-trace", "trace"))
-    assert result.code == 0
-    last = json.loads(Path("trace").read_text().splitlines()[-1])
-    assert last["counters"]["tools"]["calculator"]["ok"] == 1
-    assert last["counters"]["completions"] == 2
+def test_a_trace_holds_prompts_outputs_and_counters(run: Any) -> None:
+    with ScriptedServer(*CALCULATION) as server:
+        options = ("What is 17 * 23?", "--full-trace", "trace")
+        assert run("ask", "--url", server.url, *options).code == 0
+    lines = [json.loads(line) for line in Path("trace").read_text().splitlines()]
+    assert [x["request"]["prompt"] for x in lines if x["kind"] == "request"] == server.prompts
+    assert lines[-1]["outcome"]["calls"][0]["output"] == "391"
+    assert lines[-1]["counters"]["tools"]["calculator"]["ok"] == 1
+    assert lines[-1]["counters"]["completions"] == 2
 
 
 def test_without_being_asked_no_output_is_printed_and_no_trace_written(run: Any) -> None:
@@ -128,6 +118,9 @@ def test_without_being_asked_no_output_is_printed_and_no_trace_written(run: Any)
         assert made["output_omitted"] is True and "output" not in made
         assert made["output_size_chars"] == 5007
     assert [path.name for path in Path().iterdir()] == ["note.txt"]
+    wanted = ("Read it", "--root", ".", "--json", "--include-outputs")
+    (made,) = ask(run, *script, options=wanted).json["calls"]
+    assert "x" * 300 in made["output"] and made["output_omitted"] is False
 
 
 def test_the_whole_of_a_long_output_is_named_and_is_where_it_is_said(run: Any) -> None:

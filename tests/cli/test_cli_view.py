@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.output import amount, begin_line, shown, to_json
 from mlx_tools.cli.view import LiveView, list_sources
-from mlx_tools.controller import ApprovalRequest
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
-from mlx_tools.transcript.outcome import Answered, Stopped
+from mlx_tools.transcript.outcome import Answered
 from mlx_tools.transcript.sources import GivenSource
 
 
@@ -158,13 +157,6 @@ def test_a_call_that_was_answered_before_is_shown_as_such() -> None:
     assert screen.steps.getvalue() == "← look (as before): seen\n"
 
 
-def test_a_stopped_run_leaves_no_answer() -> None:
-    screen = Screen().show(
-        started(), events.Finished(outcome=Stopped(session="s", reason="total_timeout"))
-    )
-    assert screen.answer.getvalue() == ""
-
-
 def test_nothing_a_terminal_would_obey_is_shown() -> None:
     evil = "\x1b]0;title\x07\x1b[2J\u202e\u2066\r\x9b31m"
     screen = Screen().show(
@@ -194,17 +186,6 @@ def test_json_is_one_line_of_utf_8(value: Any) -> None:
 
 
 # --- approvals ----------------------------------------------------------------------------------
-
-
-def request(arguments: dict[str, Any]) -> ApprovalRequest:
-    return ApprovalRequest(
-        call="c1",
-        name="create_file",
-        arguments=arguments,
-        reason="it always needs approval",
-        suspect=False,
-        digest="d" * 64,
-    )
 
 
 @pytest.mark.parametrize(
