@@ -223,9 +223,9 @@ class ContextWindow:
         if not summary:
             return None
         key = self._kept(text)
-        content = words.summed_up(self._outputs.clean(summary))
+        content = words.text("compaction.summary", summary=self._outputs.clean(summary))
         if key is not None:
-            content += "\n" + words.turns_gone(READER, key)
+            content += "\n" + words.text("compaction.turns", name=READER, id=key)
         record = CompactedRecord(
             reason=reason,
             gone=cut.gone,
@@ -310,9 +310,8 @@ class ContextWindow:
         async with self._one:
             for number, part in enumerate(parts):
                 tell(number / len(parts))
-                prompt = self._prompt(
-                    words.summary_request(question, name=call.name, text=part.text)
-                )
+                asked = {"question": question, "name": call.name, "text": part.text}
+                prompt = self._prompt(words.text("summary.request", **asked))
                 if not self._fits(prompt, _tokens(room)):
                     continue
                 usages.append(Usage())
@@ -349,7 +348,9 @@ class ContextWindow:
         while chars >= _LEAST_CHARS:
             parts = _chosen(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
             room = self._summed_chars // max(len(parts), 1)
-            prompts = [self._prompt(words.summing_up(part.text)) for part in parts]
+            prompts = [
+                self._prompt(words.text("compaction.request", text=part.text)) for part in parts
+            ]
             if all(self._fits(prompt, _tokens(room)) for prompt in prompts):
                 break
             chars //= 2
@@ -379,7 +380,7 @@ class ContextWindow:
         prompt = Prompt(
             chat_format=session.chat_format,
             style="jsonl",  # of which nothing is written: it is a question alone
-            system=words.summary_system,
+            system=words.text("summary.system"),
             neutraliser=session.neutraliser,
             words=words,
         )

@@ -126,7 +126,7 @@ class Outputs:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self._session.limits.max_observation_chars
         first = self._session.history.sources + 1
-        cite = words.cite_notice(first) if sources.found else ""
+        cite = words.text("turns.cite", number=first) if sources.found else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
         laid = lay_out(sources, first)
         edited = self._edited(call)
@@ -159,7 +159,8 @@ class Outputs:
         """The notice that a person gave the call other arguments, if one did."""
         if not self._session.current.calls[call.call].edited:
             return ""
-        return self.clean(self._session.words.edited_notice(call.arguments))
+        text = self._session.words.text("turns.edited", arguments=dict(call.arguments))
+        return self.clean(text)
 
     def _keep(self, *calls: str) -> StorageError | None:
         """Keep the outputs of these calls, those that are kept already left alone."""
@@ -181,9 +182,10 @@ class Outputs:
         record = self._session.current.calls[call.call].summary
         if record is None or not record.parts:
             return ""
-        return self._session.words.summary_notice(
-            [(part["offset"], self.clean(part["summary"])) for part in record.parts]
-        )
+        words = self._session.words
+        parts = ({**part, "summary": self.clean(part["summary"])} for part in record.parts)
+        said = (words.text("summary.part", **part) for part in parts)
+        return words.text("summary.notice") + "".join(said)
 
     def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Notice:
         """The notice of a cut in something of ``size`` characters."""
@@ -191,11 +193,12 @@ class Outputs:
         if artifact is not None and self.can_read:
 
             def readable(omitted: int, offset: int) -> str:
-                return words.readable_cut_notice(omitted, offset, name=READER, key=artifact)
+                place = {"name": READER, "id": artifact, "offset": offset}
+                return words.text("turns.cut", omitted=omitted, **place)
 
             if 2 * len(readable(size, size)) <= limit:
                 return readable
-        return lambda omitted, _: words.cut_notice(omitted)
+        return lambda omitted, _: words.text("turns.cut", omitted=omitted)
 
     @property
     def can_read(self) -> bool:

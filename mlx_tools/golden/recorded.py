@@ -198,8 +198,8 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
         return record.whole
     text = record.content or ""
     if session.current.calls[record.call].edited:
-        arguments = session.current.call(record.call).arguments
-        text = text.removeprefix(session.words.edited_notice(arguments))
+        arguments = dict(session.current.call(record.call).arguments)
+        text = text.removeprefix(session.words.text("turns.edited", arguments=arguments))
     return text
 
 

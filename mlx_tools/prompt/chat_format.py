@@ -12,15 +12,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
 from mlx_tools.protocol import DIALECTS, Dialect
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 HINT: Final = "choose a format with --chat-format chatml|llama3|gemma|mistral|phi|plain"
 
@@ -259,7 +262,9 @@ class ChatFormat:
 
     def to_json(self) -> dict[str, Any]:
         """The format as a JSON object, for a transcript's header."""
-        return _as_json(self)
+        left_out = _UNWRITTEN if self.tools is not None else _UNWRITTEN | {"tools"}
+        found: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude=left_out)
+        return found
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ChatFormat:
@@ -267,54 +272,23 @@ class ChatFormat:
         try:
             return _parsed(json.dumps(value, default=dict))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ChatFormatError(f"this is no chat format: {error}", hint=HINT) from None
+            said = " ".join(str(error).split())[:200]
+            raise ChatFormatError(f"this is no chat format: {said}", hint=HINT) from None
 
 
-def _as_json(value: ChatFormat | ToolFormat) -> dict[str, Any]:
-    found = {one.name: getattr(value, one.name) for one in fields(value) if one.compare}
-    if isinstance(value, ChatFormat) and value.tools is None:
-        del found["tools"]
-    return {
-        key: list(item)
-        if isinstance(item, tuple)
-        else _as_json(item)
-        if isinstance(item, ToolFormat)
-        else item
-        for key, item in found.items()
-    }
+_UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
+
+
+@cache
+def _adapter() -> TypeAdapter[ChatFormat]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(ChatFormat)
 
 
 @lru_cache(maxsize=32)
 def _parsed(text: str) -> ChatFormat:
-    return ChatFormat(**_fields(ChatFormat, json.loads(text)))
-
-
-def _fields(kind: type[ChatFormat | ToolFormat], value: Any) -> dict[str, Any]:
-    """The fields of a format in a JSON object. Raises TypeError or ValueError where one has
-    another type than its annotation says."""
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is no object")
-    found: dict[str, Any] = {}
-    for one in fields(kind):
-        if not one.init or one.name not in value:
-            continue
-        item, wanted = value[one.name], str(one.type)
-        if item is None and wanted.endswith("| None"):
-            found[one.name] = None
-        elif wanted.startswith("ToolFormat"):
-            found[one.name] = ToolFormat(**_fields(ToolFormat, item))
-        elif wanted.startswith(("tuple", "Slots")):
-            pair = wanted.startswith("tuple[str, str]")
-            if not isinstance(item, list) or not {*map(type, item)} <= {str}:
-                raise ValueError(f"{one.name} must be a list of strings")
-            if pair and len(item) != 2:
-                raise ValueError(f"{one.name} must be a pair")
-            found[one.name] = tuple(item)
-        elif type(item).__name__ != wanted.removesuffix(" | None"):
-            raise ValueError(f"{one.name} has a value of the wrong type")
-        else:
-            found[one.name] = item
-    return found
+    return _adapter().validate_json(text, strict=True)
 
 
 def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:

@@ -56,7 +56,7 @@ class Stand:
         keys = dict.fromkeys(("", *cut.calls), _KEY) if self.readable else {}
         content, observations = worded(cut, keys, self.words)
         if self.summary:
-            content = f"{self.words.summed_up(self.summary)}\n{content}"
+            content = f"{self.words.text('compaction.summary', summary=self.summary)}\n{content}"
         return CompactedRecord(
             reason="full", gone=cut.gone, content=content, observations=observations
         )
@@ -64,7 +64,8 @@ class Stand:
     @property
     def of_call(self) -> str:
         """The text in place of an observation."""
-        return self.words.observation_gone(READER, _KEY if self.readable else "")
+        key = _KEY if self.readable else ""
+        return self.words.text("compaction.observation", name=READER, id=key)
 
 
 def tried(prompt: Prompt, record: CompactedRecord) -> Prompt:
@@ -137,8 +138,12 @@ def worded(cut: Cut, keys: Mapping[str, str], words: PromptWords) -> tuple[str, 
     ``keys`` are the artifacts that keep it, by call, and those of the turns under an empty key;
     what has none is only told of.
     """
-    content = words.turns_gone(READER, keys.get("", "")) if cut.gone else ""
-    return content, {call: words.observation_gone(READER, keys.get(call, "")) for call in cut.calls}
+
+    def text(what: str, call: str = "") -> str:
+        return words.text(f"compaction.{what}", name=READER, id=keys.get(call, ""))
+
+    content = text("turns") if cut.gone else ""
+    return content, {call: text("observation", call) for call in cut.calls}
 
 
 def may_leave(prompt: Prompt, gone: int, *, answering: bool) -> bool:
@@ -165,12 +170,12 @@ def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
     for record in records:
         match record:
             case UserRecord():
-                yield words.told("user", record.content)
+                yield words.text("compaction.user", text=record.content)
             case CompletionRecord() if record.counted.strip():
-                yield words.told("model", record.counted.strip())
+                yield words.text("compaction.model", text=record.counted.strip())
             case ObservationRecord():
                 said = record.content if record.error is None else record.error.message
-                yield words.told("tool", said or "", name=record.name)
+                yield words.text("compaction.tool", text=said or "", name=record.name)
 
 
 def _steps(prompt: Prompt, stand: Stand) -> list[Cut]:

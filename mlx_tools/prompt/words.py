@@ -108,9 +108,18 @@ class PromptWords:
     native_corrections: Mapping[str, str]
     examples: ExampleWords
 
-    def text(self, key: str, **values: str) -> str:
-        """A single text of ``messages.toml``, with its placeholders filled."""
-        return fill(self.texts[key], values)
+    def text(self, key: str, **values: object) -> str:
+        """A single text of ``messages.toml``, by table and key (``turns.cut``), with its
+        placeholders filled: with text as it is, with any other value as JSON.
+
+        With the ``id`` of an artifact it is the text that says how to read on there.
+        """
+        key += "_readable" * bool(values.get("id"))
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for name, value in values.items()
+        }
+        return fill(self.texts[key], texts)
 
     def error(self, code: str, *, name: str = "", reason: str = "") -> str:
         """The words for the model with this error code; ``name`` is the tool's, at most 500
@@ -133,61 +142,6 @@ class PromptWords:
             return question
         values = {"tools": "\n".join(tools), "question": question}
         return fill(self.texts["catalog.offered"].strip("\n"), values)
-
-    def cut_notice(self, omitted: int) -> str:
-        """The text in place of ``omitted`` characters of an observation."""
-        return self.text("turns.cut", omitted=str(omitted))
-
-    def readable_cut_notice(self, omitted: int, offset: int, *, name: str, key: str) -> str:
-        """The same where the model can read on with the tool ``name``: in the artifact ``key``,
-        from the character ``offset`` on."""
-        values = {"omitted": str(omitted), "offset": str(offset), "name": name, "id": key}
-        return self.text("turns.cut_readable", **values)
-
-    def cite_notice(self, number: int) -> str:
-        """The text behind sources, of which ``number`` is the first one's."""
-        return self.text("turns.cite", number=str(number))
-
-    def edited_notice(self, arguments: Mapping[str, Any]) -> str:
-        """The text before the output of a call that a person gave these arguments."""
-        written = json.dumps(dict(arguments), ensure_ascii=False)
-        return self.text("turns.edited", arguments=written)
-
-    @property
-    def summary_system(self) -> str:
-        """The system text of a prompt that asks for a summary."""
-        return self.texts["summary.system"]
-
-    def summary_request(self, question: str, *, name: str, text: str) -> str:
-        """The request for a summary of ``text``, of what the tool ``name`` gave."""
-        return self.text("summary.request", question=question, name=name, text=text)
-
-    def summary_notice(self, parts: Sequence[tuple[int, str]]) -> str:
-        """A summary as it is shown: of each part, where it begins and what it says."""
-        lines = (self.text("summary.part", offset=str(at), summary=said) for at, said in parts)
-        return self.texts["summary.notice"] + "".join(lines)
-
-    def told(self, who: str, text: str, *, name: str = "") -> str:
-        """A message of the ``user``, the ``model`` or a ``tool`` (called ``name``), as it is told
-        to whoever sums it up."""
-        return self.text(f"compaction.{who}", text=text, name=name)
-
-    def summing_up(self, text: str) -> str:
-        """The request for a summary of ``text``, a part of what was said."""
-        return self.text("compaction.request", text=text)
-
-    def summed_up(self, summary: str) -> str:
-        """The text in place of turns that were summed up."""
-        return self.text("compaction.summary", summary=summary)
-
-    def turns_gone(self, name: str = "", key: str = "") -> str:
-        """The text in place of turns, where it can be read with the tool ``name`` in the artifact
-        ``key``."""
-        return self.text("compaction.turns" + ("_readable" if key else ""), name=name, id=key)
-
-    def observation_gone(self, name: str = "", key: str = "") -> str:
-        """The same in place of an observation."""
-        return self.text("compaction.observation" + ("_readable" if key else ""), name=name, id=key)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -51,7 +51,7 @@ def test_an_error_is_at_most_500_characters() -> None:
 
 
 def test_the_notice_of_a_cut_names_the_number() -> None:
-    assert "1234" in load_words().cut_notice(1234)
+    assert "1234" in load_words().text("turns.cut", omitted=1234)
 
 
 def test_a_value_with_braces_is_not_filled_again() -> None:
