@@ -1,9 +1,8 @@
 """The readers of what stands between a dialect's marks (reading rule 8a).
 
-`Run` reads from an opening mark to the end of the last call that belongs to it. What comes next in
-the text decides which reader goes on, not the mark alone, for models mix the forms that they have
-seen: an object or an array is JSON, a tag is XML, a name is followed by an object, by brackets, or
-by keys and values in turn.
+What comes next in the text decides which reader goes on, not the mark alone, for models mix the
+forms that they have seen: an object or an array is JSON, a tag is XML, a name is followed by an
+object, by brackets, or by keys and values in turn.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from mlx_tools.messages import ToolCall
-from mlx_tools.protocol.delimiters import END_TOKENS, WHITE
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
 from mlx_tools.protocol.objects import object_call
@@ -29,51 +27,36 @@ _Object = tuple[dict[str, Any], tuple[str, ...]]
 MOST_PROSE: Final = 200
 """Characters of prose that may stand between two calls with the same mark."""
 
-_MOST_NAME: Final = 200
-_MOST_HEADER: Final = 200
+MOST_NAME: Final = 200
 _MOST_TAG: Final = 500
 
-_NAME: Final = re.compile(r"[\w$][\w$./-]*+")
+NAME: Final = re.compile(r"[\w$][\w$./-]*+")
 _DIGITS: Final = re.compile(r"[0-9]++")
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]++")
 _CALL_BEGINS: Final = re.compile(r"<\|tool_call_begin\|>|<｜tool▁call▁begin｜>|\[{|\n")
-_NEXT_MESSAGE: Final = re.compile(
-    r"(?:(?!<\|message)[^\n{])*?\bto=([\w.$-]+)(?:(?!<\|message)[^\n{])*<\|message"
-)
-_FOREIGN: Final = re.compile(
-    r"<tool_response>|<\|tool_response|^[ \t]*(?:Observation|Result|User)[ \t]*:|[\[{]|<\|", re.M
-)
-"""What between two calls shows that more than prose stands there."""
-
 _TAG: Final = re.compile(
     r"<(?P<ns>[A-Za-z][\w.-]*:|｜DSML｜)?(?P<tag>function|invoke|parameter|param)"
     r"(?:=(?P<bare>[^>\n]+)|(?P<attributes>(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))+))\s*/?>"
 )
 _ATTRIBUTE: Final = re.compile(r"([\w.-]+)=(?:\"([^\"]*)\"|'([^']*)')")
-_CALL_TAG: Final = re.compile(
-    r"<(?:[A-Za-z][\w.-]*:|｜DSML｜)?(?:function|invoke)[ =]|<\|open\|>call |\]<\]minimax\[>\[<inv"
-)
 _NEXT_PARAMETER: Final = re.compile(r"\n<parameter=([^>\n]+)>")
 
-_TAG_OPENS: Final = frozenset(("<function=", "<function name="))
+TAG_OPENS: Final = frozenset(("<function=", "<function name="))
 """Marks that are the beginning of a call's own tag."""
-
-_ONE_A_LINE: Final = frozenset(("react", "call", "harmony"))
-"""Families whose every call has a line or a message, and the mark, of its own."""
 
 _PAIRED: Final = frozenset(dialect.open for dialect in DIALECTS if dialect.body == "pairs")
 
-_FENCES: Final = "```json", "```tool_code", "```"
-_OPENING: Final = (
+FENCES: Final = "```json", "```tool_code", "```"
+OPENING: Final = (
     *(
         dialect.open
         for dialect in DIALECTS
-        if not dialect.line and dialect.open not in _TAG_OPENS and dialect.name != "harmony"
+        if not dialect.line and dialect.open not in TAG_OPENS and dialect.name != "harmony"
     ),
     *("<|plugin|>", "<｜tool▁call▁begin｜>", "<|tool_call_begin|>", "<｜tool_call_begin｜>"),
 )
 _CLOSES: Final = tuple({dialect.close: 0 for dialect in DIALECTS if len(dialect.close) > 1})
-_CLOSING: Final = (
+CLOSING: Final = (
     *(*_CLOSES, "</tool_calls>", "<｜tool▁call▁end｜>", "<|tool_call_end|>", "<｜tool_call_end｜>"),
 )
 _ARGUMENTS: Final = (
@@ -83,43 +66,25 @@ _ARGUMENTS: Final = (
 _M3: Final = "]<]minimax[>["
 
 
-class MessageHeader(NamedTuple):
-    """The header of a message of harmony and its kin: whom it is for, and in which channel."""
+class Bodies(TextSource):
+    """Reads calls in whatever form they stand.
 
-    recipient: str
-    channel: str
-
-
-class Run(TextSource):
-    """One run of calls, from the opening mark that stands at the cursor.
-
-    `steps` is to be resumed while it yields. Afterwards ``calls`` are those that were read, and
-    ``end`` is where their text ends, closing marks included. ``fault`` says why no more could be
-    read, ``cut`` that the text ended within a call. ``quoted``: prose follows in the same line.
-    ``header``: no call stood there, but what precedes a message of another kind. ``begun``: a tool
-    was named where a call may stand. ``tagged``: values stood between tags, so that a schema gave
-    them their types. ``typed``: an object says itself that it is a call of the protocol's.
+    ``calls`` are those that were read, each up to its place in ``ends``, ``end`` the last, closing
+    marks included. ``cut`` says that the text ended within a call. ``begun``: a tool was named
+    where a call may stand. ``tagged``: values stood between tags, so that a schema gave them their
+    types. ``typed``: an object says itself that it is a call of the protocol's.
     """
 
     def __init__(
-        self,
-        cursor: Cursor,
-        dialect: Dialect,
-        catalog: Catalog,
-        most: int | None = None,
-        skip: int | None = None,
+        self, cursor: Cursor, dialect: Dialect, catalog: Catalog, most: int | None = None
     ) -> None:
-        """``skip``: the length of what stands before the first call, by default of the mark."""
         super().__init__(cursor)
         self.calls: list[ToolCall] = []
         self.ends: list[int] = []
         self.end = 0
-        self.fault = ""
         self.cut: CutOff | None = None
-        self.quoted = self.begun = self.tagged = self.typed = False
-        self.header: MessageHeader | None = None
+        self.begun = self.tagged = self.typed = False
         self.dropped: list[str] = []
-        self.opening = dialect.open
         self._dialect = dialect
         self._catalog = catalog
         self._loose = {loose_name(name): name for name in catalog}
@@ -127,34 +92,10 @@ class Run(TextSource):
         self._closed = False
         self._junk = False
         self._one_array = False  # the family writes all its calls in one array or object
-        size = 0 if dialect.open in _TAG_OPENS else len(dialect.open)
-        self._skip = size if skip is None else skip
-
-    def steps(self) -> Steps[None]:
-        """Reads the run."""
-        try:
-            yield from self._run()
-        except (Fault, Unreadable) as fault:
-            self.fault = str(fault) or "a call is due"
-        except CutOff as cut:
-            self.cut = cut
 
     def known(self, name: str) -> bool:
         """Return whether the catalog has a tool of this name, case and separators aside."""
         return loose_name(name) in self._loose
-
-    # --- the run ------------------------------------------------------------------------------
-
-    def _run(self) -> Steps[None]:
-        self.step(self._skip)
-        again = one = self._line_form if self._dialect.line else self._call
-        if self._dialect.name == "harmony":
-            again = one = self._message
-        if self._dialect.name not in _ONE_A_LINE:
-            again = self._call
-        yield from one()
-        while self.calls and self.cut is None and (yield from self._goes_on()):
-            yield from again()
 
     def _add(self, name: str, arguments: Any, *repairs: str, call_id: str | None = None) -> None:
         if not isinstance(arguments, Mapping):
@@ -179,7 +120,7 @@ class Run(TextSource):
         """One call, or an array of them, whatever its form."""
         while True:
             yield from self.space()
-            if not ((yield from self.mark(*_OPENING)) or (yield from self.mark(*_FENCES))):
+            if not ((yield from self.mark(*OPENING)) or (yield from self.mark(*FENCES))):
                 break
         char = yield from self.peek()
         if not char:
@@ -191,87 +132,6 @@ class Run(TextSource):
             yield from self._tags()
         else:
             yield from self._named()
-
-    def _goes_on(self) -> Steps[bool]:
-        """After a call: past what closes it, and whether another follows."""
-        separated = False
-        while True:
-            yield from self.space()
-            if (yield from self.mark(*_CLOSING)):
-                self._closed = True
-                self.end = self.size
-                continue
-            char = yield from self.peek()
-            if char not in (",", ";") or separated or self._closed:
-                break
-            separated = True
-            self.step()
-        if not self._full:
-            if (yield from self.mark(*_OPENING)):
-                self._closed = False
-                return not self._one_array
-            if (yield from self._another(char)):
-                return not self._one_array
-        return (yield from self._ended())
-
-    def _another(self, char: str) -> Steps[bool]:
-        """Return whether a call stands here that has no opening mark of its own."""
-        if self._dialect.name in _ONE_A_LINE:
-            return (yield from self._is_marked_again())
-        ahead = yield from self.ahead(len("<｜DSML｜invoke name="))
-        if _CALL_TAG.match(ahead):
-            return True
-        if self._closed or not char:
-            return False
-        if char == "{":
-            return True
-        if self._dialect.body == "literal":
-            return ahead.startswith("call:")
-        return self._dialect.name in ("olmo3", "gemma3") and bool(_NAME.match(char))
-
-    def _is_marked_again(self) -> Steps[bool]:
-        """Past the mark of a line, or before the header, that calls another known tool."""
-        here = self.size
-        if self._dialect.name == "harmony":
-            begun = yield from self.mark("<|start|>", "<|channel|>")
-            self.put_back(here)
-            ahead = (yield from self.ahead(_MOST_HEADER)) if begun else ""
-            found = _NEXT_MESSAGE.match(ahead)
-            return found is not None and self.known(found[1].removeprefix("functions."))
-        if not (yield from self.mark(self._dialect.open)):
-            return False
-        behind = self.size
-        yield from self.space(lines=False)
-        name = yield from self.match(_NAME, _MOST_NAME)
-        again = self.known(name)
-        self.put_back(behind if again else here)
-        return again
-
-    def _ended(self) -> Steps[bool]:
-        """After the last call: whether prose follows in its line, or another call after it."""
-        self.put_back(self.end)
-        yield from self.space(lines=False)
-        here = self.size
-        char = yield from self.peek()
-        ends = char in ("", "\n") or bool((yield from self.mark(*END_TOKENS)))
-        self.put_back(here)
-        opening = self._dialect.open
-        if (
-            not self._full
-            and self._dialect.close
-            and not self._dialect.line
-            and not self._one_array
-        ):
-            ahead = yield from self.ahead(MOST_PROSE + len(opening))
-            found = ahead.find(opening)
-            if found >= 0 and not _FOREIGN.search(ahead, 0, found):
-                self.dropped.append(self.step(found).strip())
-                self.step(self._skip)
-                return True
-        self.put_back(self.end)
-        in_array = self._full and char == "," and not self._closed
-        self.quoted = not (ends or in_array or self._dialect.is_token)
-        return False
 
     # --- JSON ---------------------------------------------------------------------------------
 
@@ -332,7 +192,7 @@ class Run(TextSource):
         self.step()
         yield from self.space()
         char = yield from self.peek()
-        if _NAME.match(char):
+        if NAME.match(char):
             yield from self._calls_in_brackets()
             return
         first = len(self.calls)
@@ -375,7 +235,7 @@ class Run(TextSource):
     def _calls_in_brackets(self) -> Steps[None]:
         while True:
             yield from self.space()
-            name = yield from self.match(_NAME, _MOST_NAME)
+            name = yield from self.match(NAME, MOST_NAME)
             if not name or (yield from self.peek()) != "(":
                 raise Fault("a call is due in the brackets")
             yield from self._python(name)
@@ -403,7 +263,7 @@ class Run(TextSource):
     # --- a name first -------------------------------------------------------------------------
 
     def _named(self) -> Steps[None]:
-        name = yield from self.match(_NAME, _MOST_NAME)
+        name = yield from self.match(NAME, MOST_NAME)
         if not name:
             raise Fault("a call is due after the mark")
         char = yield from self.peek()
@@ -411,7 +271,7 @@ class Run(TextSource):
             self.step()
             if name == "call":
                 yield from self.space(lines=False)
-                name = yield from self.match(_NAME, _MOST_NAME)
+                name = yield from self.match(NAME, MOST_NAME)
                 char = yield from self.peek()
             else:
                 yield from self.match(_DIGITS, 12)
@@ -433,7 +293,7 @@ class Run(TextSource):
         if mark == "<｜tool▁sep｜>":
             yield from self.space()
             if (yield from self.peek()) not in ("{", "`"):  # the kind stood first
-                name = yield from self.match(_NAME, _MOST_NAME)
+                name = yield from self.match(NAME, MOST_NAME)
         if mark.endswith("arg_key>") or mark == "<tool_sep>":
             yield from self._pairs(name, begun=mark != "<tool_sep>")
             return
@@ -450,7 +310,7 @@ class Run(TextSource):
     def _past_fence(self) -> Steps[str]:
         """The next character, white space and an opening fence aside."""
         yield from self.space()
-        yield from self.mark(*_FENCES)
+        yield from self.mark(*FENCES)
         yield from self.space()
         return (yield from self.peek())
 
@@ -480,7 +340,7 @@ class Run(TextSource):
             text, _ = yield from self.until("</arg_value>", "</longcat_arg_value>")
             value = typed(text, parameters, key.strip())
             _put(arguments, key.strip(), _unquoted(value) if isinstance(value, str) else value)
-        if not (yield from self.mark(*_CLOSING)):
+        if not (yield from self.mark(*CLOSING)):
             yield from self._fail("a key or the end of the call is due")
         if not arguments and not self.known(name):
             raise Fault("no tool is named")
@@ -577,97 +437,6 @@ class Run(TextSource):
         if before.strip():
             raise Fault("a parameter is due")
         self._add(name, elements(pieces, self._parameters(name)))
-
-    # --- one line, and messages with headers ----------------------------------------------------
-
-    def _line_form(self) -> Steps[None]:
-        """The forms whose mark may stand in prose: a name of the catalog must follow."""
-        match self._dialect.name:
-            case "phi":
-                self.put_back(len("functools"))
-                yield from self._array()
-            case "functionary":
-                yield from self._functionary()
-            case "pythonic":
-                self.put_back(0)
-                ahead = yield from self.ahead(_MOST_NAME + 1)
-                name = _NAME.match(ahead[1:].lstrip(WHITE))
-                self._name_tool(name[0] if name else "")
-                yield from self._array()
-            case "gemma3":
-                yield from self.space()
-                is_array = (yield from self.peek()) == "["
-                yield from self._array() if is_array else self._named()
-            case _:
-                yield from self._action()
-
-    def _name_tool(self, name: str) -> None:
-        if not self.known(name):
-            raise Fault("no tool is named")
-        self.begun = True
-
-    def _action(self) -> Steps[None]:
-        """After ``call:`` or ``Action:``, on the same line: a tool, and its arguments."""
-        yield from self.space(lines=False)
-        is_react = self._dialect.name == "react"
-        if is_react and (yield from self.peek()) in ("\n", "`"):
-            yield from self.space()
-            if (yield from self.mark(*_FENCES)):
-                yield from self.space()
-                yield from self._call()
-                return
-        name = yield from self.match(_NAME, _MOST_NAME)
-        self._name_tool(name)
-        if not is_react:
-            if (yield from self.peek()) != "(":
-                raise Fault("brackets are due")
-            yield from self._python(name)
-            return
-        yield from self.space()
-        if not (yield from self.mark("Action Input:")):
-            raise Fault("'Action Input:' is due")
-        if (yield from self._past_fence()) != "{":
-            raise Fault("arguments are due")
-        yield from self._json_arguments(name)
-
-    def _functionary(self) -> Steps[None]:
-        """A name on a line, its arguments on the next; more calls follow their mark."""
-        while True:
-            name = yield from self.match(_NAME, _MOST_NAME)
-            self._name_tool(name)
-            if (yield from self.ahead(2)) != "\n{":
-                raise Fault("no tool is named")
-            self.step()
-            yield from self._json_arguments(name)
-            yield from self.space()
-            if self._full or self.cut or not (yield from self.mark(">>>")):
-                return
-
-    def _message(self) -> Steps[None]:
-        """The header of a message, up to its text: a call where it is for a tool."""
-        begin = self.size if self.calls else 0  # of the header, its mark with it
-        try:
-            _, end = yield from self.until("<|message|>", "\n")
-        except CutOff:
-            self.begun = "to=functions." in "".join(self.taken)
-            raise
-        if end == "\n":
-            raise Fault("a message is due after its header")
-        head = "".join(self.taken)[begin:]
-        to = re.search(r"\bto=([\w.$-]+)", head)
-        channel = re.search(r"<\|channel\|>\s*(\w+)", head)
-        self.end = self.size
-        recipient = to[1] if to else ""
-        self.header = MessageHeader(recipient, channel[1] if channel else "")
-        if not recipient or recipient in ("user", "assistant"):
-            return
-        yield from self.space()
-        if (yield from self.peek()) == "{":
-            if not self._loose and not self.known(recipient):
-                raise Fault("there are no tools")
-            self.header = None
-            self.begun = True
-            yield from self._json_arguments(recipient.removeprefix("functions."))
 
 
 def _put(arguments: dict[str, Any], key: str, value: Any) -> None:

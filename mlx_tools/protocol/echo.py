@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
-from mlx_tools.protocol.bodies import Run
 from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
+from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
 from mlx_tools.protocol.source import Cursor
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
@@ -126,18 +126,20 @@ def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
 def _objects(text: str) -> Iterator[Any]:
     """The objects in ``text`` that are not part of another."""
     left = _REREADS * len(text)
-    pos = text.find("{")
+    pos, tried = text.find("{"), -1
     while pos >= 0:
         if NO_OBJECT.match(text, pos + 1):
             pos = text.find("{", pos + 1)
             continue
         scanner = ObjectScanner(quiet=True)
-        end = scanner.advance(text, pos)
+        end, tried = scanner.take_line(text, pos, tried)
+        end = end if end >= 0 else scanner.advance(text, pos)
         left -= end - pos
         try:
             if scanner.status != CLOSED:
                 raise Unreadable(scanner.reason)
-            yield repaired(text[pos:end], scanner.fixes)[0]
+            value = scanner.value
+            yield repaired(text[pos:end], scanner.fixes)[0] if value is None else value
         except Unreadable:
             end = pos + 1 if left > 0 else end
         pos = text.find("{", max(end, pos + 1))

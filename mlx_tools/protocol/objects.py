@@ -1,33 +1,22 @@
-"""An object in the model's text: from its opening brace to a call, an answer or prose (rules 5, 7).
+"""An object in the model's text: a call, an answer or prose (rules 5, 7).
 
-`envelope` tells what a value is, `object_call` what it is between a dialect's marks; `ObjectSteps`
-is what a reader does with one that may come in pieces.
+`envelope` tells what a value is, `object_call` what it is between a dialect's marks; `OpenObject`
+is one that may come in pieces.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
-from mlx_tools.protocol import delimiters
-from mlx_tools.protocol.reading import (
-    Alias,
-    AnswerDelta,
-    ArgumentsDelta,
-    CallStarted,
-    Delta,
-    Draft,
-    ReadingRules,
-    writable,
-)
+from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
+from mlx_tools.protocol.delimiters import Wrapping
+from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta, writable
 from mlx_tools.protocol.scan import CLOSED, HEADS, MORE, ObjectScanner, repaired
-from mlx_tools.protocol.source import Cursor
-from mlx_tools.protocol.strict import Unreadable, decode, loads
+from mlx_tools.protocol.strict import Unreadable, loads
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
 _ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))
@@ -207,7 +196,7 @@ class ObjectPlace:
 
     ``inline``: within a line of prose. ``begin``: where its wrapping begins in the kept text.
     ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
-    need no type. ``only_aliases``: nothing but aliases stands before it.
+    need no type. ``only_aliases``: nothing but aliases stands before it. ``wrapping``: around it.
     """
 
     inline: bool
@@ -215,6 +204,7 @@ class ObjectPlace:
     in_run: bool
     tagged: bool
     only_aliases: bool
+    wrapping: Wrapping
 
     def judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
         """Return what an object that could be read is here."""
@@ -246,283 +236,64 @@ def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall
         return True
 
 
-# --- reading ----------------------------------------------------------------------------------
+class OpenObject:
+    """An object that may come in pieces: what there is of it, and what it is in its place.
 
-NO_ARRAY: Final = 0
-ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
-ARRAY: Final = 2
-
-
-class ObjectSteps(ABC):
-    """The state of a reader, and what it does from an opening brace on.
-
-    A step reads on and says whether to go on at once: it returns False where the text that is
-    there does not suffice, and where reading is done. `_step` is the one to take next, None when
-    reading is done. ``whole``: the text comes in one piece, and nobody wants deltas.
+    ``parts`` are its text in earlier pieces.
     """
 
-    def __init__(self, rules: ReadingRules, *, whole: bool) -> None:
-        self._rules = rules
-        self._whole = whole
-        self._marks = delimiters.marks(
-            rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
-        )
-        self._draft = Draft()
-        self._cursor = Cursor()
-        self._deltas: list[Delta] = []
-        self._step: Callable[[], bool] | None = self._speech
-        self._lead = True  # nothing but white space and wrapping so far in this line
-        self._begin = 0  # where that began in the kept text
-        self._array = NO_ARRAY
-        self._tag = False
-        self._fence = False
-        self._spoken = False  # more than wrapping stands before this
-        self._reason: FinishReason = "stop"
-        self._place: ObjectPlace  # of what is open
-        self._scanner: ObjectScanner
-        self._parts: list[str] = []  # text of the open object in earlier pieces
+    def __init__(self, place: ObjectPlace, *, quiet: bool) -> None:
+        self.place = place
+        self.scanner = ObjectScanner(quiet=quiet)
+        self.parts: list[str] = []
         self._started = False  # its call was told of
-        self._tail: list[str] = []  # text that is not decided on yet
-        self._line_tried = -1  # the end of the line that was last looked at as strict JSON
 
-    @abstractmethod
-    def _speech(self) -> bool:
-        """The step between objects."""
-
-    def _run(self) -> None:
-        while self._step is not None and self._step():
-            pass
-        if self._step is None:
-            self._draft.rest.append(self._cursor.take(len(self._cursor.text)))
-
-    def _keep(self, end: int) -> bool:
-        self._draft.keep(self._cursor.take(end))
-        return True
-
-    def _stop(self, *, wrapping_may_follow: bool = False) -> bool:
-        self._step = None
-        self._draft.wrapping_may_follow = wrapping_may_follow
-        return False
-
-    def _stray(self) -> bool:
-        """A character that belongs to no wrapping: prose, or the end of a run of calls."""
-        if self._draft.messages or not self._draft.void_aliases():
-            return self._stop()
-        self._lead = False
-        self._spoken = True
-        self._array = NO_ARRAY
-        return True
-
-    def _begin_line(self, begin: int) -> bool:
-        self._lead = True
-        self._begin = begin
-        self._draft.bullet = False
-        return True
-
-    def _here(self, *, inline: bool) -> ObjectPlace:
-        draft = self._draft
-        return ObjectPlace(
-            inline=inline,
-            begin=draft.size if inline else self._begin,
-            in_run=bool(draft.messages),
-            tagged=self._tag and self._rules.style == "xml",
-            only_aliases=draft.only_aliases,
-        )
-
-    @property
-    def _wrapping_here(self) -> delimiters.Wrapping:
-        return delimiters.Wrapping(self._array == ARRAY, self._tag, self._fence)
-
-    # --- objects ---
-
-    @property
-    def open_object(self) -> str | None:
-        """The text so far of an object that is open at the start of a line."""
-        if self._step != self._object or self._place.inline:
-            return None
-        return "".join(self._parts) + self._cursor.text[self._cursor.pos :]
-
-    def _open_object(self, *, inline: bool) -> bool:
-        self._place = self._here(inline=inline)
-        if delimiters.NO_OBJECT.match(self._cursor.text, self._cursor.pos + 1):
-            return self._stray()
-        if self._array:
-            self._array = ARRAY
-        if self._whole and not inline and (found := self._strict()) is not None:
-            value, end = found
-            return self._act(self._place.judged(value, ()), end)
-        self._scanner = ObjectScanner(quiet=self._whole)
-        self._parts, self._started = [], False
-        self._step = self._object
-        return True
-
-    def _strict(self) -> tuple[Any, int] | None:
-        """The object that begins a line, and its end, where it is JSON without any repair: most
-        are, and to decode one is many times as fast as to scan it. A line is tried once."""
-        text, begin = self._cursor.text, self._cursor.pos
-        end = text.find("\n", begin) % (len(text) + 1)
-        if end <= self._line_tried:
-            return None
-        self._line_tried = end
-        try:
-            value, size = decode(text[begin:end])
-        except Unreadable:
-            return None
-        return value, begin + size
-
-    def _object(self) -> bool:
-        scanner, cursor, place = self._scanner, self._cursor, self._place
-        begin = cursor.pos
-        end = scanner.advance(cursor.text, begin)
-        verdict: Judgement | None = None
-        if place.in_run and scanner.type not in (None, "tool_call"):
-            verdict = Judgement("stop")  # as judged, but as early as it can be known
-        elif scanner.status == CLOSED:
-            verdict = self._closed("".join((*self._parts, cursor.text[begin:end])))
-        elif scanner.status != MORE:
-            verdict = self._fault(cursor.text[end : end + 1])
-        # What stands in prose may turn out to be quoted: it is shown when it is whole.
-        if not place.inline if verdict is None else verdict.what in ("call", "answer"):
-            self._show()
-        if verdict is None:
-            self._parts.append(cursor.take(end))
-            return False
-        if self._parts:
-            earlier = "".join(self._parts)
-            cursor.put_back(earlier, begin)
-            end += len(earlier) - begin
-        self._step = self._speech
-        return self._act(verdict, end)
-
-    def _show(self) -> None:
-        """Tells what of a message came since the last time."""
-        scanner, index = self._scanner, len(self._draft.messages)
+    def deltas(self, index: int) -> Iterator[Delta]:
+        """What of the message of this number came since the last time."""
+        scanner = self.scanner
         if scanner.type == "final_answer" and scanner.answer:
-            self._deltas.append(AnswerDelta(writable("".join(scanner.answer))))
+            yield AnswerDelta(writable("".join(scanner.answer)))
             scanner.answer.clear()
-        is_call = scanner.type == "tool_call" or (self._place.tagged and scanner.type is None)
+        is_call = scanner.type == "tool_call" or (self.place.tagged and scanner.type is None)
         if not is_call or scanner.name is None:
             return
         if not self._started:
             self._started = True
-            self._deltas.append(CallStarted(index, writable(scanner.name)))
+            yield CallStarted(index, writable(scanner.name))
         if raw := "".join(scanner.raw_arguments):
-            self._deltas.append(ArgumentsDelta(index, writable(raw)))
+            yield ArgumentsDelta(index, writable(raw))
             scanner.raw_arguments.clear()
 
-    def _closed(self, body: str) -> Judgement:
-        if self._scanner.bad:
-            return self._unreadable(self._scanner.bad)
-        if self._scanner.value is not None:
-            return self._place.judged(self._scanner.value, ())
-        try:
-            value, repairs = repaired(body, self._scanner.fixes)
-        except Unreadable as error:
-            return self._unreadable(str(error))
-        return self._place.judged(value, repairs)
+    def verdict(self, text: str, begin: int, end: int) -> Judgement | None:
+        """What it is, with ``text`` from ``begin`` on, of which the scanner read up to ``end``;
+        None where it goes on."""
+        scanner, place, again = self.scanner, self.place, False
+        if place.in_run and scanner.type not in (None, "tool_call"):
+            return Judgement("stop")  # as judged, but as early as it can be known
+        if scanner.status == MORE:
+            return None
+        reason = scanner.bad
+        if scanner.status != CLOSED:
+            if scanner.message_like and scanner.closable and text[end : end + 1] in ("`", "~", "<"):
+                return Judgement("unclosed")
+            reason, again = scanner.reason, scanner.restartable
+        elif scanner.value is not None:
+            return place.judged(scanner.value, ())
+        elif not reason:
+            body = "".join((*self.parts, text[begin:end]))
+            try:
+                return place.judged(*repaired(body, scanner.fixes))
+            except Unreadable as error:
+                reason = str(error)
+        if scanner.message_like:
+            return place.broken(ErrorInfo("invalid_json", reason))
+        return Judgement("stop" if place.in_run else "again" if again else "prose")
 
-    def _fault(self, char: str) -> Judgement:
-        scanner = self._scanner
-        if scanner.message_like and scanner.closable and char and char in "`~<":
-            return Judgement("unclosed")
-        return self._unreadable(scanner.reason, again=scanner.restartable)
+    # --- the text ends in it ---
 
-    def _unreadable(self, reason: str, *, again: bool = False) -> Judgement:
-        if self._scanner.message_like:
-            return self._place.broken(ErrorInfo("invalid_json", reason))
-        return Judgement("stop" if self._place.in_run else "again" if again else "prose")
-
-    def _act(self, verdict: Judgement, end: int) -> bool:
-        """Does what the verdict says with the text up to ``end``."""
-        draft, what, message = self._draft, verdict.what, verdict.message
-        if what in ("stop", "broken"):
-            if verdict.error is not None:
-                draft.fail(verdict.error.code, verdict.error.message)
-            return self._stop()
-        if what == "unclosed":
-            self._tail = [self._cursor.take(end)]
-            self._parts = self._tail[:]
-            self._step = self._after_unclosed
-            return True
-        if what == "alias" and isinstance(message, ToolCall):
-            self._keep(end)
-            place = self._place.begin, draft.size, self._wrapping_here
-            draft.aliases.append(Alias(message, verdict.typed, verdict.dropped, *place))
-            return True
-        if not draft.void_aliases():
-            return self._stop()
-        if what == "observation":
-            draft.keep_forged(self._cursor.take(end))
-            return True
-        if message is None:
-            return self._go_on_in_prose(verdict, end)
-        self._keep(end)
-        draft.add(message, self._place.begin, self._wrapping_here, verdict.dropped)
-        most = self._rules.max_calls
-        if what == "answer" or (most is not None and len(draft.messages) >= most):
-            return self._stop(wrapping_may_follow=True)
-        return True
-
-    def _go_on_in_prose(self, verdict: Judgement, end: int) -> bool:
-        draft = self._draft
-        if verdict.what == "quoted":
-            draft.quoted = draft.quoted or verdict.error
-        self._array = NO_ARRAY
-        self._lead = False
-        self._spoken = True
-        if verdict.what == "again":
-            return self._keep(self._cursor.pos + 1)
-        text = self._cursor.take(end)
-        draft.keep(text)
-        line = text[text.rfind("\n") + 1 :]
-        if len(line) < len(text) and not line.strip(delimiters.WHITE):
-            self._begin_line(draft.size - len(line))
-        return True
-
-    def _after_unclosed(self) -> bool:
-        """After an object that a fence or tag broke off: nothing but wrapping may follow."""
-        cursor, marks = self._cursor, self._marks
-        text, pos = cursor.text, cursor.pos
-        if pos >= len(text):
-            return False
-        may_go_on = marks.begun.match(text, pos) or delimiters.FENCE_BEGUN.match(text, pos)
-        if may_go_on and not cursor.final:
-            return False
-        wrapping = delimiters.AFTER_OBJECT.match(text, pos)
-        if wrapping is not None:
-            self._tail.append(cursor.take(wrapping.end()))
-            return True
-        cursor.put_back("".join(self._tail), pos)
-        self._draft.fail("invalid_json", self._scanner.reason)
-        return self._stop()
-
-    # --- the text ends in one ---
-
-    def _end_object(self, reason: FinishReason, *, unclosed: bool) -> bool:
-        """The text ends within an object; True where some of it must be read anew."""
-        cursor = self._cursor
-        held = cursor.text[cursor.pos :]
-        cursor.put_back("".join(self._tail if unclosed else self._parts), cursor.pos)
-        size = len(cursor.text)
-        is_message = unclosed or self._is_message()
-        self._step = self._speech
-        if not is_message:
-            self._act(Judgement("again" if is_message is None else "prose"), size)
-            return is_message is None
-        closed = self._close() if reason == "stop" and not held else None
-        if closed is not None:
-            self._draft.unclean = True
-            self._act(closed, size)
-        elif reason == "length" and (text := self._cut_answer()):
-            self._keep(size)
-            self._add_cut_answer(text)
-        else:
-            self._draft.cut(cursor.take(size))
-        return False
-
-    def _is_message(self) -> bool | None:
+    def is_message(self) -> bool | None:
         """Return whether it begins a message; None where it is no object at all."""
-        scanner, place = self._scanner, self._place
+        scanner, place = self.scanner, self.place
         if place.in_run or scanner.message_like:
             return True
         if scanner.begun:
@@ -533,20 +304,20 @@ class ObjectSteps(ABC):
             return True
         return None if scanner.restartable else False
 
-    def _cut_answer(self) -> str:
+    def cut_answer(self) -> str:
         """Return what there is of an answer's text; empty where it is none, or has none yet."""
         scanner = ObjectScanner()
-        if not self._place.in_run:
-            scanner.advance("".join(self._parts), 0)
+        if not self.place.in_run:
+            scanner.advance("".join(self.parts), 0)
         return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
 
-    def _close(self) -> Judgement | None:
+    def closed(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Judgement | None:
         """The message with its missing closers, where rule 7 allows them."""
-        scanner, place = self._scanner, self._place
+        scanner, place = self.scanner, self.place
         if not scanner.closable:
             return None
         try:
-            value, repairs = repaired("".join(self._parts), scanner.fixes, scanner.closers())
+            value, repairs = repaired("".join(self.parts), scanner.fixes, scanner.closers())
         except Unreadable:
             return None
         verdict = place.judged(value, repairs)
@@ -555,34 +326,7 @@ class ObjectSteps(ABC):
             return None
         if isinstance(message, ToolCall) and (
             "missing_arguments" in message.repairs  # they were still to come
-            or may_mutate(self._rules.mutates, message)
+            or may_mutate(mutates, message)
         ):
             return None
         return verdict
-
-    def _add_cut_answer(self, text: str) -> None:
-        """The answer as far as it came (rule 8c)."""
-        repairs = ("inline",) if self._place.inline else ()
-        self._draft.add(FinalAnswer(text, (), repairs), self._place.begin, self._wrapping_here)
-        self._draft.cut_answer = self._draft.unclean = True
-
-    def _end_array(self, reason: FinishReason) -> None:
-        """The bracket of an array of calls is missing: as with any closer, see rule 7."""
-        draft = self._draft
-        calls = [message for message in draft.messages if isinstance(message, ToolCall)]
-        calls += [alias.call for alias in draft.aliases]
-        if not calls:
-            return
-        if reason != "stop" or any(may_mutate(self._rules.mutates, call) for call in calls):
-            draft.cut()
-            return
-        draft.unclean = True
-        if draft.messages and isinstance(last := draft.messages[-1], ToolCall):
-            draft.messages[-1] = _with_closers(last)
-        elif draft.aliases:
-            alias = draft.aliases[-1]
-            draft.aliases[-1] = alias._replace(call=_with_closers(alias.call))
-
-
-def _with_closers(call: ToolCall) -> ToolCall:
-    return replace(call, repairs=tuple(dict.fromkeys((*call.repairs, "missing_closers"))))

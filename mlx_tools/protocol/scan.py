@@ -99,7 +99,7 @@ class ObjectScanner:
     Call `advance` until ``status`` is no longer `MORE`. At `CLOSED` the end is reached; at `FAULT`
     the position returned is that of the character that fits nothing, and ``reason`` says what was
     wrong. ``bad`` says why an object cannot be read although its end can be found. ``value`` is an
-    object that was strict JSON in one piece.
+    object that `take_line` took.
 
     It decodes only what a stream must know early: the outermost keys, ``type``, ``name`` and,
     unless ``quiet``, ``answer`` (the text of ``content``) and ``raw_arguments``, which a stream
@@ -204,9 +204,6 @@ class ObjectScanner:
         if self._arguments_from >= 0:
             self._arguments_from = pos
         if not self._stack:
-            # Only at the beginning, for where it is no JSON, all of the text before is looked at.
-            if pos == 0 and self._parts is None and self._take_whole():
-                return self._length
             pos = self._open(pos, True)
         while self.status == MORE and pos < len(text):
             after = self._next(pos)
@@ -219,19 +216,27 @@ class ObjectScanner:
         self._text = ""
         return pos
 
-    def _take_whole(self) -> bool:
-        """Take the object at once where it is whole, and strict JSON: most are. False says nothing,
-        and changes nothing."""
+    def take_line(self, text: str, pos: int, tried: int) -> tuple[int, int]:
+        """Takes the object at ``pos`` at once where it stands on one line and is strict JSON: most
+        are, and to decode one is many times as fast. In place of `advance`, which goes on else.
+
+        Returns where it ends, -1 where nothing was taken; and where its line does, up to which
+        there is nothing to be tried again: up to ``tried`` nothing is.
+        """
+        line_end = text.find("\n", pos) % (len(text) + 1)
+        if line_end <= tried:
+            return -1, tried
+        line = text[pos:line_end]
         try:
-            value, end = decode(self._text)
+            value, end = decode(line)
         except Unreadable:
-            return False
+            return -1, line_end
         arguments = value.get("arguments")
         if isinstance(arguments, dict) and not self._quiet:  # as they are written
-            body = self._text[:end]
+            body = line[:end]
             key = _ARGUMENTS.search(body)
             if key is None or body.count(_ARGUMENTS_KEY) > 1 or "\\u" in body:
-                return False
+                return -1, line_end
             self.raw_arguments = [body[key.end() : decode(body, key.end())[1]]]
         kind, name, answer = value.get("type"), value.get("name"), value.get("content")
         self.type = kind if isinstance(kind, str) else None
@@ -240,8 +245,8 @@ class ObjectScanner:
         self.message_like = self.first_key in HEADS or self.type in _PROTOCOL_TYPES
         if isinstance(answer, str) and not self._quiet:
             self.answer = [answer]
-        self.status, self.value, self._length, self._text = CLOSED, value, end, ""
-        return True
+        self.status, self.value = CLOSED, value
+        return pos + end, line_end
 
     def _next(self, pos: int) -> int:
         """Reads the next part; ``pos`` where more text must come."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -18,23 +19,16 @@ from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner, repaired
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
 
 
+@dataclass(slots=True)
 class Cursor:
     """The text that has come: what is not read yet begins at ``text[pos]``.
 
     ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
     """
 
-    __slots__ = ("final", "pos", "text")
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.pos = 0
-        self.final = False
-
-    def push(self, piece: str) -> None:
-        """Takes in the next piece."""
-        self.text = self.text[self.pos :] + piece if self.pos < len(self.text) else piece
-        self.pos = 0
+    text: str = ""
+    pos: int = 0
+    final: bool = False
 
     def take(self, end: int) -> str:
         """The text up to ``end``, which is read now."""
@@ -62,31 +56,6 @@ class Cursor:
             if half is not None and (found is None or half.start() <= found.start()):
                 return None, half.start()
         return found, size if found is None else found.start()
-
-
-class PlainText:
-    """Text whose outer white space does not count, given out as soon as it is known to count."""
-
-    def __init__(self, white: str) -> None:
-        self._white = white
-        self._pieces: list[str] = []
-        self._held: list[str] = []  # white space that more text may follow
-
-    def add(self, text: str) -> str:
-        """Takes in more; returns what of it, and of what was held, counts now."""
-        body = text.rstrip(self._white)
-        if not body:
-            self._held.append(text)
-            return ""
-        held, self._held = self._held, [text[len(body) :]]
-        body = "".join((*held, body)) if self._pieces else body.lstrip(self._white)
-        self._pieces.append(body)
-        return body
-
-    @property
-    def text(self) -> str:
-        """All that counts."""
-        return "".join(self._pieces)
 
 
 T = TypeVar("T")

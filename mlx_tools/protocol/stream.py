@@ -1,4 +1,4 @@
-"""The reader: the reading rules as a machine that takes the text in pieces of any size.
+"""The reader: the reading rules as a generator that takes the text in pieces of any size.
 
 The text is read once, from left to right. What cannot be told yet, because the piece ends in the
 middle of a mark or an escape, waits for the next piece; it is never more than a few dozen
@@ -14,19 +14,21 @@ from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
 from mlx_tools.protocol import delimiters
-from mlx_tools.protocol.bodies import Run
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.objects import ARRAY, ARRAY_BEGUN, NO_ARRAY, ObjectSteps, may_mutate
+from mlx_tools.protocol.objects import Judgement, ObjectPlace, OpenObject, may_mutate
 from mlx_tools.protocol.reading import (
+    Alias,
     AnswerDelta,
     ArgumentsDelta,
     CallStarted,
     Delta,
+    Draft,
     Reading,
     ReadingRules,
     writable,
 )
-from mlx_tools.protocol.source import PlainText, Steps
+from mlx_tools.protocol.runs import Run
+from mlx_tools.protocol.source import Cursor, Steps
 from mlx_tools.protocol.strict import Unreadable, compact, decode
 
 _DEFAULT: Final = ReadingRules()
@@ -41,50 +43,64 @@ mark, where they were no call."""
 _MOST_WRAPPING: Final = 1000
 _MESSAGE_END: Final = delimiters.any_of(["<|end|>", "<|channel|>final<|message|>"])
 
+_NO_ARRAY: Final = 0
+_ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
+_ARRAY: Final = 2
 
-class Reader(ObjectSteps):
+
+class Reader:
     """Reads one completion as it comes.
 
-    `feed` takes a piece and gives what can be shown of it; once `done` nothing more can count, and
-    the stream may be closed. What is fed on all the same is recorded as dropped. `finish` gives the
-    `Reading`; it may be called once. No text makes any of them raise.
+    `feed` takes a piece and gives what can be shown of it; once ``done`` nothing more can count,
+    and the stream may be closed. What is fed on all the same is recorded as dropped. `finish` gives
+    the `Reading`; it may be called once. No text makes any of them raise.
     """
 
     def __init__(self, rules: ReadingRules = _DEFAULT, *, _whole: bool = False) -> None:
-        super().__init__(rules, whole=_whole)
+        self.done = False  # nothing that follows can count
+        self._rules = rules
+        self._whole = _whole  # the text comes in one piece, and nobody wants deltas
+        self._marks = delimiters.marks(
+            rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
+        )
+        self._draft = Draft()
+        self._cursor = Cursor()
+        self._deltas: list[Delta] = []
+        self._reason: FinishReason = "stop"
+        self._lead = True  # nothing but white space and wrapping so far in this line
+        self._begin = 0  # where that began in the kept text
+        self._array = _NO_ARRAY
+        self._tag = self._fence = False  # what is open around messages
+        self._spoken = False  # more than wrapping stands before this
         self._ticks = 0  # backticks that opened the code that stands here
         self._ticking = 0  # backticks that were read just now, more may follow
         self._for_user = False  # speech is for the user by its header: nothing in it is a call
         self._struck = False
         self._tried = -1  # where in the kept text a form without a mark was tried last
         self._failed = 0  # characters of such forms that were no call
-        self._weak = False
         self._in_thought = False  # the text leaves a thought open, and a call ends it
-        self._run_of_calls: Run
-        self._steps: Steps[None]
-        self._closer = self._marks.any_end
-        self._answer: PlainText
-        if rules.in_thought:
-            self._open_thought(self._closer)
+        self._line_tried = -1  # the end of the line that was last looked at as strict JSON
+        self._in_run = False  # of calls behind a mark
+        self._open: OpenObject | None = None
+        self._steps = self._turn()
         self._push(rules.prefix)
-
-    @property
-    def done(self) -> bool:
-        """True if nothing that follows can count."""
-        return self._step is None
 
     @property
     def open_message(self) -> str | None:
         """The text so far of an object that is open and says that it is a message, at the start of
         a line; in a dialect, whose objects are read as a run, a brace for each."""
-        if self._step == self._dialect and not (self._fence or self._weak):
+        if self._in_run and not self._fence:
             return "{"
-        is_object = self._step == self._object
-        if is_object and (
-            self._scanner.type in ("tool_call", "final_answer") or self._place.tagged
-        ):
-            return self.open_object
-        return None
+        one = self._open
+        typed = one is not None and one.scanner.type in ("tool_call", "final_answer")
+        return self.open_object if typed or (one is not None and one.place.tagged) else None
+
+    @property
+    def open_object(self) -> str | None:
+        """The text so far of an object that is open at the start of a line."""
+        if self._open is None or self._open.place.inline:
+            return None
+        return "".join(self._open.parts) + self._cursor.text[self._cursor.pos :]
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
@@ -97,178 +113,249 @@ class Reader(ObjectSteps):
         self._cursor.final = True
         self._reason = finish_reason
         self._push("")
-        while self._step is not None and self._end(finish_reason):
-            self._run()
         return self._draft.reading(self._rules, finish_reason, self._marks)
 
     def _push(self, piece: str) -> None:
-        if self._step is None:
+        if not self.done:
+            cursor, self._line_tried = self._cursor, -1
+            cursor.put_back(cursor.text[cursor.pos :] + piece, len(cursor.text))
+            next(self._steps, None)
+            piece = cursor.take(len(cursor.text)) if self.done else ""
+        if piece:
             self._draft.rest.append(piece)
+
+    def _turn(self) -> Steps[None]:
+        """All of the text. A step yields where the text that is there does not suffice, and is
+        taken anew when there is more; at the very end none yields."""
+        cursor, draft = self._cursor, self._draft
+        if self._rules.in_thought:
+            yield from self._thought(self._marks.any_end)
+        while not self.done:
+            if cursor.pos >= len(cursor.text):
+                if cursor.final:
+                    break
+                yield
+                continue
+            if self._ticking and cursor.text[cursor.pos] != "`":  # they open code, or close it
+                run, self._ticking = self._ticking, 0
+                if self._ticks == run or (self._ticks >= 3 and run > self._ticks):
+                    self._ticks = 0
+                elif not self._ticks and not (self._fence and run >= 3):
+                    self._ticks = run
+            yield from self._wrapping() if self._lead or draft.messages else self._prose()
+        if not self.done and self._array == _ARRAY:
+            self._end_array()
+
+    # --- what every step does -----------------------------------------------------------------
+
+    def _keep(self, end: int) -> None:
+        self._draft.keep(self._cursor.take(end))
+
+    def _stop(self, *, wrapping_may_follow: bool = False) -> None:
+        self.done = True
+        self._draft.wrapping_may_follow = wrapping_may_follow
+
+    def _stray(self) -> None:
+        """A character that belongs to no wrapping: prose, or the end of a run of calls."""
+        if self._draft.messages or not self._draft.void_aliases():
+            self._stop()
             return
-        self._cursor.push(piece)
-        self._run()
+        self._lead = False
+        self._spoken = True
+        self._array = _NO_ARRAY
 
-    # --- between objects ----------------------------------------------------------------------
+    def _begin_line(self, begin: int) -> None:
+        self._lead = True
+        self._begin = begin
+        self._draft.bullet = False
 
-    def _speech(self) -> bool:
-        cursor = self._cursor
-        if cursor.pos >= len(cursor.text):
-            return False
-        if self._ticking and cursor.text[cursor.pos] != "`":  # they open code, or close it
-            run, self._ticking = self._ticking, 0
-            if self._ticks == run or (self._ticks >= 3 and run > self._ticks):
-                self._ticks = 0
-            elif not self._ticks and not (self._fence and run >= 3):
-                self._ticks = run
-        return self._wrapping() if self._lead or self._draft.messages else self._prose()
+    def _here(self, *, inline: bool) -> ObjectPlace:
+        draft = self._draft
+        return ObjectPlace(
+            inline=inline,
+            begin=draft.size if inline else self._begin,
+            in_run=bool(draft.messages),
+            tagged=self._tag and self._is_xml,
+            only_aliases=draft.only_aliases,
+            wrapping=delimiters.Wrapping(self._array > _NO_ARRAY, self._tag, self._fence),
+        )
 
     @property
     def _quoted(self) -> bool:
         """True if what stands here is shown, not said: within code, or in a fence beside text."""
         return bool(self._ticks) or self._for_user or (self._fence and self._spoken)
 
-    def _wrapping(self) -> bool:
+    @property
+    def _tired(self) -> bool:
+        """True where a form that may be none was tried here, or such were read often enough."""
+        size = self._draft.size
+        return self._tried == size or self._failed > _REREADS * size + _SPARE
+
+    # --- between objects ----------------------------------------------------------------------
+
+    def _wrapping(self) -> Steps[None]:
         """At a line's start, or between calls: what may stand around a message."""
-        text, pos, draft = self._cursor.text, self._cursor.pos, self._draft
+        text, pos, draft, marks = self._cursor.text, self._cursor.pos, self._draft, self._marks
         if space := delimiters.SPACE.match(text, pos):
-            return self._keep(space.end())
+            self._keep(space.end())
+            return
         char = text[pos]
         if char == "{":
-            return self._open_object(inline=False)
-        if self._marks.by_line and (begun := self._line_form(char)) is not None:
-            return begun
-        if self._marks.lines and (ends := self._next_turn()) is not None:
-            return ends
-        if self._array == ARRAY_BEGUN:
-            return self._stray()
-        if not self._cursor.final and self._marks.begun.match(text, pos):
-            return False
-        if mark := self._marks.mark.match(text, pos):
-            return self._mark(mark)
-        if char in "`~":
-            return self._fence_mark()
-        if not (draft.messages or draft.aliases):
-            return self._before_message(char)
-        if char == "," or (char == ";" and draft.aliases):
-            draft.unclean = draft.unclean or self._array != ARRAY
-            return self._keep(pos + 1)
-        if char == "]" and self._array == ARRAY:
-            self._array = NO_ARRAY
-            return self._keep(pos + 1)
-        return self._stray()
+            yield from self._object(inline=False)
+        elif marks.by_line and (form := self._line_form(char)) is not None:
+            if form:
+                yield from self._run(*form, weak=True)
+            else:
+                yield
+        elif marks.lines and (ends := self._next_turn()) is not None:
+            if not ends:
+                yield
+        elif self._array == _ARRAY_BEGUN:
+            self._stray()
+        elif not self._cursor.final and marks.begun.match(text, pos):
+            yield
+        elif mark := marks.mark.match(text, pos):
+            yield from self._mark(mark)
+        elif char in "`~":
+            yield from self._fence_mark()
+        elif not (draft.messages or draft.aliases):
+            yield from self._before_message(char)
+        elif char == "," or (char == ";" and draft.aliases):
+            draft.unclean = draft.unclean or self._array != _ARRAY
+            self._keep(pos + 1)
+        elif char == "]" and self._array == _ARRAY:
+            self._array = _NO_ARRAY
+            self._keep(pos + 1)
+        else:
+            self._stray()
 
     def _next_turn(self) -> bool | None:
-        """Return whether the next turn opens in this line; None where it does not."""
+        """Return whether the next turn opens in this line, False where that cannot be told yet;
+        None where it does not."""
         text, pos = self._cursor.text, self._cursor.pos
         for line in self._marks.lines:
             if self._draft.size and text.startswith(line, pos):
-                return self._end_turn()
+                self._end_turn()
+                return True
             if not self._cursor.final and line.startswith(text[pos : pos + len(line)]):
                 return False
         return None
 
-    def _end_turn(self) -> bool:
+    def _end_turn(self) -> None:
         self._draft.ended = True
-        return self._stop(wrapping_may_follow=bool(self._draft.messages))
+        self._stop(wrapping_may_follow=bool(self._draft.messages))
 
-    def _before_message(self, char: str) -> bool:
+    def _before_message(self, char: str) -> Steps[None]:
         text, pos = self._cursor.text, self._cursor.pos
         if char == "[" and not self._array:
-            self._array = ARRAY_BEGUN
-            return self._keep(pos + 1)
-        if not self._cursor.final and delimiters.BULLET_BEGUN.match(text, pos):
-            return False
-        if bullet := delimiters.BULLET.match(text, pos):
+            self._array = _ARRAY_BEGUN
+            self._keep(pos + 1)
+        elif not self._cursor.final and delimiters.BULLET_BEGUN.match(text, pos):
+            yield
+        elif bullet := delimiters.BULLET.match(text, pos):
             self._draft.bullet = True
             self._draft.only_aliases = False
-            return self._keep(bullet.end())
-        return self._stray()
+            self._keep(bullet.end())
+        else:
+            self._stray()
 
-    def _prose(self) -> bool:
+    def _prose(self) -> Steps[None]:
         """Within a line of prose: to its end, or to something that may be more than prose."""
         marks = self._marks
         found, end = self._cursor.seek(marks.special, marks.begun, marks.longest)
         self._keep(end)
         if found is None:
-            return False
-        if found[0] == "\n":
+            if not self._cursor.final:
+                yield
+        elif found[0] == "\n":
             self._keep(found.end())
             if self._ticks < 3:  # a fence that began within a line goes on
                 self._ticks = 0
-            return self._begin_line(self._draft.size)
-        if found[0][0] == "`":
+            self._begin_line(self._draft.size)
+        elif found[0][0] == "`":
             self._ticking += found.end() - found.start()
-            return self._keep(found.end())
-        return self._open_object(inline=True) if found[0] == "{" else self._mark(found)
+            self._keep(found.end())
+        else:
+            yield from self._object(inline=True) if found[0] == "{" else self._mark(found)
 
-    def _fence_mark(self) -> bool:
+    def _fence_mark(self) -> Steps[None]:
         text, pos = self._cursor.text, self._cursor.pos
         if not self._cursor.final and delimiters.FENCE_BEGUN.match(text, pos):
-            return False
+            yield
+            return
         fence = delimiters.FENCE.match(text, pos) or delimiters.BARE_FENCE.match(text, pos)
         if fence is None:
-            return self._stray()
+            self._stray()
+            return
         if self._ticks >= 3:  # it closes what began within a line
             self._ticks = 0
         else:
             says = fence[2] if fence.lastindex == 2 else ""
             self._fence = bool(says) or not self._fence
-        return self._keep(fence.end())
+        self._keep(fence.end())
 
     # --- marks --------------------------------------------------------------------------------
 
-    def _mark(self, mark: re.Match[str]) -> bool:
+    def _mark(self, mark: re.Match[str]) -> Steps[None]:
         """A tag, or what opens or closes a thought, a call or a turn."""
         what, draft, marks = mark[0], self._draft, self._marks
         if what in marks.closers:
             self._cursor.pos = mark.end()
-            return self._open_thought(marks.closers[what][1])
-        if what in marks.turn_ends or what == delimiters.STRUCK:
-            return self._end_turn() if self._ends_turn(what) else self._text_of_mark(what)
-        if draft.messages and what not in (
+            yield from self._thought(marks.closers[what][1])
+        elif what in marks.turn_ends or what == delimiters.STRUCK:
+            if self._ends_turn(what):
+                self._end_turn()
+            else:
+                self._text_of_mark(what)
+        elif draft.messages and what not in (
             delimiters.CALL_TAG,
             delimiters.CALL_END,
             delimiters.ANSWER_END,
         ):
-            return self._stop()
-        if what in delimiters.HEADERS:
+            self._stop()
+        elif what in delimiters.HEADERS:
             shown = self._ticks or (self._fence and self._spoken)
             if shown or self._tired or draft.messages:
-                return self._text_of_mark(what)
-            return self._begin_run(_HARMONY, skip=len(what), weak=True)
-        if what in marks.dialects:
-            return self._dialect_mark(what)
-        if what in marks.ends:
+                self._text_of_mark(what)
+            else:
+                yield from self._run(_HARMONY, skip=len(what), weak=True)
+        elif what in marks.dialects:
+            yield from self._dialect_mark(what)
+        elif what in marks.ends:
             self._cursor.pos = mark.end()
             self._for_user = what.startswith("<|channel|>")
+            self._tag = self._fence = self._spoken = False
+            self._ticks = 0
             draft.forget()
-            self._array = NO_ARRAY
-            return self._begin_line(0)
-        if what in (delimiters.CALL_TAG, delimiters.CALL_END):
+            self._array = _NO_ARRAY
+            self._begin_line(0)
+        elif what in (delimiters.CALL_TAG, delimiters.CALL_END):
             self._tag = what == delimiters.CALL_TAG
+            self._keep(mark.end())
         elif what == delimiters.RESPONSE_TAG or (what == delimiters.ANSWER_TAG and self._is_xml):
             if not draft.void_aliases():
-                return self._stop()
-            if what == delimiters.RESPONSE_TAG:
-                self._tail = []
-                self._step = self._response
-                return True
-            self._answer = PlainText(delimiters.WHITE)
-            self._place = self._here(inline=not self._lead)
-            self._step = self._tagged_answer
-        return self._keep(mark.end())
+                self._stop()
+            elif what == delimiters.RESPONSE_TAG:
+                yield from self._response()
+            else:
+                place = self._here(inline=not self._lead)
+                self._keep(mark.end())
+                yield from self._tagged_answer(place)
+        else:
+            self._keep(mark.end())
 
     @property
     def _is_xml(self) -> bool:
         return self._rules.style == "xml"
 
-    def _text_of_mark(self, what: str) -> bool:
+    def _text_of_mark(self, what: str) -> None:
         """A mark that is quoted: text like any other."""
-        if not (self._draft.messages or self._stray()):
-            return False
-        self._lead = False
-        self._spoken = True
-        return self._keep(self._cursor.pos + len(what))
+        if not self._draft.messages:
+            self._stray()
+        if not self.done:
+            self._lead = False
+            self._spoken = True
+            self._keep(self._cursor.pos + len(what))
 
     def _ends_turn(self, what: str) -> bool:
         """Return whether the mark ends the turn; where it does not, it is text."""
@@ -277,106 +364,90 @@ class Reader(ObjectSteps):
             return False
         return what in self._marks.own_ends or not (self._ticks or self._fence)
 
-    @property
-    def _tired(self) -> bool:
-        """True where a form that may be none was tried here, or such were read often enough."""
-        size = self._draft.size
-        return self._tried == size or self._failed > _REREADS * size + _SPARE
-
-    def _dialect_mark(self, what: str) -> bool:
+    def _dialect_mark(self, what: str) -> Steps[None]:
+        cursor, dialects = self._cursor, self._marks.dialects
         if self._quoted:
-            return self._text_of_mark(what)
+            self._text_of_mark(what)
+            return
         if what != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):
-            return self._begin_run(self._marks.dialects[what])
+            yield from self._run(dialects[what])
+            return
+        # The tag that a style and many dialects share: behind it an object is the style's.
         self._tag = True
-        self._step = self._after_call_tag
-        return self._keep(self._cursor.pos + len(what))
-
-    def _after_call_tag(self) -> bool:
-        """After the tag that a style and many dialects share: an object is the style's."""
-        if space := delimiters.SPACE.match(self._cursor.text, self._cursor.pos):
-            self._keep(space.end())
-        if self._cursor.pos >= len(self._cursor.text):
-            if not self._cursor.final:
-                return False
-        elif self._cursor.text[self._cursor.pos] not in "{</" and not self._draft.messages:
-            return self._begin_run(self._marks.dialects[delimiters.CALL_TAG], skip=0)
-        self._step = self._speech
-        return True
+        self._keep(cursor.pos + len(what))
+        while True:
+            if space := delimiters.SPACE.match(cursor.text, cursor.pos):
+                self._keep(space.end())
+            if cursor.final or cursor.pos < len(cursor.text):
+                break
+            yield
+        char = cursor.text[cursor.pos : cursor.pos + 1]
+        if char and char not in "{</" and not self._draft.messages:
+            yield from self._run(dialects[delimiters.CALL_TAG], skip=0)
 
     # --- runs of calls ------------------------------------------------------------------------
 
-    def _begin_run(self, dialect: Dialect, *, skip: int | None = None, weak: bool = False) -> bool:
-        self._place = self._here(inline=not self._lead)
-        rules = self._rules
-        run = Run(self._cursor, dialect, rules.catalog, rules.max_calls, skip)
-        self._run_of_calls, self._steps, self._weak = run, run.steps(), weak
-        self._step = self._dialect
-        return True
-
-    def _line_form(self, char: str) -> bool | None:
-        """Begins to read a form whose mark counts at a line's start alone, where one may stand.
-
-        None where none does, False where more text is needed.
-        """
+    def _line_form(self, char: str) -> tuple[Dialect, int | None] | tuple[()] | None:
+        """The form that may stand here whose mark counts at a line's start alone, and the length of
+        the mark if not its own; nothing where more text is needed, None where there is none."""
         text, pos = self._cursor.text, self._cursor.pos
         if self._draft.messages or self._tired or self._quoted:
             return None
         for dialect in self._marks.by_line:
             mark = dialect.open
             if text.startswith(mark, pos):
-                return self._begin_run(dialect, weak=True)
+                return dialect, None
             if not self._cursor.final and mark.startswith(text[pos : pos + len(mark)]):
-                return False
+                return ()
         if self._spoken:
             return None
         if _TO.startswith(ahead := text[pos : pos + 3]):
             if ahead == _TO:
-                return self._begin_run(_HARMONY, skip=0, weak=True)
+                return _HARMONY, 0
             if not self._cursor.final:
-                return False
+                return ()
         if any(name[0] == char for name in self._rules.catalog if name):
-            return self._begin_run(_BY_NAME["functionary"], skip=0, weak=True)
+            return _BY_NAME["functionary"], 0
         return None
 
-    def _dialect(self) -> bool:
-        """Goes on with the run of calls; when it is over, does what came of it."""
-        for _ in self._steps:
-            return False
-        run = self._run_of_calls
-        self._step = self._speech
+    def _run(self, dialect: Dialect, skip: int | None = None, *, weak: bool = False) -> Steps[None]:
+        """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
+        cursor, rules, place = self._cursor, self._rules, self._here(inline=not self._lead)
+        run = Run(cursor, dialect, rules.catalog, rules.max_calls, skip)
+        self._in_run = not weak
+        yield from run.steps()
+        self._in_run = False
         if run.header is not None:  # a message's header is no text; a thought may follow, or speech
-            self._run_of_calls.put_back(run.end)
+            run.put_back(run.end)
             if run.header.channel == "analysis" and not run.header.recipient:
-                return self._open_thought(_MESSAGE_END)
+                yield from self._thought(_MESSAGE_END)
+                return
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
-            return self._begin_line(self._draft.size)
-        if run.calls and run.cut is None and self._fence and not run.quoted:
-            self._step = self._after_fenced
-            return True
-        return self._take_run()
+            self._begin_line(self._draft.size)
+            return
+        fenced = run.calls and run.cut is None and self._fence
+        while fenced and not run.quoted:  # they count where nothing else follows
+            found = delimiters.AFTER_MESSAGES.match(cursor.text, cursor.pos)
+            left = len(cursor.text) - cursor.pos
+            if found is None or found.end() < len(cursor.text) or left > _MOST_WRAPPING:
+                run.quoted = not (cursor.final and found and found.end() == len(cursor.text))
+                break
+            if cursor.final:
+                break
+            yield
+        self._take_run(run, place.begin, weak=weak)
 
-    def _after_fenced(self) -> bool:
-        """After calls in a fence: they count where nothing else follows."""
-        cursor, run = self._cursor, self._run_of_calls
-        found = delimiters.AFTER_MESSAGES.match(cursor.text, cursor.pos)
-        if found is None or found.end() < len(cursor.text):
-            run.quoted = True
-        elif not cursor.final:
-            if len(cursor.text) - cursor.pos <= _MOST_WRAPPING:
-                return False
-            run.quoted = True
-        self._step = self._speech
-        return self._take_run()
-
-    def _take_run(self) -> bool:
-        run, draft = self._run_of_calls, self._draft
-        if self._in_thought and (not run.calls or run.cut or not self._ends_text()):
-            return self._cut()
+    def _take_run(self, run: Run, begin: int, *, weak: bool) -> None:
+        draft = self._draft
+        if self._in_thought and (not run.calls or run.cut or not self._ends_text(run)):
+            self._cut(run)
+            return
         if not run.calls or run.quoted:
-            return self._no_call()
-        if run.cut is not None and not self._may_close():
-            return self._cut()
+            self._no_call(run, weak=weak)
+            return
+        if run.cut is not None and not self._may_close(run):
+            self._cut(run)
+            return
         run.put_back(run.end)
         native = run.opening in self._rules.native or run.typed
         text = "".join(run.taken)
@@ -386,7 +457,7 @@ class Reader(ObjectSteps):
             done = end
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
-            draft.add(replace(call, repairs=repairs), self._place.begin, delimiters.Wrapping())
+            draft.add(replace(call, repairs=repairs), begin, delimiters.Wrapping())
             if not self._whole:
                 arguments = writable(compact(call.arguments))
                 self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
@@ -394,148 +465,277 @@ class Reader(ObjectSteps):
         draft.unclean = draft.unclean or bool(run.dropped) or run.cut is not None
         if run.fault:
             draft.fail("invalid_json", run.fault)
-        return self._stop(wrapping_may_follow=True)
+        self._stop(wrapping_may_follow=True)
 
-    def _ends_text(self) -> bool:
+    def _ends_text(self, run: Run) -> bool:
         """Return whether nothing but wrapping and the turn's end follows the run."""
-        self._run_of_calls.put_back(self._run_of_calls.end)
+        run.put_back(run.end)
         rest = self._cursor.text[self._cursor.pos :]
         ending = self._marks.turn_end.match(rest)
         return not rest[ending.end() if ending else 0 :].strip(delimiters.WHITE)
 
-    def _may_close(self) -> bool:
+    def _may_close(self, run: Run) -> bool:
         """Return whether the calls, the last without its closing brackets, count (rule 7)."""
-        calls = self._run_of_calls.calls
-        if self._reason != "stop" or "missing_closers" not in calls[-1].repairs:
+        if self._reason != "stop" or "missing_closers" not in run.calls[-1].repairs:
             return False
-        return not any(may_mutate(self._rules.mutates, call) for call in calls)
+        return not any(may_mutate(self._rules.mutates, call) for call in run.calls)
 
-    def _cut(self) -> bool:
-        self._run_of_calls.put_back(0)
+    def _cut(self, run: Run) -> None:
+        run.put_back(0)
         self._draft.cut(self._cursor.take(len(self._cursor.text)))
-        return self._stop()
+        self._stop()
 
-    def _no_call(self) -> bool:
-        """Return what began like a call is none: text where it may be, else an error (rule 8b)."""
-        run, draft = self._run_of_calls, self._draft
-        if run.cut is not None and not run.quoted and (not self._weak or run.begun):
-            return self._cut()
-        if self._weak:
+    def _no_call(self, run: Run, *, weak: bool) -> None:
+        """What began like a call is none: text where it may be, else an error (rule 8b)."""
+        draft = self._draft
+        if run.cut is not None and not run.quoted and (not weak or run.begun):
+            self._cut(run)
+        elif weak:
             self._failed += run.size
             run.put_back(0)
             self._tried = draft.size
-            return True
-        if self._fence and run.quoted:
+        elif self._fence and run.quoted:
             run.put_back(run.end)
             draft.keep("".join(run.taken))
             self._spoken = True
-            return True
-        run.put_back(0)
-        draft.fail("invalid_json", run.fault or "prose follows the call in its line")
-        draft.call_like = True
-        return self._stop()
+        else:
+            run.put_back(0)
+            draft.fail("invalid_json", run.fault or "prose follows the call in its line")
+            draft.call_like = True
+            self._stop()
 
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
-    def _open_thought(self, closer: re.Pattern[str]) -> bool:
-        self._closer = closer
-        self._draft.reasoning.append([])
-        self._step = self._thought
-        return True
-
-    def _thought(self) -> bool:
-        marks = self._marks
-        found, end = self._cursor.seek(self._closer, marks.end_begun, marks.longest)
-        self._draft.reasoning[-1].append(self._cursor.take(end))
-        if found is None:
-            return False
-        self._cursor.pos = found.end()
-        self._step = self._speech
-        return True
-
-    def _call_in_thought(self) -> bool:
-        """Begins to read a call that ends a thought which the text leaves open.
-
-        Only by marks that are control tokens: to write one is to have stopped thinking.
-        """
-        marks, text = self._marks, "".join(self._draft.reasoning[-1])
+    def _thought(self, closer: re.Pattern[str]) -> Steps[None]:
+        marks, cursor = self._marks, self._cursor
+        thought: list[str] = []
+        self._draft.reasoning.append(thought)
+        while True:
+            found, end = cursor.seek(closer, marks.end_begun, marks.longest)
+            thought.append(cursor.take(end))
+            if found is not None:
+                cursor.pos = found.end()
+                return
+            if cursor.final:
+                break
+            yield
+        # A call ends a thought that the text leaves open, only by marks that are control tokens:
+        # to write one is to have stopped thinking.
+        text = "".join(thought)
         begun = [text.find(mark) for mark, one in marks.dialects.items() if one.is_token]
         begin = min((pos for pos in begun if pos >= 0), default=-1)
-        if begin < 0 or self._in_thought:
-            return False
+        if begin < 0 or self._in_thought or self._reason != "stop":
+            self._draft.cut()
+            return
         self._in_thought = True
-        self._draft.reasoning[-1] = [text[:begin]]
+        thought[:] = [text[:begin]]
         self._draft.unclean = True
-        self._cursor.put_back(text[begin:], self._cursor.pos)
-        self._step = self._speech
-        return True
+        cursor.put_back(text[begin:], cursor.pos)
 
-    def _response(self) -> bool:
+    def _response(self) -> Steps[None]:
         """An observation that the model made up: skipped whole, whatever stands in it."""
-        found, end = self._cursor.seek(*delimiters.RESPONSE_CLOSE)
-        self._tail.append(self._cursor.take(end if found is None else found.end()))
-        if found is None:
-            return False
-        self._draft.keep_forged("".join(self._tail))
-        self._step = self._speech
-        return True
+        cursor, parts = self._cursor, list[str]()
+        while True:
+            found, end = cursor.seek(*delimiters.RESPONSE_CLOSE)
+            parts.append(cursor.take(end if found is None else found.end()))
+            if found is not None or cursor.final:
+                self._draft.keep_forged("".join(parts))
+                return
+            yield
 
-    def _tagged_answer(self) -> bool:
+    def _tagged_answer(self, place: ObjectPlace) -> Steps[None]:
         """The plain text of an answer, up to its closing tag."""
-        found, end = self._cursor.seek(*delimiters.ANSWER_CLOSE)
-        text = self._cursor.take(end)
-        self._draft.keep(text)
-        if shown := self._answer.add(text):
-            self._deltas.append(AnswerDelta(writable(shown)))
-        if found is None:
-            return False
-        self._keep(found.end())
-        return self._add_answer()
-
-    def _add_answer(self, *repairs: str) -> bool:
-        content = self._answer.text
-        if content == writable(content):
-            names = ("inline", *repairs) if self._place.inline else repairs
-            answer = FinalAnswer(content, (), names)
-            self._draft.add(answer, self._place.begin, delimiters.Wrapping(fence=self._fence))
-        else:
-            self._draft.fail("invalid_json", "the text holds half of a surrogate pair")
-        return self._stop(wrapping_may_follow=True)
-
-    # --- the end ------------------------------------------------------------------------------
-
-    def _end(self, reason: FinishReason) -> bool:
-        """The text ends in the middle of something; True where some of it must be read anew."""
-        draft, step = self._draft, self._step
-        if step == self._thought:
-            if reason == "stop" and self._call_in_thought():
-                return True
+        cursor, draft = self._cursor, self._draft
+        parts: list[str] = []
+        held: list[str] = []  # white space that more text may follow
+        while True:
+            found, end = cursor.seek(*delimiters.ANSWER_CLOSE)
+            text = cursor.take(end)
+            draft.keep(text)
+            if body := text.rstrip(delimiters.WHITE):
+                shown = "".join((*held, body)) if parts else body.lstrip(delimiters.WHITE)
+                held.clear()
+                parts.append(shown)
+                self._deltas.append(AnswerDelta(writable(shown)))
+            held.append(text[len(body) :])
+            if found is not None:
+                self._keep(found.end())
+                self._add_answer("".join(parts), place)
+                return
+            if cursor.final:
+                break
+            yield
+        answer = "".join(parts)
+        begun = delimiters.ANSWER_CLOSE[1].search(answer)
+        text = answer[: begun.start() if begun is not None else None].rstrip()
+        if self._reason == "length" and text:
+            self._add_cut_answer(writable(text), place)
+        elif self._reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
             draft.cut()
-        elif step == self._response:
-            draft.keep_forged("".join(self._tail))
-        elif step == self._tagged_answer:
-            self._end_tagged_answer(reason)
-        elif step in (self._object, self._after_unclosed) and self._end_object(
-            reason, unclosed=step == self._after_unclosed
-        ):
-            return True
-        if self._step is not None and self._array == ARRAY:
-            self._end_array(reason)
-        return False
-
-    def _end_tagged_answer(self, reason: FinishReason) -> None:
-        draft = self._draft
-        begun = delimiters.ANSWER_CLOSE[1].search(self._answer.text)
-        text = self._answer.text[: begun.start() if begun is not None else None].rstrip()
-        if reason == "length" and text:
-            self._add_cut_answer(writable(text))
-        elif reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
-            draft.cut()
-        elif not self._answer.text:
+        elif not answer:
             draft.fail("invalid_json", "the output is empty")
         else:
             draft.unclean = True
-            self._add_answer("missing_closers")
+            self._add_answer(answer, place, "missing_closers")
+
+    def _add_answer(self, content: str, place: ObjectPlace, *repairs: str) -> None:
+        if content == writable(content):
+            names = ("inline", *repairs) if place.inline else repairs
+            answer = FinalAnswer(content, (), names)
+            self._draft.add(answer, place.begin, delimiters.Wrapping(fence=self._fence))
+        else:
+            self._draft.fail("invalid_json", "the text holds half of a surrogate pair")
+        self._stop(wrapping_may_follow=True)
+
+    def _add_cut_answer(self, text: str, place: ObjectPlace) -> None:
+        """The answer as far as it came (rule 8c)."""
+        repairs = ("inline",) if place.inline else ()
+        self._draft.add(FinalAnswer(text, (), repairs), place.begin, place.wrapping)
+        self._draft.cut_answer = self._draft.unclean = True
+
+    # --- objects --------------------------------------------------------------------------------
+
+    def _object(self, *, inline: bool) -> Steps[None]:
+        """An object, from its opening brace to what comes of it."""
+        cursor, place = self._cursor, self._here(inline=inline)
+        if delimiters.NO_OBJECT.match(cursor.text, cursor.pos + 1):
+            self._stray()
+            return
+        if self._array:
+            self._array = _ARRAY
+        self._open = one = OpenObject(place, quiet=self._whole)
+        end = -1
+        if not inline:
+            found = one.scanner.take_line(cursor.text, cursor.pos, self._line_tried)
+            end, self._line_tried = found
+        while True:
+            begin = cursor.pos
+            end = end if end >= 0 else one.scanner.advance(cursor.text, begin)
+            verdict = one.verdict(cursor.text, begin, end)
+            # What stands in prose may turn out to be quoted: it is shown when it is whole.
+            if not inline if verdict is None else verdict.what in ("call", "answer"):
+                self._deltas += one.deltas(len(self._draft.messages))
+            if verdict is not None:
+                break
+            one.parts.append(cursor.take(end))
+            end = -1
+            if cursor.final:
+                self._end_object(one)
+                return
+            yield
+        self._open = None
+        if one.parts:
+            earlier = "".join(one.parts)
+            cursor.put_back(earlier, begin)
+            end += len(earlier) - begin
+        if verdict.what == "unclosed":
+            yield from self._after_unclosed(one, end)
+        else:
+            self._act(verdict, end, place)
+
+    def _act(self, verdict: Judgement, end: int, at: ObjectPlace) -> None:
+        """Does what the verdict says with the text up to ``end``."""
+        draft, what, message = self._draft, verdict.what, verdict.message
+        if what in ("stop", "broken"):
+            if verdict.error is not None:
+                draft.fail(verdict.error.code, verdict.error.message)
+            self._stop()
+        elif what == "alias" and isinstance(message, ToolCall):
+            self._keep(end)
+            place = at.begin, draft.size, at.wrapping
+            draft.aliases.append(Alias(message, verdict.typed, verdict.dropped, *place))
+        elif not draft.void_aliases():
+            self._stop()
+        elif what == "observation":
+            draft.keep_forged(self._cursor.take(end))
+        elif message is None:
+            self._go_on_in_prose(verdict, end)
+        else:
+            self._keep(end)
+            draft.add(message, at.begin, at.wrapping, verdict.dropped)
+            most = self._rules.max_calls
+            if what == "answer" or (most is not None and len(draft.messages) >= most):
+                self._stop(wrapping_may_follow=True)
+
+    def _go_on_in_prose(self, verdict: Judgement, end: int) -> None:
+        draft = self._draft
+        if verdict.what == "quoted":
+            draft.quoted = draft.quoted or verdict.error
+        self._array = _NO_ARRAY
+        self._lead = False
+        self._spoken = True
+        if verdict.what == "again":
+            self._keep(self._cursor.pos + 1)
+            return
+        text = self._cursor.take(end)
+        draft.keep(text)
+        line = text[text.rfind("\n") + 1 :]
+        if len(line) < len(text) and not line.strip(delimiters.WHITE):
+            self._begin_line(draft.size - len(line))
+
+    def _after_unclosed(self, one: OpenObject, end: int) -> Steps[None]:
+        """After an object that a fence or tag broke off: nothing but wrapping may follow."""
+        cursor, marks = self._cursor, self._marks
+        one.parts = [cursor.take(end)]
+        tail = one.parts[:]
+        while True:
+            text, pos = cursor.text, cursor.pos
+            if pos >= len(text) and cursor.final:
+                self._end_object(one, "".join(tail))
+                return
+            begun = marks.begun.match(text, pos) or delimiters.FENCE_BEGUN.match(text, pos)
+            if pos >= len(text) or (begun and not cursor.final):
+                yield
+            elif wrapping := delimiters.AFTER_OBJECT.match(text, pos):
+                tail.append(cursor.take(wrapping.end()))
+            else:
+                cursor.put_back("".join(tail), pos)
+                self._draft.fail("invalid_json", one.scanner.reason)
+                self._stop()
+                return
+
+    def _end_object(self, one: OpenObject, unclosed: str = "") -> None:
+        """The text ends within an object, or after what is ``unclosed``, wrapping included."""
+        cursor, draft = self._cursor, self._draft
+        self._open = None
+        held = cursor.text[cursor.pos :]
+        cursor.put_back(unclosed or "".join(one.parts), cursor.pos)
+        size = len(cursor.text)
+        is_message = bool(unclosed) or one.is_message()
+        if not is_message:
+            self._act(Judgement("again" if is_message is None else "prose"), size, one.place)
+            return
+        may_close = self._reason == "stop" and not held
+        closed = one.closed(self._rules.mutates) if may_close else None
+        if closed is not None:
+            draft.unclean = True
+            self._act(closed, size, one.place)
+        elif self._reason == "length" and (text := one.cut_answer()):
+            self._keep(size)
+            self._add_cut_answer(text, one.place)
+        else:
+            draft.cut(cursor.take(size))
+
+    def _end_array(self) -> None:
+        """The bracket of an array of calls is missing: as with any closer, see rule 7."""
+        draft = self._draft
+        calls = [message for message in draft.messages if isinstance(message, ToolCall)]
+        calls += [alias.call for alias in draft.aliases]
+        if not calls:
+            return
+        if self._reason != "stop" or any(may_mutate(self._rules.mutates, call) for call in calls):
+            draft.cut()
+            return
+        draft.unclean = True
+        if draft.messages and isinstance(last := draft.messages[-1], ToolCall):
+            draft.messages[-1] = _with_closers(last)
+        elif draft.aliases:
+            alias = draft.aliases[-1]
+            draft.aliases[-1] = alias._replace(call=_with_closers(alias.call))
+
+
+def _with_closers(call: ToolCall) -> ToolCall:
+    return replace(call, repairs=tuple(dict.fromkeys((*call.repairs, "missing_closers"))))
 
 
 def read(

@@ -8,6 +8,7 @@ be written as UTF-8 again), no more than `MAX_DEPTH` levels and `MAX_DIGITS` dig
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from json.decoder import JSONDecodeError, JSONDecoder
@@ -18,7 +19,6 @@ MAX_DIGITS: Final = 4300
 """Characters of a number: the most that Python reads and writes of an integer by default."""
 
 _TOO_DEEP: Final = f"brackets nest deeper than {MAX_DEPTH}"
-_TOO_LONG: Final = f"a number has more than {MAX_DIGITS} digits"
 _WHITE: Final = " \t\r\n"
 _NOT_BRACKETS: Final = re.compile(r"[^{}\[\]]++")
 
@@ -38,18 +38,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _float(digits: str) -> float:
+def _number(digits: str) -> int | float:
     if len(digits) > MAX_DIGITS:
-        raise Unreadable(_TOO_LONG)
-    value = float(digits)
-    if value in (float("inf"), float("-inf")):
-        raise Unreadable("a number is too large")
-    return value
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise Unreadable(_TOO_LONG)
+        raise Unreadable(f"a number has more than {MAX_DIGITS} digits")
+    if not digits.lstrip("-").isdigit():
+        if math.isinf(value := float(digits)):
+            raise Unreadable("a number is too large")
+        return value
     try:
         return int(digits)
     except ValueError:  # the process has a lower limit
@@ -62,8 +57,8 @@ def _constant(word: str) -> Any:
 
 HOOKS: Final[Mapping[str, Any]] = {
     "object_pairs_hook": _object,
-    "parse_float": _float,
-    "parse_int": _integer,
+    "parse_float": _number,
+    "parse_int": _number,
     "parse_constant": _constant,
 }
 """What holds the standard library's reader to it: whatever is not sound raises `Unreadable`."""

@@ -569,7 +569,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged-kept",
-        "protocol/objects",
+        "protocol/stream",
         "draft.keep_forged(self._cursor.take(end))",
         "draft.keep(self._cursor.take(end))",
         holds("a tool_observation is the host's to write"),
@@ -604,7 +604,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "calls-per-turn",
-        "protocol/objects",
+        "protocol/stream",
         "len(draft.messages) >= most",
         "len(draft.messages) > most",
         has("calls-per-turn"),

@@ -80,6 +80,15 @@ def test_a_mark_that_is_text_is_prose_however_the_text_is_split() -> None:
     assert read(text).bare_text
 
 
+def test_a_fence_that_a_thought_opened_is_over_with_it() -> None:
+    call = '<TOOLCALL>[{"name": "g", "arguments": {}}]</TOOLCALL>'
+    rules = ReadingRules(catalog={"g": {}})
+    for before in ("", "```json so\n</think>\n", "`so</think>\n"):
+        reading = read(before + call, "stop", rules)
+        assert [m.repairs for m in reading.messages] == [("dialect",)]
+        assert fed(list(before + call), "stop", rules)[0] == reading
+
+
 EMPTY_COMMENTS = '{"type":"tool_call", //\n"name":"f", #\n"arguments":{"x": //\n12}}'
 
 
