@@ -9,6 +9,7 @@ from mlx_tools.lazy import names_of
 if TYPE_CHECKING:
     from mlx_tools.app.checks import Check, check_all, check_native_tools, check_verdict
     from mlx_tools.app.config import Configuration, Group, SettingRow
+    from mlx_tools.app.guard import Door, Guard, Refusal, is_loopback
     from mlx_tools.app.jobs import job_store, jobs_of, lasting, roots_of
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
@@ -31,6 +32,7 @@ __getattr__, __dir__ = names_of(
     {
         "checks": ("Check", "check_all", "check_native_tools", "check_verdict"),
         "config": ("Configuration", "Group", "SettingRow"),
+        "guard": ("Door", "Guard", "Refusal", "is_loopback"),
         "jobs": ("job_store", "jobs_of", "lasting", "roots_of"),
         "proposal": ("Proposal", "Proposer"),
         "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),

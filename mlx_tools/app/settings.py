@@ -41,7 +41,7 @@ those that are there lower. ``stricter``: move towards the first of the choices.
 was in the list before, and more.
 """
 
-Group = Literal["", "backend", "writing", "mode", "policy", "run"]
+Group = Literal["", "backend", "writing", "mode", "policy", "run", "gateway"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +431,50 @@ class ArtifactSettings(Section):
     keep_days: int = setting("lower", "Days after which stored outputs are deleted", ge=1, le=3650)
 
 
+class GatewaySettings(Section):
+    host: Name = setting(
+        "never",
+        "The address that the gateway listens at; any but loopback needs a key",
+        option="--host HOST",
+        group="gateway",
+        allowed="a host's name or address",
+    )
+    port: int = setting(
+        "never",
+        "The port that the gateway listens at; 0 takes one that is free",
+        ge=0,
+        le=65_535,
+        option="--port N",
+        group="gateway",
+    )
+    api_key: Key | None = setting(
+        "never",
+        "What clients must send as a bearer token or in x-api-key",
+        repr=False,
+        allowed="a key without spaces",
+        secret=True,
+    )
+    hosts: Names = setting(
+        "never",
+        "Names besides those of loopback by which clients may reach the gateway",
+        option="--allow-host H",
+        group="gateway",
+        allowed="a list of host names",
+    )
+    origins: Names = setting(
+        "never",
+        "Web pages that may ask the gateway, each as http://localhost:3000",
+        option="--allow-origin O",
+        group="gateway",
+        allowed="a list of origins",
+    )
+    concurrency: int = setting(
+        "never", "Requests that are served at the same time", ge=1, le=10_000
+    )
+    queue: int = setting("never", "Requests that wait their turn; then 429", ge=0, le=100_000)
+    timeout_ms: Milliseconds = setting("never", "Time for one request, corrections included")
+
+
 class Settings(Section):
     """All settings, each with a value."""
 
@@ -448,6 +492,7 @@ class Settings(Section):
     web: WebSettings
     limits: LimitsSection
     artifacts: ArtifactSettings
+    gateway: GatewaySettings
 
 
 # --- the settings as rows: how each is named, read from text, checked and described -------------

@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "propose": "Show what the model would write in one turn; runs nothing.",
     "tools": "List, show, search and call tools; add your own, switch any on and off.",
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
+    "serve": "Serve the interfaces that clients and agents speak.",
     "undo": "Bring back what a session's calls replaced, deleted and made.",
     "golden": "Record runs, replay them, and check them on real models.",
     "kb": "Add files to the knowledge base, search it, list and remove what is in it.",

@@ -28,7 +28,7 @@ def _group(name: Group) -> tuple[str, ...]:
 
 
 BACKEND, WRITING = _group("backend"), _group("writing")
-POLICY, RUN = _group("policy"), _group("run")
+POLICY, RUN, GATEWAY = _group("policy"), _group("run"), _group("gateway")
 ASK = (*BACKEND, *WRITING, *_group("mode"), *POLICY, *RUN)
 """The settings that a person's question takes."""
 
@@ -41,6 +41,7 @@ _PANELS: Mapping[Group, str] = {
     "mode": "Model",
     "policy": "Tools",
     "run": "Limits",
+    "gateway": "Gateway",
 }
 
 

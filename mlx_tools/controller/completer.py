@@ -288,6 +288,7 @@ def request_for(
     """What to ask for; a later ``attempt`` draws at random, and otherwise than before."""
     sampling, limits = dict(session.header.sampling), session.limits
     temperature, seed = sampling.pop("temperature", 0.0), sampling.pop("seed", None)
+    biases = sampling.pop("logit_bias", {})
     return CompletionRequest(
         prompt=prompt,
         max_tokens=max_tokens,
@@ -297,6 +298,7 @@ def request_for(
         idle_timeout=limits.idle_timeout,
         grammar=grammar,
         sampling=sampling,
+        logit_bias={int(token): bias for token, bias in biases.items()},
     )
 
 

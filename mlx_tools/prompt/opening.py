@@ -57,7 +57,8 @@ class Frame:
 
     ``tools`` are those that may be called, in their order, without ``search``: the tool that looks
     through them, None where it may not be called. ``persona`` stands in place of the one in
-    ``prompts/``. ``catalog_budget`` is in tokens. ``native`` is used by the style of that name.
+    ``prompts/``; without a ``response_mode`` nothing is added to it. ``catalog_budget`` is in
+    tokens. ``native`` is used by the style of that name.
     """
 
     words: PromptWords
@@ -201,7 +202,8 @@ def build_system(
     """
     words, neutraliser = frame.words, frame.neutraliser
     native = frame.native if frame.style == "native" else None
-    if frame.response_mode not in words.response_modes:
+    modes = {"": "", **words.response_modes}
+    if frame.response_mode not in modes:
         raise ConfigError(
             f"{frame.response_mode!r} is no response mode",
             hint=f"choose one of {', '.join(sorted(words.response_modes))}",
@@ -217,7 +219,7 @@ def build_system(
         write=() if native is None else (native.written, partial(native.written, brief=True)),
     )
     persona = words.persona if frame.persona is None else "{{persona}}"
-    sections = [("", persona), (" ", words.response_modes[frame.response_mode])]
+    sections = [("", persona), (" ", modes[frame.response_mode])]
     if native is None:
         sections.append(("\n\n", words.protocols[frame.style]))
     if catalog.lines and native is None:

@@ -258,6 +258,9 @@ class Prompt:
 
     def _ask(self, record: UserRecord) -> None:
         turn = self._open
+        if record.beside:
+            turn.notes.append(self._plain(record.content))
+            return
         if self._has_lines or turn.unread is not None:
             self._close(self._unanswered)
             turn = self._open

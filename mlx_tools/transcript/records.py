@@ -117,7 +117,8 @@ class UserRecord:
     the prompt.
 
     ``tools`` are the lines of the tools that match it and that the model had not been told of.
-    ``piped`` is how many characters at the end of ``content`` nobody typed.
+    ``piped`` is how many characters at the end of ``content`` nobody typed. ``beside``: it was said
+    together with the results of the calls before it, and stands in the same turn.
     """
 
     type: ClassVar[str] = "user"
@@ -126,6 +127,7 @@ class UserRecord:
     tool_choice: str | None = None
     tools: tuple[str, ...] = ()
     piped: int = 0
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,369 @@
+"""OpenAI's chat completions: what a client may send, and how a turn is written for it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from mlx_tools.gateway.body import (
+    Body,
+    JsonObject,
+    Sampled,
+    as_parts,
+    check_choice,
+    check_names,
+    check_plain,
+    checked_schema,
+    place,
+    read,
+    tool_spec,
+    unknown_fields,
+    unsupported,
+    usable_name,
+)
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsMore,
+    CallBegun,
+    ClientCall,
+    ClientMessage,
+    Role,
+    TextPiece,
+    TurnDone,
+    TurnEvent,
+    TurnRequest,
+)
+from mlx_tools.messages import ToolSpec, Usage
+
+_ACCEPTED: Final = (
+    *("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"),
+    *("client_metadata", "include", "reasoning_effort", "verbosity", "prompt_cache_retention"),
+)
+"""Fields that only change cost, telemetry or storage on somebody else's side."""
+
+_REFUSED: Final[Mapping[str, Any]] = {
+    "audio": None,
+    "prediction": None,
+    "functions": None,
+    "function_call": None,
+    "modalities": ["text"],
+    "n": 1,
+    "logprobs": False,
+    "top_logprobs": 0,
+}
+"""Fields that would change the answer, and the value that asks for nothing."""
+
+Number = int | float
+
+
+class ChatFunction(Body):
+    name: Annotated[str, Field(min_length=1, max_length=500)]
+    description: str | None = None
+    parameters: JsonObject | None = None
+
+
+class ChatTool(Body):
+    type: str = "function"
+    function: JsonObject | None = None
+
+
+class CalledFunction(Body):
+    name: str
+    arguments: str | JsonObject | None = ""
+
+
+class ChatCall(Body):
+    id: str | None = ""
+    type: str | None = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[JsonObject] | None = None
+    tool_calls: list[ChatCall] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class ChatBody(Sampled):
+    """The fields that have a meaning here; all others are kept apart."""
+
+    model: str | None = None
+    messages: Annotated[list[JsonObject], Field(min_length=1)]
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: JsonObject | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    logit_bias: dict[str, Annotated[Number, Field(ge=-100, le=100)]] | None = None
+
+
+def read_chat_completion(
+    body: Mapping[str, Any], *, new_id: Callable[[], str], now: Callable[[], float]
+) -> tuple[TurnRequest, ChatReply]:
+    """What a body asks for, and how it is answered.
+
+    ``new_id`` gives the completion's id, ``now`` is the time in seconds since 1970. Raises
+    `ApiError` for the first field that is wrong, or cannot be had.
+    """
+    check_plain(body)
+    for name, nothing in _REFUSED.items():
+        if body.get(name) not in (None, nothing, [], False):
+            raise unsupported(name, "cannot be had here; leave it out")
+    given = read(ChatBody, body)
+    tools, left_out = _tools(given.tools or [])
+    choice, allowed = _choice(given.tool_choice)
+    check_choice(choice, allowed, tools, "tool_choice")
+    sampling = given.sampling()
+    if given.logit_bias:
+        sampling["logit_bias"] = _biases(given.logit_bias)
+    unknown = unknown_fields(given, (*_ACCEPTED, *_REFUSED))
+    stop = [given.stop] if isinstance(given.stop, str) else given.stop or []
+    request = TurnRequest(
+        messages=tuple(_messages(given.messages)),
+        model=given.model or "",
+        tools=tools,
+        tool_choice=choice,
+        allowed=allowed,
+        parallel=given.parallel_tool_calls is not False,
+        schema=_schema(given.response_format),
+        sampling=sampling,
+        stop=tuple(stop),
+        max_tokens=given.max_completion_tokens or given.max_tokens,
+        left_out=(*left_out, *unknown),
+    )
+    usage = given.stream_options is not None and given.stream_options.include_usage is True
+    reply = ChatReply(
+        id=f"chatcmpl-{new_id()}",
+        created=int(now()),
+        model=given.model or "",
+        streamed=given.stream is True,
+        usage=usage,
+    )
+    return request, reply
+
+
+def _messages(values: list[JsonObject]) -> Iterator[ClientMessage]:
+    for number, value in enumerate(values):
+        at = f"messages[{number}]"
+        message = read(ChatMessage, value, at)
+        role: Role = "system" if message.role == "developer" else message.role
+        content = _text(message.content, place(at, "content")) or message.refusal or ""
+        if role == "tool" and not message.tool_call_id:
+            param = place(at, "tool_call_id")
+            raise ApiError(400, "missing_required_parameter", f"{param}: required", param=param)
+        calls = tuple(
+            ClientCall(call.id or "", usable_name(call.function.name), _arguments(call.function))
+            for call in message.tool_calls or ()
+        )
+        yield ClientMessage(role, content, calls, message.tool_call_id or "")
+
+
+def _text(content: str | list[JsonObject] | None, at: str) -> str:
+    texts = []
+    for number, part in enumerate(as_parts(content, "text") or []):
+        kind = part.get("type", "text")
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if kind not in ("text", "refusal"):
+            raise unsupported(place(at, number, "type"), f"{kind!r}: only text can be read here")
+        if not isinstance(text, str):
+            param = place(at, number, "text")
+            raise ApiError(400, "invalid_value", f"{param}: a text", param=param)
+        texts.append(text)
+    return "".join(texts)
+
+
+def _arguments(function: CalledFunction) -> str:
+    given = function.arguments
+    return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+
+
+def _tools(values: list[JsonObject]) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
+    """The functions, and the names of what is none and is left out."""
+    tools, left_out = [], []
+    for number, value in enumerate(values):
+        at = f"tools[{number}]"
+        tool = read(ChatTool, value, at)
+        if tool.type != "function":
+            left_out.append(f"tools.{tool.type}")
+            continue
+        at = place(at, "function")
+        function = read(ChatFunction, tool.function, at)
+        name = usable_name(function.name)
+        if name != function.name:
+            param = place(at, "name")
+            problem = f"{param}: {function.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
+            raise ApiError(400, "invalid_value", problem, param=param)
+        at = place(at, "parameters")
+        tools.append(tool_spec(name, function.description, function.parameters, at))
+    check_names(tools)
+    return tuple(tools), tuple(left_out)
+
+
+def _choice(value: str | JsonObject | None) -> tuple[str, frozenset[str] | None]:
+    """The choice, and the tools that may be called where these are not all."""
+    wrong = ApiError(
+        400,
+        "invalid_value",
+        "tool_choice: none, auto, required, a function or allowed_tools",
+        param="tool_choice",
+    )
+    if value is None or isinstance(value, str):
+        if value not in (None, "none", "auto", "required"):
+            raise wrong
+        return value or "auto", None
+    kind = value.get("type")
+    if kind == "function":
+        return _named(value, wrong), None
+    # In the chat interface the list stands under a key of its own.
+    listed = value.get("allowed_tools", value)
+    if kind != "allowed_tools" or not isinstance(listed, dict):
+        raise wrong
+    mode, tools = listed.get("mode", "auto"), listed.get("tools")
+    if mode not in ("auto", "required") or not isinstance(tools, list):
+        raise wrong
+    return mode, frozenset(_named(tool, wrong) for tool in tools)
+
+
+def _named(value: Any, wrong: ApiError) -> str:
+    function = value.get("function", value) if isinstance(value, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise wrong
+    return name
+
+
+def _biases(given: Mapping[str, Number]) -> dict[str, Number]:
+    if not all(token.isascii() and token.isdigit() for token in given):
+        raise ApiError(400, "invalid_value", "logit_bias: by token id", param="logit_bias")
+    return dict(given)
+
+
+def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
+    """What the answer must fit, None for text."""
+    kind = "text" if value is None else value.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    named = value.get("json_schema") if value is not None else None
+    schema = named.get("schema") if isinstance(named, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict):
+        param = "response_format"
+        problem = f"{param}: text, json_object, or json_schema with a schema"
+        raise ApiError(400, "invalid_value", problem, param=param)
+    return checked_schema(schema, "response_format.json_schema.schema")
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def chat_completion_error(error: ApiError) -> dict[str, Any]:
+    """The body that tells of an error, in OpenAI's form."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+class ChatReply:
+    """A chat completion, whole or as chunks."""
+
+    def __init__(self, *, id: str, created: int, model: str, streamed: bool, usage: bool) -> None:  # noqa: A002
+        self.streamed = streamed
+        self._usage = usage
+        self._same = {"id": id, "created": created, "model": model}
+
+    def begin(self) -> Iterator[str]:
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def take(self, event: TurnEvent) -> Iterator[str]:
+        match event:
+            case TextPiece(text):
+                yield self._chunk({"content": text})
+            case CallBegun(index, id, name):
+                function = {"name": name, "arguments": ""}
+                call = {"index": index, "id": id, "type": "function", "function": function}
+                yield self._chunk({"tool_calls": [call]})
+            case ArgumentsMore(index, text):
+                yield self._chunk(
+                    {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+                )
+            case TurnDone():
+                yield self._chunk({}, event.finish)
+                if self._usage:
+                    yield _event(self._object([], usage=chat_usage(event.usage)))
+                yield "data: [DONE]\n\n"
+
+    def fail(self, error: ApiError) -> Iterator[str]:
+        yield _event(chat_completion_error(error))
+
+    def whole(self, done: TurnDone) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": done.text or None}
+        if done.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in done.calls
+            ]
+        else:
+            message["content"] = done.text
+        choice = {
+            "index": 0,
+            "message": message | {"refusal": None},
+            "logprobs": None,
+            "finish_reason": done.finish,
+        }
+        return self._object([choice], kind="chat.completion", usage=chat_usage(done.usage))
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        more: dict[str, Any] = {"usage": None} if self._usage else {}
+        return _event(self._object([choice], **more))
+
+    def _object(
+        self, choices: list[dict[str, Any]], kind: str = "chat.completion.chunk", **more: Any
+    ) -> dict[str, Any]:
+        return {**self._same, "object": kind, "choices": choices, **more}
+
+
+def _event(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    """The tokens of a turn as OpenAI's interface says them."""
+    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+    }

@@ -1,0 +1,150 @@
+"""Plain completions, passed through: a prompt's bytes go to the model's server as they are. Pure
+but for the backend that it asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from mlx_tools.backends import CompletionRequest, Guarded
+from mlx_tools.errors import BackendError, BackendTimeout
+from mlx_tools.gateway.body import Sampled, check_plain, read, unknown_fields, unsupported
+from mlx_tools.gateway.chat_completions import StreamOptions, chat_completion_error, chat_usage
+from mlx_tools.gateway.plain_text import StopTexts
+from mlx_tools.gateway.request import (
+    ApiError,
+    ClientMessage,
+    TextPiece,
+    TurnDone,
+    TurnEvent,
+    TurnRequest,
+)
+from mlx_tools.gateway.turn import Emit, Speaker
+from mlx_tools.messages import Usage
+
+_REFUSED: Final[Mapping[str, Any]] = {
+    "n": 1,
+    "best_of": 1,
+    "logprobs": 0,
+    "echo": False,
+    "suffix": "",
+}
+
+USUAL: Final = 16
+"""Tokens of a completion for which nobody says a number, as in OpenAI's interface."""
+
+completion_error = chat_completion_error
+
+
+class CompletionBody(Sampled):
+    model: str | None = None
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+def read_completion(
+    body: Mapping[str, Any], *, new_id: Callable[[], str], now: Callable[[], float]
+) -> tuple[TurnRequest, CompletionReply]:
+    """What a body asks for, and how it is answered. Raises `ApiError`."""
+    check_plain(body)
+    for name, nothing in _REFUSED.items():
+        if body.get(name) not in (None, nothing, False, 0):
+            raise unsupported(name, "cannot be had here; leave it out")
+    given = read(CompletionBody, body)
+    prompt = given.prompt if isinstance(given.prompt, str) else given.prompt[0]
+    stop = [given.stop] if isinstance(given.stop, str) else given.stop or []
+    request = TurnRequest(
+        messages=(ClientMessage("user", prompt),),
+        model=given.model or "",
+        sampling=given.sampling(),
+        stop=tuple(stop),
+        max_tokens=given.max_tokens or USUAL,
+        left_out=unknown_fields(given, (*_REFUSED, "user")),
+    )
+    usage = given.stream_options is not None and given.stream_options.include_usage is True
+    same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
+    return request, CompletionReply(same | {"model": request.model}, given.stream is True, usage)
+
+
+async def complete_text(speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
+    """Let the model go on from a prompt. Raises `ApiError`."""
+    sampling = dict(request.sampling)
+    asked = CompletionRequest(
+        prompt=request.messages[0].content,
+        max_tokens=request.max_tokens or USUAL,
+        temperature=sampling.pop("temperature", 0.0),
+        seed=sampling.pop("seed", None),
+        timeout=speaker.limits.completion_timeout,
+        idle_timeout=speaker.limits.idle_timeout,
+        sampling=sampling,
+    )
+    stops, said, usage, pieces = StopTexts(request.stop), [], None, 0
+    finish: Any = "stop"
+    try:
+        async with aclosing(Guarded(speaker.backend).complete(asked)) as chunks:
+            async for chunk in chunks:
+                pieces += bool(chunk.text)
+                usage = chunk.usage or usage
+                finish = chunk.finish_reason or finish
+                if text := stops.feed(chunk.text, ended=chunk.finish_reason is not None):
+                    said.append(text)
+                    emit(TextPiece(text))
+                if stops.found:
+                    finish = "stop"
+                    break
+    except BackendTimeout as error:
+        raise ApiError(504, "upstream_timeout", str(error)) from error
+    except BackendError as error:
+        raise ApiError(502, "upstream_error", str(error)) from error
+    done = TurnDone(
+        finish="length" if finish == "length" else "stop",
+        text="".join(said),
+        usage=usage or Usage(completion_tokens=pieces),
+        stopped_by=stops.found,
+    )
+    emit(done)
+    return done
+
+
+class CompletionReply:
+    """A text completion, whole or as chunks."""
+
+    def __init__(self, same: Mapping[str, Any], streamed: bool, usage: bool) -> None:
+        self._same, self.streamed, self._usage = same, streamed, usage
+
+    def begin(self) -> Iterator[str]:
+        return iter(())
+
+    def take(self, event: TurnEvent) -> Iterator[str]:
+        if isinstance(event, TextPiece):
+            yield self._event(event.text, None)
+        elif isinstance(event, TurnDone):
+            yield self._event("", event.finish)
+            if self._usage:
+                yield _text({**self._same, "choices": [], "usage": chat_usage(event.usage)})
+            yield "data: [DONE]\n\n"
+
+    def fail(self, error: ApiError) -> Iterator[str]:
+        yield _text(completion_error(error))
+
+    def whole(self, done: TurnDone) -> dict[str, Any]:
+        usage = chat_usage(done.usage)
+        return {**self._same, "choices": [_choice(done.text, done.finish)], "usage": usage}
+
+    def _event(self, text: str, finish: str | None) -> str:
+        return _text({**self._same, "choices": [_choice(text, finish)]})
+
+
+def _choice(text: str, finish: str | None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"

@@ -1,0 +1,271 @@
+"""A client's conversation as a session's records: the prompt made of it, and what is remembered.
+
+Pure. A client sends the whole conversation each time. Made into records in one way only, it gives
+the same prompt on any gateway, and the prompt of a longer one begins with the bytes of the shorter
+one, so that the server's cache holds. A `TurnMemory` brings back what the model itself wrote, which
+a client sends back with other white space and another order of keys; without it a turn is written
+in the protocol's own form, which costs some prefill and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Final
+
+from mlx_tools.controller import Session
+from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
+from mlx_tools.messages import FinalAnswer, Strategy, Style, ToolCall, ToolSpec
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import ChatFormat, Frame, Neutraliser, Openings, PromptWords
+from mlx_tools.protocol import Reading, write_answer, write_call
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    Header,
+    ObservationRecord,
+    Record,
+    RunHistory,
+    UserRecord,
+)
+
+NO_BUDGET: Final = 10**9
+"""Tokens that a client's tools may take: all of them are told, or they do not fit the context."""
+
+_POLICY: Final = Policy(allow=["*"], ask_effects=())
+_MOST_REMEMBERED: Final = 32 << 20
+"""Characters of turns that are remembered."""
+
+Turned = tuple[tuple[Record, Reading | None], ...]
+"""The records that one request brought, each completion with how it was read."""
+
+
+class TurnMemory:
+    """What the model wrote in earlier turns, by the conversation up to and with each; the oldest
+    are forgotten first."""
+
+    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
+        self._most = most
+        self._size = 0
+        self._kept: OrderedDict[str, tuple[Turned, int]] = OrderedDict()
+
+    def keep(self, key: str, turned: Turned) -> None:
+        """Remember the turn that ends the conversation of this key."""
+        texts = [r.text for r, _ in turned if isinstance(r, CompletionRecord)]
+        size = sum(map(len, texts)) + 500 * len(turned)
+        _, gone = self._kept.pop(key, ((), 0))
+        self._kept[key] = turned, size
+        self._size += size - gone
+        while self._size > self._most:
+            self._size -= self._kept.popitem(last=False)[1][1]
+
+    def get(self, key: str) -> Turned | None:
+        """The turn that ends the conversation of this key, None where it is not known."""
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+
+class _NoRepeats(RunHistory):
+    """A client decides itself what it calls again."""
+
+    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
+        super().add(name, arguments, spec)
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a model is spoken to: all that a prompt is made of besides the conversation.
+
+    ``sampling`` holds where the client says nothing else.
+    """
+
+    chat_format: ChatFormat
+    style: Style
+    strategy: Strategy
+    words: PromptWords
+    model: str | None = None
+    reasoning: str | int = "off"
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def header(self, request: TurnRequest, limits: Limits) -> Header:
+        """The header of the session that this request is a turn of.
+
+        Without tools nothing of ours stands in the prompt: the model answers as it does.
+        """
+        system = "\n\n".join(m.content for m in _preamble(request.messages) if m.content)
+        plain = not request.tools
+        chat_format, style = self.chat_format, self.style
+        tools: tuple[Mapping[str, Any], ...] = ()
+        examples: tuple[Mapping[str, str], ...] = ()
+        if plain:
+            chat_format = replace(chat_format, tools=None)
+            style, system = "native", Neutraliser(chat_format.control_tokens).plain(system)
+        else:
+            frame = Frame(
+                words=self.words,
+                tools=request.tools,
+                neutraliser=Neutraliser(chat_format.control_tokens),
+                style=style,
+                native=chat_format.tools,
+                response_mode="",
+                persona=system or None,
+                catalog_budget=NO_BUDGET,
+            )
+            openings = Openings(frame, lambda: None)
+            opening = openings.opening("")
+            system, examples, tools = opening.system, opening.examples, openings.tools
+        return Header(
+            session="",
+            created="",
+            model=self.model,
+            chat_format=chat_format.to_json(),
+            style=style,
+            strategy="free" if plain else self.strategy,
+            reasoning=self.reasoning,
+            sampling={**self.sampling, **request.sampling},
+            system=system,
+            examples=examples,
+            tools=tools,
+            policy=_POLICY.to_json(),
+            limits=limits.to_json(),
+        )
+
+
+def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
+    """The system's messages that begin a conversation; the last message of all is never one."""
+    for message in messages[:-1]:
+        if message.role != "system":
+            return
+        yield message
+
+
+@dataclass
+class Conversed:
+    """A conversation folded into a session, up to the turn that is due.
+
+    ``key`` is the conversation's own, ``calls`` are the client's ids of the calls that wait for a
+    result, each with the session's key of the call.
+    """
+
+    session: Session
+    memory: TurnMemory
+    key: str = ""
+    calls: dict[str, str] = field(default_factory=dict)
+    _asked: bool = False
+
+    def fold(self, messages: Sequence[ClientMessage]) -> None:
+        """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
+        can go on with."""
+        begun = sum(1 for _ in _preamble(messages))
+        self._go_on(messages[:begun])
+        for says, group in groupby(messages[begun:], lambda m: m.role in ("user", "system")):
+            if says:
+                self._say(list(group))
+                continue
+            for message in group:
+                self._go_on((message,))
+                if message.role == "assistant":
+                    self._speak(message)
+                else:
+                    self._observe(message)
+        if self.calls:
+            raise _unfit(f"the calls {', '.join(self.calls)} have no result yet")
+        if len(messages) == begun or messages[-1].role == "assistant":
+            raise _unfit("the last one must be of the user, or a tool's result")
+        self.session.run_history = _NoRepeats()
+
+    def _go_on(self, messages: Sequence[ClientMessage]) -> None:
+        for message in messages:
+            self.key = next_key(self.key, message)
+
+    def _say(self, group: list[ClientMessage]) -> None:
+        self._go_on(group)
+        beside = bool(self.session.current.calls) and not self.calls
+        self.calls.clear()  # nobody will say how the others ended
+        content = "\n\n".join(message.content for message in group)
+        self.session.fold(UserRecord(content=content, beside=beside))
+        self._asked = True
+
+    def _speak(self, message: ClientMessage) -> None:
+        session = self.session
+        if not self._asked:  # the conversation begins with the model
+            session.fold(UserRecord(content=session.words.texts["turns.go_on"]))
+            self._asked = True
+        turned = self.memory.get(self.key) or _written(message, session)
+        keys: list[str] = []
+        for record, reading in turned:
+            session.fold(record, reading)
+            if isinstance(record, CompletionRecord):
+                session.current.all_written()
+                keys = []
+            elif isinstance(record, CallRecord):
+                keys.append(record.call)
+        open_keys = [key for key in keys if key in session.current.open_calls]
+        self.calls = {
+            call.id or key: key for call, key in zip(message.calls, open_keys, strict=False)
+        }
+
+    def _observe(self, message: ClientMessage) -> None:
+        name = message.call_id if message.call_id in self.calls else next(iter(self.calls), "")
+        if not name:
+            raise _unfit(f"there is no call for the result of {message.call_id!r}")
+        key = self.calls.pop(name)
+        call = self.session.current.call(key)
+        record = ObservationRecord(call=key, name=call.name, id=call.id, content=message.content)
+        self.session.fold(record)
+
+
+def _unfit(problem: str) -> ApiError:
+    return ApiError(400, "invalid_request", f"messages: {problem}", param="messages")
+
+
+def next_key(key: str, message: ClientMessage) -> str:
+    """The key of a conversation that goes on with this message: what matters of it, in whatever
+    form a client sends it. Ids are a client's own affair."""
+    calls = [[call.name, _value_of(call)] for call in message.calls]
+    said = json.dumps([key, message.role, message.content, calls], sort_keys=True)
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _value_of(call: ClientCall) -> dict[str, Any]:
+    """The arguments of a call that a client sends back."""
+    try:
+        value = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"arguments": call.arguments}
+
+
+def _written(message: ClientMessage, session: Session) -> Turned:
+    """An assistant's message in the protocol's own form."""
+    style, turn = session.header.style, session.turn + 1
+    calls = [ToolCall(call.name, _value_of(call)) for call in message.calls]
+    if calls:
+        lines = [write_call(call.name, call.arguments, style=style) for call in calls]
+        text = "\n".join(filter(None, (message.content, *lines)))
+        reading = Reading(messages=tuple(calls), counted=text, clean=True)
+    else:
+        text = write_answer(message.content, style)
+        reading = Reading(messages=(FinalAnswer(message.content),), counted=text, clean=True)
+    completion = CompletionRecord(turn=turn, text=text, counted=text, finish_reason="stop")
+    records: list[tuple[Record, Reading | None]] = [(completion, reading)]
+    for number, call in enumerate(calls, start=session.calls_made + 1):
+        key = f"c{number}"
+        made = CallRecord(turn=turn, call=key, name=call.name, arguments=call.arguments)
+        records.append((made, None))
+    if not calls:
+        records.append((AnswerRecord(turn=turn, content=message.content), None))
+    return tuple(records)
+
+
+def new_session(header: Header, tools: Sequence[ToolSpec], words: PromptWords) -> Session:
+    """A session of this header and these tools that nothing was said in yet."""
+    return Session([header], specs={spec.name: spec for spec in tools}, words=words)

@@ -1,0 +1,108 @@
+"""The models that the gateway serves: by which names, how each is spoken to, how much it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import anyio
+
+from mlx_tools.app import RunOptions, found
+from mlx_tools.backends import (
+    TokenCounter,
+    context_of,
+    decide_for,
+    folder_of,
+    format_of,
+    model_of,
+    speakable,
+)
+from mlx_tools.errors import MlxToolsError
+from mlx_tools.gateway.conversation import Manner
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.turn import Speaker
+from mlx_tools.store import load_words
+
+DEFAULT: Final = "default"
+"""The name to which a lone model answers besides its own."""
+
+Note = Callable[[str], None]
+
+
+@dataclass
+class ServedModels:
+    """The models behind a configuration's backend. Each is looked at when it is first asked."""
+
+    options: RunOptions
+    note: Note
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _speakers: dict[str, Speaker] = field(default_factory=dict)
+    _names: tuple[str, ...] = ()
+    _lock: anyio.Lock = field(default_factory=anyio.Lock)
+
+    async def open(self) -> None:
+        """Find out what is served. Raises `MlxToolsError` as `mlx_tools.app.found` does."""
+        named = self.options.model_name
+        speaker = await self._open(named)
+        own = named or speaker.manner.model or DEFAULT
+        self._speakers[own] = speaker
+        listed = getattr(speaker.backend, "models", None)
+        others = () if named is not None or listed is None else await listed()
+        self._names = tuple(dict.fromkeys((own, *others)))
+
+    async def aclose(self) -> None:
+        """Close what was opened."""
+        await self._stack.aclose()
+
+    async def speaker(self, name: str) -> Speaker:
+        """The model of this name. Raises `ApiError` where there is none."""
+        own = self._names[0]
+        if name in ("", DEFAULT) and (len(self._names) == 1 or not name):
+            name = own
+        if name not in self._names:
+            names = ", ".join(self._names[:20])
+            message = f"The model {name!r} does not exist. There are: {names}."
+            raise ApiError(404, "model_not_found", message, param="model")
+        async with self._lock:
+            if name not in self._speakers:
+                try:
+                    self._speakers[name] = await self._open(name)
+                except MlxToolsError as error:
+                    raise ApiError(502, "upstream_error", str(error)) from error
+            return self._speakers[name]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The models as ``/v1/models`` lists them; of those that nobody asked yet less is known."""
+        rows = []
+        for name in self._names:
+            row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
+            if (speaker := self._speakers.get(name)) is not None:
+                row |= {"tool_mode": "prompted", "context_length": speaker.context}
+            rows.append(row)
+        return rows
+
+    async def _open(self, name: str | None) -> Speaker:
+        options = replace(self.options, model=name)
+        chosen, settings = await self._stack.enter_async_context(found(options, self.note))
+        decided = await decide_for(chosen.backend, settings)
+        chat_format = settings.chat_format or await format_of(chosen.backend, decided.style)
+        decided = speakable(decided, chat_format, settings.style)
+        context = settings.context or await context_of(chosen.backend, settings.model)
+        model = settings.model or model_of(chosen.backend)
+        manner = Manner(
+            chat_format=chat_format,
+            style=decided.style,
+            strategy=decided.strategy,
+            words=load_words(),
+            model=model,
+            reasoning=settings.reasoning,
+            sampling={"temperature": settings.temperature, "seed": settings.seed},
+        )
+        seconds = options.configuration.settings.gateway.timeout_ms / 1000
+        limits = replace(
+            options.configuration.limits(), total_timeout=seconds, completion_timeout=seconds
+        )
+        counter = TokenCounter(lambda: folder_of(chosen.backend, model))
+        return Speaker(chosen.backend, manner, limits, context, counter)

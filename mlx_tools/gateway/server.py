@@ -1,0 +1,345 @@
+"""The gateway as an ASGI application: routes, bodies in, answers and streams of events out."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from mlx_tools.app import Door, Guard, Refusal
+from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
+from mlx_tools.gateway.completions_api import complete_text, completion_error, read_completion
+from mlx_tools.gateway.meters import Meters
+from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
+from mlx_tools.gateway.served_models import ServedModels
+from mlx_tools.gateway.turn import Emit, Speaker
+
+MAX_BODY: Final = 32 << 20
+"""Bytes of a request's body."""
+
+BODY_SECONDS: Final = 60.0
+"""How long a body may take to come."""
+
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""After so long a silence a stream says that it lives."""
+
+_KEEP_ALIVE: Final = ": keep-alive\n\n"
+
+ReadBody = Callable[..., tuple[TurnRequest, Reply]]
+ErrorBody = Callable[[ApiError], dict[str, Any]]
+Take = Callable[[Speaker, TurnRequest, Emit], Any]
+
+
+@dataclass
+class Gateway:
+    """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids."""
+
+    models: ServedModels
+    admission: Admission
+    now: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: secrets.token_hex(12)
+    meters: Meters = field(default_factory=Meters)
+
+    async def take(self, speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
+        """A turn of a model, by the protocol."""
+        return await speaker.take(request, emit, lambda: f"call_{self.new_id()}")
+
+
+def application(gateway: Gateway, door: Door) -> Starlette:
+    """The application. Its models are opened when it starts, and closed when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await gateway.models.aclose()
+
+    chat = _Turns(gateway, read_chat_completion, chat_completion_error)
+    text = _Turns(gateway, read_completion, completion_error, complete_text)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", text, methods=["POST"]),
+            Route("/v1/models", _models),
+            Route("/v1/models/{name:path}", _model),
+            Route("/health", _health),
+            Route("/metrics", _metrics),
+        ],
+        middleware=[
+            Middleware(Guard, door=door, error_body=_refused),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(door.origins),
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+            ),
+        ],
+        exception_handlers={
+            ApiError: _api_error,
+            404: _not_found,
+            405: _not_found,
+            500: _internal_error,
+        },
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    return app
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+class _Turns:
+    """The endpoint of one interface, as an ASGI application."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        read: ReadBody,
+        error_body: ErrorBody,
+        take: Take | None = None,
+    ) -> None:
+        self._gateway, self._read, self._error_body = gateway, read, error_body
+        self._take = take or gateway.take
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        gateway, request = self._gateway, Request(scope, receive)
+        sender = _Sender(send)
+        gateway.meters.count("requests", path=scope["path"])
+        try:
+            turn, reply = self._read(
+                await json_body(request), new_id=gateway.new_id, now=gateway.now
+            )
+            error: ApiError | None = None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
+                error = await self._serve(request, turn, reply, sender)
+                tasks.cancel_scope.cancel()
+        except ClientDisconnect:
+            return
+        except ApiError as wrong:
+            error = wrong
+        if error is not None:
+            gateway.meters.count("errors", code=error.code)
+            await sender.whole(error.status, self._error_body(error), _error_headers(error))
+
+    async def _serve(
+        self, request: Request, turn: TurnRequest, reply: Reply, sender: _Sender
+    ) -> ApiError | None:
+        try:
+            speaker = await self._gateway.models.speaker(turn.model)
+            async with self._gateway.admission.slot(_client_of(request)):
+                await self._answer(speaker, turn, reply, sender)
+        except ApiError as error:
+            return error
+        return None
+
+    async def _answer(
+        self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: _Sender
+    ) -> None:
+        headers = {"x-mlx-tools-left-out": ", ".join(turn.left_out)} if turn.left_out else {}
+        if not reply.streamed:
+            done = await self._take(speaker, turn, lambda event: None)
+            self._gateway.meters.tokens(done.usage)
+            await sender.whole(200, reply.whole(done), headers | _done_headers(done))
+            return
+        stream = _Stream(reply, sender, headers, self._gateway.meters)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send)
+            try:
+                await self._take(speaker, turn, stream.tell)
+            except ApiError as error:
+                stream.failed = error
+            stream.close()
+        if stream.failed is not None:
+            raise stream.failed
+
+
+class _Sender:
+    """Sends a response; ``begun`` once its head is out."""
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+        self.begun = False
+
+    async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
+        if not self.begun:
+            self.begun = True
+            response = JSONResponse(body, status, headers=headers)
+            await self._send(
+                {"type": "http.response.start", "status": status, "headers": response.raw_headers}
+            )
+            await self._send({"type": "http.response.body", "body": response.body})
+
+    async def head(self, headers: dict[str, str]) -> None:
+        self.begun = True
+        fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in (fixed | headers).items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def more(self, text: str, *, last: bool = False) -> None:
+        body = text.encode("utf-8", "replace")
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+class _Stream:
+    """A turn's events on their way to a client.
+
+    The head waits for the first of them, so that what fails before is an error with its status; and
+    no longer than a client may take for a dead server.
+    """
+
+    def __init__(
+        self, reply: Reply, sender: _Sender, headers: dict[str, str], meters: Meters
+    ) -> None:
+        self._reply, self._sender, self._headers, self._meters = reply, sender, headers, meters
+        self._waiting: deque[TurnEvent] = deque()
+        self.failed: ApiError | None = None
+        self._closed = False
+        self._news = anyio.Event()
+
+    def tell(self, event: TurnEvent) -> None:
+        self._waiting.append(event)
+        self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+    async def send(self) -> None:
+        while True:
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
+                await self._news.wait()
+            if silence.cancelled_caught:
+                await self._send(_KEEP_ALIVE)
+                continue
+            self._news = anyio.Event()
+            waiting, self._waiting = self._waiting, deque()
+            done = waiting[-1] if waiting and isinstance(waiting[-1], TurnDone) else None
+            if done is not None:
+                self._headers |= _done_headers(done)
+                self._meters.tokens(done.usage)
+            if waiting:
+                await self._send("".join(text for one in waiting for text in self._reply.take(one)))
+            if self._closed and not self._waiting:
+                await self._end()
+                return
+
+    async def _end(self) -> None:
+        if self.failed is None:
+            await self._sender.more("", last=True)
+        elif self._sender.begun:
+            await self._sender.more("".join(self._reply.fail(self.failed)), last=True)
+
+    async def _send(self, text: str) -> None:
+        if not self._sender.begun:
+            await self._sender.head(self._headers)
+            text = "".join(self._reply.begin()) + text
+        await self._sender.more(text)
+
+
+async def _end_with_client(receive: Any, scope: anyio.CancelScope) -> None:
+    """A client that goes away frees its slot, and closes the stream of the model's server."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _client_of(request: Request) -> str:
+    """Who asks, for turns at a full house."""
+    host = request.client.host if request.client is not None else ""
+    return f"{host} {request.headers.get('user-agent', '')}"
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """A request's body, a JSON object. Raises `ApiError`."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "unsupported_media_type", "the body must be application/json")
+    body = bytearray()
+    with anyio.move_on_after(BODY_SECONDS) as late:
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                raise ApiError(413, "payload_too_large", f"the body is over {MAX_BODY} bytes")
+    if late.cancelled_caught:
+        raise ApiError(408, "timeout", f"the body did not come within {BODY_SECONDS:g} s")
+    try:
+        value = json.loads(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "invalid_json", f"the body is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "invalid_json", "the body is no JSON object")
+    return value
+
+
+def _done_headers(done: TurnDone) -> dict[str, str]:
+    """What a client may want to know of the calls beyond what they are."""
+    found = {"repairs": done.repairs, "echoed": done.echoed}
+    return {f"x-mlx-tools-{name}": ", ".join(said) for name, said in found.items() if said}
+
+
+def _error_headers(error: ApiError) -> dict[str, str]:
+    return {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+async def _models(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": request.app.state.gateway.models.rows()})
+
+
+async def _model(request: Request) -> Response:
+    name = request.path_params["name"]
+    for row in request.app.state.gateway.models.rows():
+        if row["id"] == name:
+            return JSONResponse(row)
+    message = f"The model {name!r} does not exist."
+    raise ApiError(404, "model_not_found", message, param="model")
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _metrics(request: Request) -> Response:
+    gateway = request.app.state.gateway
+    gauges = {"active": gateway.admission.active, "waiting": gateway.admission.waiting}
+    return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    return chat_completion_error(ApiError(refusal.status, refusal.code, refusal.message))
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return JSONResponse(chat_completion_error(error), error.status, headers=_error_headers(error))
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    message = f"{request.method} {request.url.path} is not served here"
+    body = chat_completion_error(ApiError(status, "not_found", message))
+    return JSONResponse(body, status, headers=getattr(error, "headers", None))
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    message = f"the gateway failed: {type(error).__name__}"
+    return JSONResponse(chat_completion_error(ApiError(500, "internal_error", message)), 500)

@@ -1,0 +1,347 @@
+"""One turn for a client: the prompt of its conversation, the model's turn held and mended as in any
+run, and what came of it as events.
+
+A turn that cannot be read, or calls nothing that may be called, is corrected inside the request, up
+to two times, and nobody sees it. So calls are told once they are judged; an answer as it grows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import anyio
+
+from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter
+from mlx_tools.controller import Complete, Completer, Written, request_for
+from mlx_tools.errors import BackendError, BackendTimeout, MlxToolsError
+from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
+from mlx_tools.gateway.plain_text import PlainText, StopTexts
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsMore,
+    CallBegun,
+    ClientCall,
+    ClientMessage,
+    Finish,
+    TextPiece,
+    TurnDone,
+    TurnEvent,
+    TurnRequest,
+)
+from mlx_tools.messages import FinalAnswer, FinishReason, Usage, total_usage
+from mlx_tools.policy import Limits
+from mlx_tools.protocol import Reading, judge
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    DecisionRecord,
+    MendRecord,
+    Record,
+    RepairRecord,
+    events,
+)
+
+ATTEMPTS: Final = 3
+"""So often a model may write one turn: the first time, and two corrected ones."""
+
+USUAL_TOKENS: Final = 4096
+"""Tokens of a turn for which neither the client nor the context says a bound."""
+
+Emit = Callable[[TurnEvent], None]
+
+
+@dataclass
+class Speaker:
+    """A model that turns are asked of. ``context`` is in tokens, None where nobody says."""
+
+    backend: Backend
+    manner: Manner
+    limits: Limits
+    context: int | None
+    counter: TokenCounter
+    memory: TurnMemory = field(default_factory=TurnMemory)
+
+    async def take(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
+        """Take the turn that a client asks for, and tell of it as it comes.
+
+        ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
+        """
+        try:
+            with anyio.fail_after(self.limits.total_timeout):
+                done = await _Taking(self, request, emit, new_id).take()
+        except ApiError:
+            raise
+        except TimeoutError:
+            limit = f"the turn was not done in {self.limits.total_timeout:g} s"
+            raise ApiError(504, "timeout", limit) from None
+        except BackendTimeout as error:
+            raise ApiError(504, "upstream_timeout", str(error)) from error
+        except BackendError as error:
+            raise ApiError(502, "upstream_error", str(error)) from error
+        except MlxToolsError as error:
+            raise ApiError(400, "invalid_request", str(error)) from error
+        emit(done)
+        return done
+
+    def count(self, request: TurnRequest) -> int:
+        """How many tokens the prompt of this request has."""
+        taking = _Taking(self, request, lambda event: None, str)
+        return self.counter.count(taking.due().prompt)
+
+
+class _Stopped(Exception):
+    """One of the client's stop texts came."""
+
+
+class _Taking:
+    """One request under way."""
+
+    def __init__(
+        self, speaker: Speaker, request: TurnRequest, emit: Emit, new_id: Callable[[], str]
+    ) -> None:
+        self._speaker, self._request, self._new_id = speaker, request, new_id
+        self._tell = emit
+        self._stops = StopTexts(request.stop)
+        self._text: list[str] = []  # what was told of the answer
+        self._turned: list[tuple[Record, Reading | None]] = []
+        self._usages: list[Usage] = []
+        limits = replace(
+            speaker.limits,
+            max_tokens=1_000_000,
+            max_iterations=1_000,
+            max_format_errors=100,
+            max_argument_bytes=100_000_000,
+            max_calls_per_turn=speaker.limits.max_calls_per_turn if request.parallel else 1,
+        )
+        header = speaker.manner.header(request, limits)
+        self._session = new_session(header, request.tools, speaker.manner.words)
+        self._conversed = Conversed(self._session, speaker.memory)
+        self._conversed.fold(request.messages)
+        # What a call copies out of a result is for the client to know, not for us to refuse.
+        self._results, self._session.observations = self._session.observations, []
+        self._session.tool_choice = request.tool_choice
+        if request.allowed is not None:
+            allowed = request.allowed
+            self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
+
+    def due(self) -> Complete:
+        """The completion that is asked for now."""
+        step = self._session.next_step()
+        assert isinstance(step, Complete)
+        if self._request.allowed is not None:
+            rules = step.rules
+            catalog = {n: s for n, s in rules.catalog.items() if n in self._request.allowed}
+            tools = {n: s for n, s in step.tools.items() if n in catalog}
+            step = replace(step, tools=tools, rules=replace(rules, catalog=catalog))
+        return step
+
+    async def take(self) -> TurnDone:
+        if not self._request.tools:
+            return await self._take_plain()
+        completer = Completer(Guarded(self._speaker.backend), self._session)
+        problem = ""
+        for _ in range(ATTEMPTS):
+            step = self._within(self.due())
+            try:
+                written = await completer.complete(step, self._show)
+            except _Stopped:
+                return self._done("stop")
+            done, problem = self._ended(step, written)
+            if done is not None:
+                return done
+            if self._text:
+                break  # what the client has seen cannot be taken back
+        raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
+
+    def _within(self, step: Complete) -> Complete:
+        """The step with as many tokens as the client and the context allow."""
+        wished, context = self._request.max_tokens, self._speaker.context
+        left = USUAL_TOKENS if wished is None else wished
+        if context is not None:
+            used = self._speaker.counter.count(step.prompt)
+            if used >= context:
+                raise ApiError(
+                    400,
+                    "context_length_exceeded",
+                    f"This model's maximum context length is {context} tokens; the prompt that "
+                    f"the messages and tools come to has {used}.",
+                    param="messages",
+                )
+            left = context - used if wished is None else min(wished, context - used)
+        return replace(step, max_tokens=max(1, left))
+
+    # --- what comes ---
+
+    def _show(self, event: events.Event) -> None:
+        """Tell of an answer as it grows; of calls later."""
+        if isinstance(event, events.AnswerPiece):
+            self._say(event.text)
+
+    def _say(self, text: str, *, ended: bool = False) -> None:
+        if said := self._stops.feed(text, ended=ended):
+            self._text.append(said)
+            self._tell(TextPiece(said))
+        if self._stops.found:
+            raise _Stopped
+
+    def _fold(self, record: Record, reading: Reading | None = None) -> None:
+        self._session.fold(record, reading)
+        if not isinstance(record, MendRecord):
+            self._turned.append((record, reading))
+
+    def _ended(self, step: Complete, written: Written) -> tuple[TurnDone | None, str]:
+        """The end of the turn, or what is wrong with it."""
+        reading = written.reading
+        completion = written.record(step, self._session.asked)
+        self._usages.append(self._counted(step, written, completion.usage))
+        self._fold(completion, reading)
+        follow = self._session.current.unwritten
+        for record in follow:
+            self._fold(record)
+        answer = next((r for r in follow if isinstance(r, AnswerRecord)), None)
+        allowed = {r.call for r in follow if isinstance(r, DecisionRecord) and r.decision != "deny"}
+        calls = [r for r in follow if isinstance(r, CallRecord) and r.call in allowed]
+        if answer is not None and not answer.call_like:
+            return self._answered(answer), ""
+        if calls:
+            return self._called(calls, follow, reading), ""
+        error = reading.error
+        if written.finish_reason == "length" and (error is None or error.code != "unknown_tool"):
+            return self._done("length"), ""  # a call that was cut off is none
+        faults = [info.message for r in follow if (info := getattr(r, "error", None)) is not None]
+        return None, "; ".join(faults) or "it looks like a call that cannot be read"
+
+    def _answered(self, answer: AnswerRecord) -> TurnDone:
+        try:
+            told = "".join(self._text) + self._stops.held
+            self._say(answer.content.removeprefix(told), ended=True)
+        except _Stopped:
+            return self._done("stop")
+        return self._done("length" if answer.truncated else "stop")
+
+    def _called(
+        self, records: list[CallRecord], follow: Iterable[Record], reading: Reading
+    ) -> TurnDone:
+        if reading.commentary:
+            try:
+                self._say(reading.commentary, ended=True)
+            except _Stopped:
+                return self._done("stop")
+        calls = tuple(
+            ClientCall(self._new_id(), record.name, json_text(record.arguments))
+            for record in records
+        )
+        for index, call in enumerate(calls):
+            self._tell(CallBegun(index, call.id, call.name))
+            self._tell(ArgumentsMore(index, call.arguments))
+        keys = {record.call for record in records}
+        repairs = [r.name for r in follow if isinstance(r, RepairRecord) and r.call in keys]
+        specs = self._session.specs
+        judged = judge(reading, specs, self._results) if self._results else ()
+        echoed = {json_text(one.call.arguments) for one in judged if one.echoed}
+        return self._done(
+            "tool_calls",
+            calls,
+            repairs=tuple(dict.fromkeys(repairs)),
+            echoed=tuple(call.id for call in calls if call.arguments in echoed),
+        )
+
+    def _done(
+        self,
+        finish: Finish,
+        calls: tuple[ClientCall, ...] = (),
+        *,
+        repairs: tuple[str, ...] = (),
+        echoed: tuple[str, ...] = (),
+    ) -> TurnDone:
+        text = "".join(self._text)
+        if not self._stops.found and (calls or finish == "stop"):
+            message = ClientMessage("assistant", text, calls)
+            key = next_key(self._conversed.key, message)
+            self._speaker.memory.keep(key, tuple(self._turned))
+        thoughts = [r.reasoning for r, _ in self._turned if isinstance(r, CompletionRecord)]
+        return TurnDone(
+            finish=finish,
+            text=text,
+            calls=calls,
+            usage=total_usage(self._usages),
+            repairs=repairs,
+            echoed=echoed,
+            reasoning=thoughts[-1] if thoughts else "",
+            model=self._request.model,
+            stopped_by=self._stops.found,
+        )
+
+    def _counted(self, step: Complete, written: Written, said: Usage) -> Usage:
+        """What the server said that it cost; what it did not, counted here."""
+        prompt, completion = said.prompt_tokens, said.completion_tokens
+        return Usage(
+            prompt_tokens=self._speaker.counter.count(step.prompt) if prompt is None else prompt,
+            cached_tokens=said.cached_tokens,
+            completion_tokens=written.tokens if completion is None else completion,
+        )
+
+    # --- without tools ---
+
+    async def _take_plain(self) -> TurnDone:
+        """Let the model write as it does; what it writes is the answer."""
+        step = self._within(self.due())
+        request = request_for(self._session, step.prompt, step.max_tokens)
+        text = PlainText(step.rules)
+        written = Written()
+        try:
+            async with aclosing(Guarded(self._speaker.backend).complete(request)) as chunks:
+                await self._read_plain(chunks, request, text, written)
+        except _Stopped:
+            return self._done("stop")
+        finally:
+            self._usages.append(self._counted(step, written, total_usage(written.usages)))
+        content = "".join(self._text)
+        finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
+        record = CompletionRecord(
+            turn=step.turn,
+            text=content,
+            counted=content,
+            finish_reason=finish,
+            reasoning=text.thought,
+            prompt=step.prompt,
+        )
+        self._fold(record, Reading(messages=(FinalAnswer(content),), counted=content))
+        for one in self._session.current.unwritten:
+            self._fold(one)
+        return self._done(finish)
+
+    async def _read_plain(
+        self,
+        chunks: AsyncIterator[Any],
+        request: CompletionRequest,
+        text: PlainText,
+        written: Written,
+    ) -> None:
+        usage: Usage | None = None
+        async for chunk in chunks:
+            written.tokens += bool(chunk.text)
+            usage = chunk.usage or usage
+            if chunk.text:
+                self._say(text.feed(chunk.text))
+            if chunk.finish_reason is not None:
+                written.finish_reason = chunk.finish_reason
+            if chunk.finish_reason is not None or text.ended:
+                break
+        written.usages.append(usage or Usage())
+        self._say(text.end(), ended=True)
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON; what cannot be written as UTF-8 is escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
