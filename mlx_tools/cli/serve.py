@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-GRACE_SECONDS = 30
-"""How long requests may take to end once the gateway is told to."""
-
 
 @app.command()
 @options.with_settings(*options.GATEWAY, *options.BACKEND, *options.WRITING)
@@ -34,62 +29,25 @@ def serve(
     options_given: options.Options,
 ) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""
+    import anyio
+
     from mlx_tools.app import is_loopback
 
     run = options.run_options(options_given, tools=False)
-    own = run.configuration.settings.gateway
+    host = run.configuration.settings.gateway.host
     key = _key(run.configuration, api_key_file)
-    if not key and not is_loopback(own.host):
+    if not key and not is_loopback(host):
         raise UsageError(
-            f"{own.host} can be reached from other machines, and there is no key",
+            f"{host} can be reached from other machines, and there is no key",
             hint="name a file that holds one with --api-key-file",
         )
     try:
-        import anyio
-        import uvicorn
-
-        from mlx_tools.gateway.server import Gateway, application
+        from mlx_tools.gateway import serve
     except ImportError as error:
-        raise MissingDependency(
-            f"the gateway needs {error.name}", hint="pip install 'mlx-tools[gateway]'"
-        ) from error
-    from mlx_tools.app import Door
-    from mlx_tools.gateway.admission import Admission
-    from mlx_tools.gateway.served_models import ServedModels
-
-    hosts = {own.host, *own.hosts}
-    gateway = Gateway(
-        ServedModels(run, note), Admission(own.concurrency, own.queue, time.monotonic)
-    )
-    app = application(gateway, Door(hosts=hosts, origins=own.origins, key=key))
-    listening = _listen(own.host, own.port)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
-    anyio.run(_serve, uvicorn.Server(config), gateway, listening)
+        needs = f"the gateway needs {error.name}"
+        raise MissingDependency(needs, hint="pip install 'mlx-tools[gateway]'") from error
+    anyio.run(serve, run, key, note)
     return EXIT_OK
-
-
-async def _serve(server: Any, gateway: Any, listening: socket.socket) -> None:
-    with listening:
-        await gateway.models.open()
-        host, port = listening.getsockname()[:2]
-        name = f"[{host}]" if ":" in host else host
-        note(f"{gateway.models.rows()[0]['id']} is served at http://{name}:{port}/v1")
-        await server.serve(sockets=[listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        said = f"{host}:{port}: {error.strerror or error}"
-        raise UsageError(said, hint="name another port with --port; 0 takes a free one") from None
 
 
 def _key(configuration: Configuration, file: Path | None) -> str:
@@ -98,9 +56,8 @@ def _key(configuration: Configuration, file: Path | None) -> str:
     try:
         key = file.expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{file}: {error}", hint="write the key into it, and nothing else"
-        ) from None
-    if not key or not key.isascii() or any(c.isspace() for c in key):
+        problem = getattr(error, "strerror", None) or error
+        raise UsageError(f"{file}: {problem}", hint="a file that holds the key") from None
+    if not key or not key.isascii() or any(character.isspace() for character in key):
         raise UsageError(f"{file} holds no key", hint="write one line without spaces into it")
     return key

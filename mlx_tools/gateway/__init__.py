@@ -1,1 +1,12 @@
 """The gateway: a text-only model behind the interfaces that clients and agents speak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.gateway.serving import serve
+
+__getattr__, __dir__ = names_of(__name__, {"serving": ("serve",)})

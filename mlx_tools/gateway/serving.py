@@ -1,0 +1,51 @@
+"""A gateway on a socket, until it is stopped."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+import uvicorn
+
+from mlx_tools.app import Door, RunOptions
+from mlx_tools.errors import UsageError
+from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.served_models import Note, ServedModels
+from mlx_tools.gateway.server import Gateway, application
+
+GRACE_SECONDS: Final = 30
+"""How long requests may take to end once the gateway is told to."""
+
+
+async def serve(options: RunOptions, key: str, note: Note) -> None:
+    """Serve as the settings say; clients must bear ``key`` where it is not empty.
+
+    Raises `UsageError` where its port cannot be had, and what `mlx_tools.app.found` raises.
+    """
+    own = options.configuration.settings.gateway
+    models = ServedModels(options, note)
+    gateway = Gateway(models, Admission(own.concurrency, own.queue, time.monotonic))
+    door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
+    config = uvicorn.Config(
+        application(gateway, door),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    with _listen(own.host, own.port) as listening:
+        await models.open()
+        host, port = listening.getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        note(f"{models.rows()[0]['id']} is served at http://{name}:{port}/v1")
+        await uvicorn.Server(config).serve(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        said = f"{host}:{port}: {error.strerror or error}"
+        raise UsageError(said, hint="name another port with --port; 0 takes a free one") from None
