@@ -43,6 +43,7 @@ from mlx_tools.transcript import (
     MendRecord,
     Record,
     RepairRecord,
+    State,
     events,
 )
 
@@ -154,8 +155,8 @@ class _Taking:
             done, problem = self._ended(step, written)
             if done is not None:
                 return done
-            if self._text:
-                break  # what the client has seen cannot be taken back
+            if self._text or self._session.state is State.IDLE:
+                break  # what the client has seen cannot be taken back; or the model means it so
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
 
     def _within(self, step: Complete) -> Complete:

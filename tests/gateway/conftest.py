@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mlx_tools.app import Door
 from mlx_tools.backends import TokenCounter
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import Manner
@@ -19,7 +20,6 @@ from mlx_tools.gateway.turn import Speaker
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
-from mlx_tools.app import Door
 from mlx_tools.testing import ScriptedBackend
 
 WEATHER = {
@@ -65,12 +65,12 @@ class OneModel:
 def serving() -> Callable[..., Any]:
     """Give the client of a gateway whose model writes these completions; ``backend`` is that."""
 
-    def serve(*scripts: Any, door: Door | None = None, slots: int = 4, line: int = 8, **more: Any) -> Any:
+    def serve(*scripts: Any, door: Door | None = None, **more: Any) -> Any:
         backend = more.pop("backend", None) or ScriptedBackend(*scripts)
         numbers = count(1)
         gateway = Gateway(
             OneModel(speaker_of(backend, **more)),  # type: ignore[arg-type]
-            Admission(slots, line, lambda: 0.0),
+            Admission(4, 8, lambda: 0.0),
             now=lambda: 1_700_000_000.0,
             new_id=lambda: f"{next(numbers):08x}",
         )

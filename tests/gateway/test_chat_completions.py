@@ -1,0 +1,385 @@
+"""Chat completions over the whole of the gateway, with a model that says what it is told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx2
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_tools.backends import Chunk, CompletionRequest
+from mlx_tools.errors import BackendBroken, BackendUnreachable
+from mlx_tools.gateway.chat_completions import read_chat_completion
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.testing import Script, answer, call
+from tests.gateway.conftest import WEATHER
+
+HI = [{"role": "user", "content": "What is the weather in Rome?"}]
+ROME = call("get_weather", city="Rome")
+
+
+def post(one: Any, **body: Any) -> Any:
+    """What a request is answered with."""
+    given = {"model": "scripted", "messages": HI, **body}
+
+    async def ask() -> Any:
+        return await one.client.post("/v1/chat/completions", json=given)
+
+    return anyio.run(ask)
+
+
+def message(response: Any) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["message"]
+
+
+def chunks(response: Any) -> list[dict[str, Any]]:
+    lines = [line for line in response.text.split("\n\n") if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_a_call_comes_as_a_tool_call_with_an_id_of_its_own(serving: Any) -> None:
+    response = post(serving(ROME), tools=[WEATHER])
+    assert message(response)["tool_calls"] == [
+        {
+            "id": "call_00000002",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
+        }
+    ]
+    assert message(response)["content"] is None
+    assert response.json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_without_tools_nothing_of_ours_stands_in_the_prompt(serving: Any) -> None:
+    one = serving("Sunny, I guess.")
+    assert message(post(one))["content"] == "Sunny, I guess."
+    assert one.backend.prompts == [
+        "<|im_start|>user\nWhat is the weather in Rome?<|im_end|>\n<|im_start|>assistant\n"
+    ]
+
+
+def test_without_tools_json_is_text_like_any_other(serving: Any) -> None:
+    assert message(post(serving(ROME)))["content"] == ROME
+
+
+def test_a_call_in_a_models_own_dialect_is_a_call_and_named_as_one(serving: Any) -> None:
+    text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    response = post(serving(text), tools=[WEATHER])
+    assert message(response)["tool_calls"][0]["function"]["arguments"] == '{"city":"Rome"}'
+    assert response.headers["x-mlx-tools-repairs"] == "dialect"
+
+
+def test_a_turn_that_cannot_be_read_is_corrected_inside_the_request(serving: Any) -> None:
+    one = serving("<tool_call>get the weather", ROME)
+    assert message(post(one, tools=[WEATHER]))["tool_calls"]
+    assert len(one.backend.prompts) == 2
+    assert one.backend.prompts[1].startswith(one.backend.prompts[0])
+
+
+@pytest.mark.parametrize(
+    "texts", [["<tool_call>get the weather"] * 3, [f"<tool_call>weather {n}" for n in range(3)]]
+)
+def test_call_like_text_is_never_content_but_an_error(serving: Any, texts: list[str]) -> None:
+    response = post(serving(*texts), tools=[WEATHER])
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "model_output_invalid"
+
+
+def test_a_call_that_the_token_limit_cut_off_is_no_call(serving: Any) -> None:
+    cut = Script('{"type":"tool_call","name":"get_weather","arguments":{"ci', "length")
+    choice = post(serving(cut), tools=[WEATHER], max_tokens=9).json()["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert "tool_calls" not in choice["message"]
+
+
+def test_several_calls_keep_their_order(serving: Any) -> None:
+    text = f"{ROME}\n{call('get_weather', city='Oslo')}\n"
+    calls = message(post(serving(text), tools=[WEATHER]))["tool_calls"]
+    assert [json.loads(one["function"]["arguments"])["city"] for one in calls] == ["Rome", "Oslo"]
+
+
+def test_without_parallel_calls_a_turn_ends_at_the_first(serving: Any) -> None:
+    text = f"{ROME}\n{call('get_weather', city='Oslo')}\n"
+    response = post(serving(text), tools=[WEATHER], parallel_tool_calls=False)
+    assert len(message(response)["tool_calls"]) == 1
+
+
+def test_a_required_call_is_asked_for_even_after_a_result(serving: Any) -> None:
+    rest = 'get_weather","arguments":{"city":"Oslo"}}'
+    one = serving(rest)
+    first = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    told = [
+        *HI,
+        {"role": "assistant", "content": None, "tool_calls": [first]},
+        {"role": "tool", "tool_call_id": "a", "content": "rain"},
+    ]
+    response = post(one, messages=told, tools=[WEATHER], tool_choice="required")
+    assert message(response)["tool_calls"]
+    assert one.backend.prompts[0].endswith('{"type":"tool_call","name":"')
+
+
+def test_only_allowed_tools_are_called(serving: Any) -> None:
+    other = {"type": "function", "function": {"name": "get_time", "parameters": {}}}
+    allowed = {
+        "type": "allowed_tools",
+        "allowed_tools": {
+            "mode": "auto",
+            "tools": [{"type": "function", "function": {"name": "get_time"}}],
+        },
+    }
+    one = serving(ROME, ROME, call("get_time"))
+    calls = message(post(one, tools=[WEATHER, other], tool_choice=allowed))["tool_calls"]
+    assert [one["function"]["name"] for one in calls] == ["get_time"]
+    assert '"get_weather"' in one.backend.prompts[0] or "get_weather(" in one.backend.prompts[0]
+
+
+def test_the_prompt_of_a_longer_conversation_begins_with_that_of_the_shorter(serving: Any) -> None:
+    raw = '{"type": "tool_call",  "name": "get_weather", "arguments": {"city": "Rome"} }'
+    one = serving(raw, answer("It rains."), answer("Bye."))
+    told: list[Any] = [{"role": "system", "content": "Be kind."}, *HI]
+    called = message(post(one, messages=told, tools=[WEATHER]))
+    told += [
+        called,
+        {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "rain"},
+    ]
+    answered = message(post(one, messages=told, tools=[WEATHER]))
+    told += [answered, {"role": "user", "content": "Thanks."}]
+    post(one, messages=told, tools=[WEATHER])
+    first, second, third = one.backend.prompts
+    assert second.startswith(first + raw)
+    assert third.startswith(second + answer("It rains."))
+
+
+def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
+    told = [
+        *HI,
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "tool_calls": [
+                {
+                    "id": "x1",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{ "city" : "Rome" }'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "x1", "content": [{"type": "text", "text": "rain"}]},
+    ]
+    one, two = serving(answer(), answer()), serving(answer())
+    for asked in (one, one, two):
+        post(asked, messages=told, tools=[WEATHER])
+    assert len({*one.backend.prompts, *two.backend.prompts}) == 1
+    assert (
+        '{"type":"tool_call","name":"get_weather","arguments":{"city":"Rome"}}'
+        in one.backend.prompts[0]
+    )
+
+
+def test_what_is_said_beside_a_result_stands_in_its_turn(serving: Any) -> None:
+    first = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    one = serving(answer())
+    told = [
+        *HI,
+        {"role": "assistant", "content": None, "tool_calls": [first]},
+        {"role": "tool", "tool_call_id": "a", "content": "rain"},
+        {"role": "user", "content": "In Celsius, please."},
+    ]
+    post(one, messages=told, tools=[WEATHER])
+    turn = one.backend.prompts[0].rpartition("<|im_start|>user\n")[2]
+    assert turn.startswith('{"type":"tool_observation","name":"get_weather","content":"rain"}\nIn')
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 0])
+@pytest.mark.parametrize(
+    "text",
+    [
+        ROME,
+        answer('A "quoted" answer, with ünïcode 🌍\nand lines.'),
+        f"Let me see.\n{ROME}\n",
+        "[get_weather(city='Rome'), get_weather(city='Oslo')]",
+        "Just prose.",
+    ],
+)
+def test_streamed_equals_whole(serving: Any, text: str, pieces: int) -> None:
+    whole = message(post(serving(text), tools=[WEATHER]))
+    events = chunks(post(serving(Script(text, pieces=pieces)), tools=[WEATHER], stream=True))
+    deltas = [event["choices"][0]["delta"] for event in events]
+    content = "".join(delta.get("content") or "" for delta in deltas)
+    calls: dict[int, dict[str, str]] = {}
+    for delta in deltas:
+        for one in delta.get("tool_calls", ()):
+            call = calls.setdefault(one["index"], {"name": "", "arguments": ""})
+            for key in call:
+                call[key] += one["function"].get(key, "")
+    assert content == (whole["content"] or "")
+    assert list(calls.values()) == [one["function"] for one in whole.get("tool_calls", ())]
+    finish = "tool_calls" if calls else "stop"
+    assert events[-1]["choices"][0]["finish_reason"] == finish
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 0])
+@pytest.mark.parametrize("tools", [[], [WEATHER]])
+def test_a_stop_text_ends_the_answer_wherever_it_is_split(
+    serving: Any, tools: list[Any], pieces: int
+) -> None:
+    said = "One, two, STOP three."
+    script = Script(answer(said) if tools else said, pieces=pieces)
+    response = post(serving(script), tools=tools, stop=["STOP", "never"])
+    assert message(response)["content"] == "One, two, "
+    assert response.json()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_thought_is_no_part_of_a_plain_answer(serving: Any) -> None:
+    for pieces in (1, 2, 0):
+        script = Script("<think>Rome, hm.</think>\n\nSunny.", pieces=pieces)
+        assert message(post(serving(script)))["content"] == "Sunny."
+
+
+def test_a_prompt_that_the_context_cannot_hold_is_refused_unasked(serving: Any) -> None:
+    one = serving(ROME, context=100)
+    error = post(one, tools=[WEATHER]).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "100 tokens" in error["message"]
+    assert one.backend.prompts == []
+
+
+def test_a_ceiling_on_tokens_is_cut_to_what_the_context_leaves(serving: Any) -> None:
+    one = serving("Hello.", context=500)
+    post(one, max_tokens=32_000)
+    assert 400 < one.backend.requests[0].max_tokens < 500
+
+
+def test_sampling_goes_to_the_server_as_it_is(serving: Any) -> None:
+    one = serving("Hello.")
+    post(one, temperature=0.5, top_p=0.9, seed=7, presence_penalty=0.1, logit_bias={"5": -100})
+    asked = one.backend.requests[0]
+    assert (asked.temperature, asked.seed, asked.logit_bias) == (0.5, 7, {5: -100})
+    assert asked.sampling == {"top_p": 0.9, "presence_penalty": 0.1}
+
+
+def test_what_has_no_effect_is_accepted_and_what_nobody_knows_is_named(serving: Any) -> None:
+    hosted = {"type": "web_search"}
+    response = post(serving("Hi"), user="ann", store=False, shiny=1, tools=[hosted])
+    assert response.headers["x-mlx-tools-left-out"] == "tools.web_search, shiny"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"functions": [{}]}, "functions"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "assistant", "content": "Hi"}]}, "messages"),
+        ({"messages": [*HI, {"role": "tool", "content": "x", "tool_call_id": "?"}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"tool_choice": "required"}, "tool_choice"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+        ),
+        ({"tools": [WEATHER, WEATHER]}, "tools"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"model": "gpt-9"}, "model"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_naming_the_field(
+    serving: Any, body: dict[str, Any], param: str
+) -> None:
+    response = post(serving(), **body)
+    assert response.status_code in (400, 404)
+    assert response.json()["error"]["param"] == param
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_that_says_so(serving: Any) -> None:
+    response = post(serving(BackendUnreachable("nobody listens at port 1")))
+    assert response.status_code == 502
+    assert "nobody listens" in response.json()["error"]["message"]
+
+
+class Breaking:
+    """A server that dies in the middle of an answer."""
+
+    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        yield Chunk('{"type":"final_answer","content":"It is su')
+        raise BackendBroken("the connection broke off")
+
+
+def test_what_breaks_in_mid_stream_is_told_in_the_stream(serving: Any) -> None:
+    events = chunks(post(serving(backend=Breaking()), tools=[WEATHER], stream=True))
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events[:-1]) == "It is su"
+    assert events[-1]["error"]["code"] == "upstream_error"
+
+
+def test_the_official_client_reads_what_is_sent(serving: Any) -> None:
+    one = serving(ROME, Script(answer("Sunny."), pieces=3))
+
+    async def ask() -> tuple[Any, list[Any]]:
+        client = openai.AsyncOpenAI(
+            base_url="http://127.0.0.1/v1", api_key="none", http_client=_client_of(one)
+        )
+        tools: Any = [WEATHER]
+        messages: Any = HI
+        made = await client.chat.completions.create(
+            model="scripted", messages=messages, tools=tools
+        )
+        stream = await client.chat.completions.create(
+            model="scripted",
+            messages=messages,
+            tools=tools,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        return made, [event async for event in stream]
+
+    made, events = anyio.run(ask)
+    assert made.choices[0].message.tool_calls[0].function.name == "get_weather"
+    assert "".join(e.choices[0].delta.content or "" for e in events if e.choices) == "Sunny."
+    assert events[-1].usage.total_tokens > 0
+
+
+def _client_of(one: Any) -> Any:
+    """The client that OpenAI's own takes, over the same transport."""
+    return openai.DefaultAsyncHttpxClient(transport=httpx2.ASGITransport(one.transport.app))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "stop",
+    "stream",
+    "response_format",
+    "n",
+    "max_tokens",
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_a_body_of_any_shape_is_read_or_refused(body: dict[str, Any]) -> None:
+    try:
+        read_chat_completion(body, new_id=lambda: "1", now=lambda: 0.0)
+    except ApiError as error:
+        assert 400 <= error.status < 500

@@ -1,0 +1,180 @@
+"""Who may ask the gateway, how many at once, and what becomes of those who go away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from mlx_tools.app import Door
+from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.request import ApiError
+from tests.gateway.conftest import WEATHER
+
+BODY = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def ask(one: Any, path: str = "/v1/models", base: str = "http://127.0.0.1", **more: Any) -> Any:
+    async def get() -> Any:
+        async with httpx.AsyncClient(transport=one.transport, base_url=base) as client:
+            return await client.request(more.pop("method", "GET"), path, **more)
+
+    return anyio.run(get)
+
+
+@pytest.mark.parametrize(
+    ("base", "status"),
+    [
+        ("http://127.0.0.1:8321", 200),
+        ("http://localhost:99", 200),
+        ("http://LOCALHOST.", 200),
+        ("http://[::1]:8321", 200),
+        ("http://mac.local", 200),
+        ("http://evil.example", 403),
+        ("http://127.0.0.1.evil.example", 403),
+        ("http://localhost.evil.example:8321", 403),
+    ],
+)
+def test_a_name_that_is_not_ours_is_not_served(serving: Any, base: str, status: int) -> None:
+    one = serving(door=Door(hosts=("mac.local",)))
+    assert ask(one, base=base).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("http://127.0.0.1:4000", 403),
+        ("http://127.0.0.1", 200),
+        ("http://pages.example", 200),
+    ],
+)
+def test_a_page_asks_only_where_it_is_allowed(serving: Any, origin: str, status: int) -> None:
+    one = serving(door=Door(origins=("http://pages.example",)))
+    assert ask(one, headers={"origin": origin}).status_code == status
+
+
+def test_an_allowed_page_may_read_the_answer_and_another_one_may_not_even_ask(serving: Any) -> None:
+    one = serving(door=Door(origins=("http://pages.example",)))
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+    for origin, status in (("http://pages.example", 200), ("http://evil.example", 403)):
+        response = ask(one, method="OPTIONS", headers={"origin": origin, **asks})
+        assert response.status_code == status
+        allowed = response.headers.get("access-control-allow-origin")
+        assert allowed == (origin if status == 200 else None)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_a_page_can_send_unasked_is_refused(serving: Any, kind: str) -> None:
+    one = serving("never")
+    more: Any = {"headers": {"content-type": kind} if kind else {}, "content": b"{}"}
+    assert ask(one, "/v1/chat/completions", method="POST", **more).status_code == 415
+    assert one.backend.prompts == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "Bearer "}, 401),
+        ({"authorization": "Bearer secret"}, 200),
+        ({"x-api-key": "secret"}, 200),
+        ({"x-api-key": "sécret"}, 401),
+    ],
+)
+def test_with_a_key_only_who_bears_it_is_served(
+    serving: Any, headers: dict[str, str], status: int
+) -> None:
+    one = serving(door=Door(key="secret"))
+    sent = {name: value.encode() for name, value in headers.items()}
+    assert ask(one, headers=sent).status_code == status
+    assert ask(one, "/health").status_code == 200
+
+
+def test_without_a_key_any_is_accepted(serving: Any) -> None:
+    assert ask(serving(), headers={"authorization": "Bearer none"}).status_code == 200
+
+
+def test_what_is_not_served_is_an_error_in_the_same_form(serving: Any) -> None:
+    response = ask(serving(), "/v1/nothing")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a": 1e999}'])
+def test_a_body_that_is_no_json_object_is_refused(serving: Any, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    response = ask(serving(), "/v1/chat/completions", method="POST", content=body, headers=headers)
+    assert response.status_code == 400
+
+
+def test_metrics_tell_what_was_done_and_nothing_of_content(serving: Any) -> None:
+    one = serving("a secret answer")
+    ask(one, "/v1/chat/completions", method="POST", json=BODY | {"tools": [WEATHER]})
+    text = ask(one, "/metrics").text
+    assert 'mlx_tools_requests_total{path="/v1/chat/completions"} 1' in text
+    assert "mlx_tools_active 0" in text
+    assert "secret" not in text
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_let_in_by_turns_of_clients() -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        admission = Admission(1, 10, lambda: 0.0)
+        first = anyio.Event()
+
+        async def come(client: str, name: str) -> None:
+            async with admission.slot(client):
+                order.append(name)
+                await (first.wait() if name == "a1" else anyio.sleep(0))
+
+        async with anyio.create_task_group() as tasks:
+            for client, name in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("b", "b2")):
+                tasks.start_soon(come, client, name)
+                await anyio.sleep(0)
+            first.set()
+        assert (admission.active, admission.waiting) == (0, 0)
+
+    anyio.run(main)
+    assert order == ["a1", "a2", "b1", "a3", "b2"]
+
+
+def test_a_full_line_says_when_to_come_again() -> None:
+    async def main() -> None:
+        admission = Admission(1, 0, lambda: 0.0)
+        async with admission.slot("a"):
+            with pytest.raises(ApiError) as refused:
+                async with admission.slot("b"):
+                    pass
+        assert refused.value.status == 429
+        assert refused.value.retry_after == 5
+
+    anyio.run(main)
+
+
+def test_who_goes_away_while_waiting_or_just_when_called_leaves_no_slot_taken() -> None:
+    async def main() -> None:
+        admission = Admission(1, 10, lambda: 0.0)
+
+        async def come(client: str) -> None:
+            async with admission.slot(client):
+                await anyio.sleep(0)
+
+        for when in range(8):
+            async with anyio.create_task_group() as others:
+                others.start_soon(come, "a")
+                async with anyio.create_task_group() as mine:
+                    mine.start_soon(come, "b")
+                    for _ in range(when):
+                        await anyio.sleep(0)
+                    mine.cancel_scope.cancel()
+            assert (admission.active, admission.waiting) == (0, 0), when
+
+    anyio.run(main)
