@@ -15,12 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from mlx_tools.errors import ErrorCode, ToolDefinitionError
+from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.process import Pipes, end
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
@@ -80,10 +79,9 @@ def folder_tool(found: ToolFolder, unusable: str | None = None) -> Tool:
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
         try:
             with _copied(found) as execute:
-                came = _call(found, execute, arguments, until, context)
+                return _call(found, execute, arguments, _Talk(found, context, seconds, until))
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
-        return _result(came, seconds, found.max_output_bytes)
 
     preview = Preview("", found.digest)
     return Tool(found.spec, run, preview=lambda arguments: preview, unusable=lambda: unusable)
@@ -110,96 +108,22 @@ def _copied(found: ToolFolder) -> Iterator[Path]:
         yield folder / EXECUTE
 
 
-# --- what came of a call --------------------------------------------------------------------------
-
-Ending = Literal["result", "fault", "refused", "ended", "timeout", "cancelled", "printed", "size"]
-
-
-@dataclass(slots=True)
-class _Came:
-    """What came of a call.
-
-    ``value`` is what ``execute`` returned (``result``), ``fault`` why there is nothing (``fault``),
-    or why it was not run (``refused``), ``status`` how the process ended, as ``wait`` gives it,
-    None where nobody knows. ``printed`` is the end of what it printed.
-    """
-
-    ending: Ending
-    value: dict[str, Any] | None = None
-    fault: str = ""
-    status: int | None = None
-    printed: str = ""
-
-
-def _result(came: _Came, seconds: float, most: int) -> dict[str, Any]:
-    """Return what the tool returned. Raises ToolError for anything else that came of the call."""
-    code: ErrorCode = "tool_error"
-    match came.ending:
-        case "result":
-            value = came.value or {}
-            if value.get("success") is False:
-                raise ToolError(_said(value))
-            return value
-        case "cancelled":
-            raise ToolError("it was ended, since nobody waited any more")
-        case "refused":
-            raise ToolError(f"local-only mode holds, and {came.fault}", code="disabled")
-        case "timeout":
-            limit = f"{round(seconds, 2):g} s"
-            text = f"no result within {limit}; its process was ended with all it started"
-            code = "timeout"
-        case "printed":
-            text, code = f"it printed more than {most} bytes, and was ended", "payload_too_large"
-        case "size":
-            text, code = f"its result has more than {most} bytes", "payload_too_large"
-        case "fault":
-            text = came.fault
-        case "ended":
-            text = _how_ended(came.status)
-    if printed := came.printed[-_PRINTED_CHARS:].strip():  # mostly it says why
-        text = f"{text}; it printed: {printed}"
-    raise ToolError(text, code=code, passing=came.ending in ("fault", "ended"))
-
-
-def _said(value: Mapping[str, Any]) -> str:
-    """Return what a tool says went wrong that says so itself."""
-    error = value.get("error") or value.get("message")
-    if isinstance(error, str) and error.strip():
-        return error
-    rest = {key: item for key, item in value.items() if key != "success"}
-    return json.dumps(rest, ensure_ascii=False) if rest else "the tool says that it failed"
-
-
-def _how_ended(status: int | None) -> str:
-    if status is None:
-        return "its process was ended from outside"
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"its process ended with the exit code {code} and without a result"
-    known = {one.value: one.name for one in signal.Signals}
-    return f"its process crashed ({known.get(-code, f'signal {-code}')})"
-
-
 # --- the process ----------------------------------------------------------------------------------
 
 
 def _call(
-    found: ToolFolder,
-    execute: Path,
-    arguments: Mapping[str, Any],
-    until: float,
-    context: ToolContext,
-) -> _Came:
-    """Calls ``execute`` of the file in a process of its own, and waits for what comes, at the
-    latest until this time. In local-only mode there is no network for it, or it is not run. Raises
-    OSError where no process can be started."""
+    found: ToolFolder, execute: Path, arguments: Mapping[str, Any], talk: _Talk
+) -> dict[str, Any]:
+    """Calls ``execute`` of the file in a process of its own, and waits for what comes. In
+    local-only mode there is no network for it, or it is not run. Raises OSError where no process
+    can be started, ToolError where there is no result."""
     request = json.dumps(dict(arguments), allow_nan=False).encode() + b"\n"
     # -I: nothing of the user's environment; no compiled file beside a source is written or read
     options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
     results, told = os.pipe()
     passing = f"passing={execute.parent.parent}"  # removed where this process is killed
     command = (sys.executable, *options, str(CHILD), str(execute), str(told), passing)
-    if any(part.local_only for part in context.policy.parts):
+    if any(part.local_only for part in talk.context.policy.parts):
         command = (*(_OFFLINE if sys.platform == "darwin" else ()), *command, "offline")
     try:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
@@ -226,8 +150,7 @@ def _call(
         with contextlib.suppress(BrokenPipeError):  # it has ended: how, its results say
             child.stdin.write(request)  # which it reads before it runs anything of the tool
             child.stdin.flush()
-        talk = _Talk(found.max_output_bytes, context)
-        return talk.until(until, results, child.stdout.fileno())
+        return talk.listen(results, child.stdout.fileno())
     finally:
         os.close(results)  # before it is waited for: it may be about to write
         child.stdout.close()
@@ -235,39 +158,54 @@ def _call(
 
 
 class _Talk:
-    """What the other side of a call says: its results, and what the tool prints."""
+    """What the other side of a call says: its results, and what the tool prints. ``until`` is when
+    at the latest it is ended, of the ``seconds`` that the call has."""
 
-    def __init__(self, most: int, context: ToolContext) -> None:
-        self._most = most
-        self._context = context
+    def __init__(
+        self, found: ToolFolder, context: ToolContext, seconds: float, until: float
+    ) -> None:
+        self.context = context
+        self._most = found.max_output_bytes
+        self._seconds, self._until = seconds, until
         self._line = bytearray()
         self._tail = bytearray()
         self._printed = 0
-        self._came: _Came | None = None
+        self._came: dict[str, Any] | ToolError | None = None
         self._over = False
 
-    def until(self, until: float, results: int, prints: int) -> _Came:
-        """Listens until there is an end."""
+    def listen(self, results: int, prints: int) -> dict[str, Any]:
+        """Return what the tool returned. Raises ToolError for anything else that comes."""
         pipes = Pipes({results: self._read_results, prints: self._read_prints})
         after = inf
         while not self._over:
             now = time.monotonic()
             if self._came is not None:
                 after = min(after, now + _AFTER)
-                if now >= after:
-                    break
-            elif self._context.cancelled:
-                self._came = _Came("cancelled")
-                break
-            elif now >= until:
-                self._came = _Came("timeout")
-                break
-            pipes.read(max(0.0, min(_TICK, until - now)))
+                self._over = now >= after
+            elif self.context.cancelled:
+                self._end(ToolError("it was ended, since nobody waited any more"), over=True)
+            elif now >= self._until:
+                limit = f"{round(self._seconds, 2):g} s"
+                late = f"no result within {limit}; its process was ended with all it started"
+                self._end(ToolError(late, code="timeout"), over=True)
+            pipes.read(0 if self._over else max(0.0, min(_TICK, self._until - now)))
         pipes.read(0)
         pipes.close()
-        came = self._came or _Came("ended")
-        came.printed = self._tail.decode("utf-8", "replace").strip()
-        return came
+        came = self._came
+        if isinstance(came, dict):
+            if came.get("success") is False:
+                raise ToolError(_said(came))
+            return came
+        error = came or ToolError(_how_ended(None), passing=True)
+        printed = self._tail.decode("utf-8", "replace").strip()[-_PRINTED_CHARS:].strip()
+        text = f"{error}; it printed: {printed}" if printed else str(error)  # mostly it says why
+        raise ToolError(text, code=error.code, passing=error.passing)
+
+    def _end(self, came: dict[str, Any] | ToolError, *, over: bool = False) -> None:
+        """Only the first that says what came of the call counts."""
+        if self._came is None:
+            self._came = came
+        self._over = self._over or over
 
     def _read_results(self, piece: bytes) -> bool:
         *lines, rest = (self._line + piece).split(b"\n")
@@ -275,27 +213,27 @@ class _Talk:
             self._take(bytes(line))
         self._line = bytearray(rest)
         if len(rest) > self._most + 100 and self._came is None:
-            self._came, self._over = _Came("size"), True
+            self._end(self._too_large(), over=True)
         self._over = self._over or not piece
         return not self._over
 
     def _take(self, line: bytes) -> None:
-        """Takes in a line. Only the first that says what came of the call counts."""
         told = _parsed(line)
         if "ended" in told:
-            self._came = self._came or _Came("ended", status=told["ended"])
-            self._over = True
+            self._end(ToolError(_how_ended(told["ended"]), passing=True), over=True)
         elif "progress" in told and self._came is None:
-            self._context.progress(*told["progress"])
+            self.context.progress(*told["progress"])
         elif "fault" in told:
-            self._came = self._came or _Came("fault", fault=str(told["fault"]))
+            self._end(ToolError(str(told["fault"]), passing=True))
         elif "refused" in told:
-            self._came, self._over = _Came("refused", fault=str(told["refused"])), True
+            text = f"local-only mode holds, and {told['refused']}"
+            self._end(ToolError(text, code="disabled"), over=True)
         elif "result" in told:
-            size = len(line) - len('{"result": }')
-            self._came = self._came or (
-                _Came("size") if size > self._most else _Came("result", told["result"])
-            )
+            fits = len(line) - len('{"result": }') <= self._most
+            self._end(told["result"] if fits else self._too_large())
+
+    def _too_large(self) -> ToolError:
+        return ToolError(f"its result has more than {self._most} bytes", code="payload_too_large")
 
     def _read_prints(self, piece: bytes) -> bool:
         self._printed += len(piece)
@@ -304,7 +242,8 @@ class _Talk:
         if self._printed <= self._most:
             return True
         if self._came is None:
-            self._came, self._over = _Came("printed"), True
+            text = f"it printed more than {self._most} bytes, and was ended"
+            self._end(ToolError(text, code="payload_too_large"), over=True)
         return False  # one that has told its result may end
 
 
@@ -321,3 +260,22 @@ def _parsed(line: bytes) -> dict[str, Any]:
         return {}
     status = told.get("ended")  # as ``wait`` gives it; None where nobody knows
     return told if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
+
+
+def _said(value: Mapping[str, Any]) -> str:
+    """Return what a tool says went wrong that says so itself."""
+    error = value.get("error") or value.get("message")
+    if isinstance(error, str) and error.strip():
+        return error
+    rest = {key: item for key, item in value.items() if key != "success"}
+    return json.dumps(rest, ensure_ascii=False) if rest else "the tool says that it failed"
+
+
+def _how_ended(status: int | None) -> str:
+    if status is None:
+        return "its process was ended from outside"
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"its process ended with the exit code {code} and without a result"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"its process crashed ({known.get(-code, f'signal {-code}')})"
