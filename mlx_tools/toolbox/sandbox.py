@@ -418,10 +418,6 @@ class _OutputReader:
     def flooded(self) -> bool:
         return len(self.output) + len(self.errors) > self._most
 
-    @property
-    def open(self) -> bool:
-        return any(end in self.pipes for end in self._ends)
-
     def _take(self, into: bytearray, piece: bytes) -> bool:
         into += piece[: self._most + 1 - len(self.output) - len(self.errors)]
         return not self.flooded
@@ -434,7 +430,7 @@ class _OutputReader:
         """Read what is left in the pipes of a child that has ended; not for long, since a program
         that got away might hold them open."""
         until = time.monotonic() + _GRACE
-        while self.open and not self.flooded and time.monotonic() < until:
+        while any(end in self.pipes for end in self._ends) and time.monotonic() < until:
             self.pipes.read(TICK)
         self.pipes.read(0)
 
@@ -449,10 +445,7 @@ def _watch(
     looked = time.monotonic()
     while True:
         wait = min(_COUNT, max(until - time.monotonic(), 0))
-        if reader.open:
-            reader.pipes.read(wait)
-        else:
-            time.sleep(wait)
+        reader.pipes.read(wait)
         if reader.flooded:
             return "flood"
         if child.poll() is not None:

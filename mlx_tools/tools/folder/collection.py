@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError
 from mlx_tools.messages import ALIASES, TOOL_NAME
@@ -376,20 +376,15 @@ def read_record(path: Path) -> FolderRecord:
         if info.st_uid != os.geteuid() or info.st_mode & 0o022:
             raise ConfigError(f"{path} cannot be trusted: others may write to it", hint=_HINT)
         try:
-            return _parsed_record(json.loads(file.read(MAX_RECORD_BYTES)))
+            value = json.loads(file.read(MAX_RECORD_BYTES))
+            said = FolderRecord({**value.pop("trusted")}, {**value.pop("switched")})
+            digests = all(isinstance(digest, str) for digest in said.trusted.values())
+            switches = all(isinstance(on, bool) for on in said.switched.values())
+            if value == {"version": _VERSION} and digests and switches:
+                return said
         except (OSError, ValueError, TypeError, RecursionError, KeyError, AttributeError):
-            raise ConfigError(f"{path} is damaged", hint=_HINT) from None
-
-
-def _parsed_record(value: Any) -> FolderRecord:
-    if value["version"] != _VERSION or set(value) != {"version", "trusted", "switched"}:
-        raise ValueError
-    trusted, switched = value["trusted"], value["switched"]
-    if not all(isinstance(digest, str) for digest in trusted.values()):
-        raise ValueError
-    if not all(isinstance(on, bool) for on in switched.values()):
-        raise ValueError
-    return FolderRecord(dict(trusted), dict(switched))
+            pass
+    raise ConfigError(f"{path} is damaged", hint=_HINT)
 
 
 # --- a new tool to begin with, from the files in prompts/new-tool/ --------------------------------
