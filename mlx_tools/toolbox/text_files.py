@@ -101,9 +101,7 @@ def unified_diff(before: str, after: str, old: str, new: str) -> str:
     if before == after:
         return "\n".join((*shown, "(no difference)"))
     size = left_out = 0
-    for line in _hunks(
-        re.findall(r"[^\n]*\n|[^\n]+", before), re.findall(r"[^\n]*\n|[^\n]+", after)
-    ):
+    for line in _hunks(_LINE.findall(before), _LINE.findall(after)):
         if len(line) > MAX_LINE_CHARS:
             line = f"{line[:MAX_LINE_CHARS]} … ({len(line) - MAX_LINE_CHARS} more characters)"
         size += len(line) + 1

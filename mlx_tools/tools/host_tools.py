@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
@@ -15,6 +15,9 @@ from mlx_tools.policy import BUILTIN, Policy, permitted
 from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, one_line, told_when_needed
 from mlx_tools.tools.context import ToolError, current_context
 from mlx_tools.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from mlx_tools.tools.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,6 @@ sees of an observation."""
 MAX_REASON_CHARS: Final = 200
 
 
-class SearchedTools(Protocol):
-    """What is looked through: a `mlx_tools.tools.Registry`."""
-
-    def all_specs(self) -> Mapping[str, ToolSpec]: ...
-    @property
-    def disabled(self) -> Mapping[str, str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class FoundTools:
     """What a search came to.
@@ -76,7 +71,7 @@ class FoundTools:
 
 
 def find_tools(
-    tools: SearchedTools,
+    tools: Registry,
     policy: Policy,
     query: str,
     limit: int = DEFAULT_LIMIT,
@@ -106,7 +101,7 @@ def find_tools(
     )
 
 
-def tool_search(tools: SearchedTools) -> Tool:
+def tool_search(tools: Registry) -> Tool:
     """The tool that looks through ``tools`` by the policy of the run that calls it.
 
     Where no run says which policy holds, none of the tools may be called, and none is found.

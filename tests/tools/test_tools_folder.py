@@ -128,7 +128,7 @@ def test_what_is_copied_is_what_was_read(tmp_path: Path, collection: ToolCollect
     source = make_folder(tmp_path)
     read = read_folder(source)
     (source / "execute.py").write_text("import os; os.abort()\ndef execute(a): ...")
-    assert (collection.add(read).execute).read_text() == ECHO
+    assert (collection.add(read).path / "execute.py").read_text() == ECHO
 
 
 @pytest.mark.parametrize(

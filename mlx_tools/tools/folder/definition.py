@@ -11,7 +11,6 @@ something. Passed over is what only tells something about the tool, such as who 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -19,7 +18,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,11 +59,6 @@ class ToolFolder:
     digest: str
 
     @property
-    def execute(self) -> Path:
-        """The file that is run."""
-        return self.path / EXECUTE
-
-    @property
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(len(file.data) for file in self.contents.values())
@@ -72,13 +66,14 @@ class ToolFolder:
 
 def read_folder(path: Path) -> ToolFolder:
     """The tool in a folder. Raises ToolDefinitionError, naming the file and the fault."""
-    with contextlib.suppress(OSError):  # before all is read: it may be any folder
-        _check_complete(path, {child.name for child in path.iterdir()})
-    contents = read_files(path)
-    _check_complete(path, contents)
-    name, description, parameters = _definition(contents[DEFINITION].data, path / DEFINITION)
-    config = _configuration(contents.get(CONFIG, File(b"{}", False)).data, path / CONFIG, name)
-    tree = _check_code(contents[EXECUTE].data, path / EXECUTE)
+    contents = read_files(path, (DEFINITION, EXECUTE))
+
+    def data(name: str, otherwise: bytes = b"") -> bytes:  # one may have gone meanwhile
+        return contents[name].data if name in contents else otherwise
+
+    name, description, parameters = _definition(data(DEFINITION), path / DEFINITION)
+    config = _configuration(data(CONFIG, b"{}"), path / CONFIG, name)
+    tree = _check_code(data(EXECUTE), path / EXECUTE)
     own = {key: config[key] for key in _SPEC_KEYS if key in config}
     if "effects" in own:
         own["effects"] = frozenset(own["effects"])
@@ -97,16 +92,6 @@ def read_folder(path: Path) -> ToolFolder:
         contents=contents,
         digest=digest_of(contents),
     )
-
-
-def _check_complete(path: Path, names: Container[str]) -> None:
-    """Raises ToolDefinitionError where a folder that has these names lacks what each tool's has."""
-    for name in (DEFINITION, EXECUTE):
-        if name not in names:
-            raise ToolDefinitionError(
-                f"{path / name} is missing",
-                hint=f"a tool's folder holds {DEFINITION}, {EXECUTE} and mostly {CONFIG}",
-            )
 
 
 def folders_in(path: Path) -> list[Path]:
@@ -140,12 +125,20 @@ class File:
     executable: bool
 
 
-def read_files(path: Path) -> dict[str, File]:
+def read_files(path: Path, needed: Iterable[str] = ()) -> dict[str, File]:
     """All files below a folder, by their names in it. Raises ToolDefinitionError where they cannot
-    be read, are too many or too large, or are anything but files and folders."""
+    be read, are too many or too large, are anything but files and folders, or where one that is
+    ``needed`` is missing: before the rest is read, since it may be any folder."""
     found: dict[str, File] = {}
     left = MAX_BYTES
     try:
+        for name in needed:
+            if not stat.S_ISDIR(path.stat().st_mode) or (path / name).exists():
+                continue
+            raise ToolDefinitionError(
+                f"{path / name} is missing",
+                hint=f"a tool's folder holds {DEFINITION}, {EXECUTE} and mostly {CONFIG}",
+            )
         for name, at in _walk(path, "", MAX_DEPTH):
             found[name] = file = _read(at, left)
             left -= len(file.data)
@@ -315,13 +308,23 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any]]:
     """Name, description and parameters of ``tool_definition.json``: a function as OpenAI writes it,
     with or without ``{"type": "function", "function": …}`` around it. Raises
     ToolDefinitionError."""
-    value, place = _function(_json(data, path), path)
-    name, description = value.get("name"), value.get("description")
+    value, place = _json(data, path), ""
+    function = value.get("function", value)
+    if value.get("type", "function") != "function" or not isinstance(function, dict):
+        raise ToolDefinitionError(
+            f"{path}: expected a function definition",
+            hint='{"type": "function", "function": {"name": …, "description": …, …}}',
+        )
+    if function is not value:
+        place = "function."
+        _check_keys(value, _AROUND, path, "")
+    _check_keys(function, _FUNCTION, path, place)
+    name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not name.strip():
         raise ToolDefinitionError(f"{path}: {place}name: expected a text")
     if not isinstance(description, str | None):
         raise ToolDefinitionError(f"{path}: {place}description: expected a text")
-    given = value.get("parameters")
+    given = function.get("parameters")
     if not isinstance(given, dict | None):
         raise ToolDefinitionError(f"{path}: {place}parameters: expected a JSON Schema")
     parameters = {"type": "object", **({"properties": {}} if given is None else given)}
@@ -331,22 +334,6 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any]]:
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"{path}: {error.message}", hint=error.hint) from None
     return name, description or "", parameters
-
-
-def _function(value: dict[str, Any], path: Path) -> tuple[dict[str, Any], str]:
-    """The function in a definition, and where in the file it stands."""
-    wrapped = "function" in value
-    inner = value.get("function", value)
-    if value.get("type", "function") != "function" or not isinstance(inner, dict):
-        raise ToolDefinitionError(
-            f"{path}: expected a function definition",
-            hint='{"type": "function", "function": {"name": …, "description": …, …}}',
-        )
-    if wrapped:
-        _check_keys(value, _AROUND, path, "")
-    place = "function." if wrapped else ""
-    _check_keys(inner, _FUNCTION, path, place)
-    return inner, place
 
 
 def _json(data: bytes, path: Path) -> dict[str, Any]:
