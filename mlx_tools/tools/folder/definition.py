@@ -133,12 +133,12 @@ def read_files(path: Path, needed: Iterable[str] = ()) -> dict[str, File]:
     left = MAX_BYTES
     try:
         for name in needed:
-            if not stat.S_ISDIR(path.stat().st_mode) or (path / name).exists():
-                continue
-            raise ToolDefinitionError(
-                f"{path / name} is missing",
-                hint=f"a tool's folder holds {DEFINITION}, {EXECUTE} and mostly {CONFIG}",
-            )
+            at = path / name
+            if path.is_dir() and (at.is_dir() or not os.path.lexists(at)):
+                raise ToolDefinitionError(
+                    f"{at} is missing",
+                    hint=f"a tool's folder holds {DEFINITION}, {EXECUTE} and mostly {CONFIG}",
+                )
         for name, at in _walk(path, "", MAX_DEPTH):
             found[name] = file = _read(at, left)
             left -= len(file.data)
