@@ -1,0 +1,414 @@
+"""Anthropic's ``/v1/messages`` and ``/v1/messages/count_tokens``: a body in, a message out. Pure.
+
+A tool that Anthropic runs or defines itself is left out, and refused where it is chosen. Thinking
+is accepted: what was thought is not shown to the model again, nor to the client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from mlx_tools.gateway.body import (
+    Body,
+    JsonObject,
+    Sampled,
+    as_parts,
+    check_choice,
+    check_names,
+    check_plain,
+    checked_schema,
+    place,
+    read,
+    tool_spec,
+    unknown_fields,
+    unsupported,
+    usable_name,
+)
+from mlx_tools.gateway.pieces import Piece, Told, server_sent
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsMore,
+    CallBegun,
+    ClientCall,
+    ClientMessage,
+    Reply,
+    TextPiece,
+    TurnDone,
+    TurnEvent,
+    TurnRequest,
+)
+from mlx_tools.messages import ToolSpec, Usage
+
+_ACCEPTED: Final = frozenset(
+    {
+        *("anthropic_beta", "betas", "cache_control", "diagnostics", "inference_geo", "metadata"),
+        *("service_tier", "speed", "thinking", "user_profile_id", "workspace_id"),
+    }
+)
+"""Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
+
+_BILLING: Final = "x-anthropic-billing-header:"
+"""How a part of the instructions begins that is none: it tells Anthropic whom to charge, changes
+with every request, and would change every prompt from its first byte on."""
+
+
+def _blocks(value: Any) -> Any:
+    return as_parts(value, "text")
+
+
+Blocks = Annotated[list[JsonObject], BeforeValidator(_blocks)]
+
+
+class TextBlock(Body):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ToolUseBlock(Body):
+    """A call that the model made."""
+
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: JsonObject
+
+
+class ToolResultBlock(Body):
+    """What came of a call."""
+
+    tool_use_id: str = Field(min_length=1)
+    content: Blocks | None = None
+    is_error: bool | None = None
+
+
+class MessageParam(Body):
+    """A message of anybody."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Blocks
+
+
+class ToolParam(Body):
+    """A tool that the client runs."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    input_schema: JsonObject
+
+
+class ToolChoiceParam(Body):
+    """Which tool must be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(Body):
+    """What an answer must be."""
+
+    type: Literal["json_schema"]
+    schema_: JsonObject = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    """How an answer is written."""
+
+    format: OutputFormat | None = None
+
+
+class CountedBody(Sampled):
+    """What a prompt is made of: the body whose tokens are counted."""
+
+    model: str
+    messages: list[MessageParam] = Field(min_length=1)
+    system: Blocks | None = None
+    tools: list[JsonObject] | None = None
+    tool_choice: ToolChoiceParam | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    mcp_servers: list[JsonObject] | None = None
+
+
+class MessagesBody(CountedBody):
+    """The body of a message that is asked for."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = None
+    stream: bool | None = None
+
+
+def anthropic_messages_error(error: ApiError) -> JsonObject:
+    """The body that tells of an error."""
+    kind = _ERRORS.get(error.status) or (
+        "invalid_request_error" if error.status < 500 else "api_error"
+    )
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+
+
+_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_anthropic_messages(
+    body: Mapping[str, Any], *, new_id: Callable[[], str]
+) -> tuple[TurnRequest, Reply]:
+    """What a body asks for, and how it is answered. Raises `ApiError`. ``new_id`` gives letters and
+    digits that nobody else has."""
+    check_plain(body)
+    asked = read(MessagesBody, body)
+    request, names = _request(asked, tuple(asked.stop_sequences or ()), asked.max_tokens)
+    reply = MessagesReply(f"msg_{new_id()}", asked.model, names, streamed=bool(asked.stream))
+    return request, reply
+
+
+def read_count_tokens(body: Mapping[str, Any]) -> TurnRequest:
+    """The turn whose prompt is to be counted. Raises `ApiError`."""
+    check_plain(body)
+    return _request(read(CountedBody, body))[0]
+
+
+def _request(
+    asked: CountedBody, stop: tuple[str, ...] = (), max_tokens: int | None = None
+) -> tuple[TurnRequest, Mapping[str, str]]:
+    specs, names, left_out = _tools(asked)
+    choice = _choice(asked.tool_choice, specs)
+    once = asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use
+    request = TurnRequest(
+        messages=tuple(_messages(asked)),
+        model=asked.model,
+        tools=specs,
+        tool_choice=choice,
+        parallel=not once,
+        schema=_schema(asked),
+        sampling=asked.sampling(),
+        stop=stop,
+        max_tokens=max_tokens,
+        left_out=(*unknown_fields(asked, _ACCEPTED), *left_out),
+    )
+    return request, names
+
+
+def _messages(asked: CountedBody) -> Iterator[ClientMessage]:
+    if system := _text(asked.system or (), "system"):
+        yield ClientMessage("system", system)
+    for index, message in enumerate(asked.messages):
+        at = place("messages", index, "content")
+        if message.role == "user":
+            yield from _said(message.content, at)
+        elif message.role == "assistant":
+            yield _spoken(message.content, at)
+        else:
+            yield ClientMessage("system", _text(message.content, at))
+    if asked.messages[-1].role == "assistant":
+        raise unsupported("messages", "the last one is the model's own, which it cannot go on with")
+
+
+def _said(blocks: Sequence[JsonObject], at: str) -> Iterator[ClientMessage]:
+    """What a user's message says: results, and text, in their order."""
+    texts: list[str] = []
+    for index, block in enumerate(blocks):
+        here = place(at, index)
+        if block.get("type") != "tool_result":
+            texts.append(_text_of(block, here))
+            continue
+        if texts:
+            yield ClientMessage("user", "\n".join(texts))
+            texts = []
+        result = read(ToolResultBlock, block, here)
+        yield ClientMessage(
+            "tool",
+            _text(result.content or (), place(here, "content")),
+            call_id=result.tool_use_id,
+            failed=bool(result.is_error),
+        )
+    if texts or not blocks:
+        yield ClientMessage("user", "\n".join(texts))
+
+
+def _spoken(blocks: Sequence[JsonObject], at: str) -> ClientMessage:
+    """What the model said and called in one message, without what it thought."""
+    texts: list[str] = []
+    calls: list[ClientCall] = []
+    for index, block in enumerate(blocks):
+        here, kind = place(at, index), block.get("type")
+        if kind == "tool_use":
+            call = read(ToolUseBlock, block, here)
+            arguments = json.dumps(call.input, ensure_ascii=False)
+            calls.append(ClientCall(call.id, usable_name(call.name), arguments))
+        elif kind not in ("thinking", "redacted_thinking"):
+            texts.append(_text_of(block, here))
+    return ClientMessage("assistant", "\n".join(texts), tuple(calls))
+
+
+def _text(blocks: Sequence[JsonObject], at: str) -> str:
+    texts = [_text_of(block, place(at, index)) for index, block in enumerate(blocks)]
+    return "\n".join(text for text in texts if not text.startswith(_BILLING))
+
+
+def _text_of(block: JsonObject, at: str) -> str:
+    return read(TextBlock, block, at).text
+
+
+Offered = tuple[tuple[ToolSpec, ...], Mapping[str, str], tuple[str, ...]]
+
+
+def _tools(asked: CountedBody) -> Offered:
+    """The tools that can be called here, their own names by those they have here, and what is left
+    out."""
+    specs: list[ToolSpec] = []
+    names: dict[str, str] = {}
+    left_out = ["mcp_servers"] if asked.mcp_servers else []
+    for index, tool in enumerate(asked.tools or ()):
+        at, kind = place("tools", index), tool.get("type")
+        if isinstance(kind, str) and kind != "custom":
+            left_out.append(kind)
+            continue
+        param = read(ToolParam, tool, at)
+        name = usable_name(param.name)
+        schema = place(at, "input_schema")
+        specs.append(tool_spec(name, param.description, param.input_schema, schema))
+        names[name] = param.name
+    check_names(specs)
+    return tuple(specs), names, tuple(left_out)
+
+
+def _choice(wanted: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
+    if wanted is None:
+        return "auto"
+    if wanted.type == "tool" and not wanted.name:
+        at = "tool_choice.name"
+        raise ApiError(400, "missing_required_parameter", f"{at}: Field required", param=at)
+    if wanted.type == "tool":
+        choice = usable_name(wanted.name or "")
+    else:
+        choice = {"any": "required"}.get(wanted.type, wanted.type)
+    check_choice(choice, None, specs, "tool_choice")
+    return choice
+
+
+def _schema(asked: CountedBody) -> Mapping[str, Any] | None:
+    for at, wanted in (
+        ("output_config.format", asked.output_config and asked.output_config.format),
+        ("output_format", asked.output_format),
+    ):
+        if wanted:
+            return checked_schema(wanted.schema_, place(at, "schema"))
+    return None
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+@dataclass
+class MessagesReply:
+    """A message that is made of a turn, in one piece or as events. ``names`` are the tools' own
+    names by those that the turn knows."""
+
+    id: str
+    model: str
+    names: Mapping[str, str]
+    streamed: bool
+    _told: Told = field(default_factory=Told, init=False)
+    _block: int = field(default=-1, init=False)
+    _open: str = field(default="", init=False)
+
+    def begin(self) -> Iterator[str]:
+        usage = _usage(Usage())
+        message = self._message([], stop_reason=None, stop_sequence=None, usage=usage)
+        yield _event("message_start", message=message)
+        yield _event("ping")
+
+    def take(self, event: TurnEvent) -> Iterator[str]:
+        if not isinstance(event, TurnDone):
+            yield from self._tell(self._told.note(event))
+            return
+        for piece in self._told.rest(event):
+            yield from self._tell(piece)
+        yield from self._close()
+        stop = _stop(event)
+        yield _event("message_delta", delta=stop, usage=_usage(event.usage))
+        yield _event("message_stop")
+
+    def fail(self, error: ApiError) -> Iterator[str]:
+        yield server_sent("error", anthropic_messages_error(error))
+
+    def whole(self, done: TurnDone) -> JsonObject:
+        content: list[JsonObject] = [{"type": "text", "text": done.text}] if done.text else []
+        content += [self._call(c.id, c.name, json.loads(c.arguments)) for c in done.calls]
+        self.model = done.model or self.model
+        return self._message(content, **_stop(done), usage=_usage(done.usage))
+
+    def _tell(self, piece: Piece) -> Iterator[str]:
+        match piece:
+            case TextPiece(text):
+                if self._open != "text":
+                    yield from self._begin("text", {"type": "text", "text": ""})
+                yield self._delta(type="text_delta", text=text)
+            case CallBegun(_, id_, name):
+                yield from self._begin("tool_use", self._call(id_, name, {}))
+            case ArgumentsMore(_, text):
+                yield self._delta(type="input_json_delta", partial_json=text)
+
+    def _call(self, id_: str, name: str, arguments: JsonObject) -> JsonObject:
+        own = self.names.get(name, name)
+        return {"type": "tool_use", "id": id_, "name": own, "input": arguments}
+
+    def _begin(self, kind: str, block: JsonObject) -> Iterator[str]:
+        yield from self._close()
+        self._open = kind
+        self._block += 1
+        yield _event("content_block_start", index=self._block, content_block=block)
+
+    def _delta(self, **delta: str) -> str:
+        return _event("content_block_delta", index=self._block, delta=delta)
+
+    def _close(self) -> Iterator[str]:
+        if self._open:
+            self._open = ""
+            yield _event("content_block_stop", index=self._block)
+
+    def _message(self, content: list[JsonObject], **ends: Any) -> JsonObject:
+        about = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
+        return {**about, "content": content, **ends}
+
+
+def _event(kind: str, **fields: Any) -> str:
+    return server_sent(kind, {"type": kind, **fields})
+
+
+def _stop(done: TurnDone) -> JsonObject:
+    """Why a message ended."""
+    if done.stopped_by:
+        reason = "stop_sequence"
+    else:
+        reason = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[done.finish]
+    return {"stop_reason": reason, "stop_sequence": done.stopped_by or None}
+
+
+def _usage(usage: Usage) -> JsonObject:
+    """The tokens of a message. The interface has no way to say that a number is not known."""
+    cached = usage.cached_tokens or 0
+    return {
+        "input_tokens": max((usage.prompt_tokens or 0) - cached, 0),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens or 0,
+    }

@@ -1,0 +1,441 @@
+"""OpenAI's ``/v1/responses`` as Open Responses specifies it: a body in, a response and events out.
+
+Pure but for what is kept of the responses that a client asked to be stored, in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mlx_tools.gateway.body import JsonObject, check_plain, read
+from mlx_tools.gateway.pieces import Piece, Told, server_sent
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsMore,
+    CallBegun,
+    ClientCall,
+    ClientMessage,
+    Reply,
+    TextPiece,
+    TurnDone,
+    TurnEvent,
+    TurnRequest,
+)
+from mlx_tools.gateway.responses_body import (
+    ResponsesBody,
+    check_supported,
+    choice_of,
+    messages_of,
+    schema_of,
+    told_format,
+    tools_of,
+)
+from mlx_tools.messages import Usage
+
+_DONE: Final = "data: [DONE]\n\n"
+
+
+def responses_error(error: ApiError) -> JsonObject:
+    """The body that tells of an error."""
+    told = {"message": str(error), "type": error.type, "param": error.param, "code": error.code}
+    return {"error": told}
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResponse:
+    """A response, the items it was made of, oldest first, and the conversation with it, without
+    instructions. ``size`` is in characters of JSON, ``until`` in seconds."""
+
+    response: JsonObject
+    items: tuple[JsonObject, ...]
+    messages: tuple[ClientMessage, ...]
+    size: int
+    until: float
+
+
+class ResponseStore:
+    """The responses that clients asked to be kept, by the key of who asked.
+
+    They are forgotten after ``seconds``, and the oldest of a key where it has more than ``most``
+    or they exceed ``chars``. ``now`` says the time in seconds.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        seconds: float = 24 * 3600,
+        most: int = 1000,
+        chars: int = 32 << 20,
+    ) -> None:
+        self._now = now
+        self._seconds, self._most, self._chars = seconds, most, chars
+        self._kept: dict[str, OrderedDict[str, KeptResponse]] = {}
+
+    def keep(
+        self,
+        key: str,
+        response: JsonObject,
+        items: Sequence[JsonObject],
+        messages: Sequence[ClientMessage],
+    ) -> None:
+        """Keep a response that was made of these items."""
+        size = len(json.dumps([response, items]))
+        until = self._now() + self._seconds
+        kept = self._of(key)
+        kept[response["id"]] = KeptResponse(response, tuple(items), tuple(messages), size, until)
+        left = sum(one.size for one in kept.values())
+        while kept and (len(kept) > self._most or left > self._chars):
+            left -= kept.popitem(last=False)[1].size
+
+    def get(self, key: str, id_: str) -> KeptResponse:
+        """The response with this id. Raises `ApiError` where there is none."""
+        found = self._of(key).get(id_)
+        if found is None:
+            raise ApiError(404, "not_found", f"there is no response {id_!r}, or none any more")
+        return found
+
+    def delete(self, key: str, id_: str) -> JsonObject:
+        """Forget the response with this id; what a client is told. Raises `ApiError` where there is
+        none."""
+        self.get(key, id_)
+        del self._kept[key][id_]
+        return {"id": id_, "object": "response", "deleted": True}
+
+    def input_items(self, key: str, id_: str, query: Mapping[str, str]) -> JsonObject:
+        """A page of the items that a response was made of. ``query`` may have ``limit``, ``order``
+        and ``after``. Raises `ApiError`."""
+        items = list(self.get(key, id_).items)
+        order, limit, after = query.get("order", "desc"), query.get("limit", "20"), "after"
+        if order not in ("asc", "desc"):
+            raise ApiError(400, "invalid_value", "order: 'asc' or 'desc'", param="order")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= 100):
+            raise ApiError(400, "invalid_value", "limit: 1 to 100", param="limit")
+        if order == "desc":
+            items.reverse()
+        if after in query:
+            ids = [item["id"] for item in items]
+            if query[after] not in ids:
+                raise ApiError(400, "invalid_value", "after: there is no such item", param=after)
+            del items[: ids.index(query[after]) + 1]
+        page = items[: int(limit)]
+        return {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > len(page),
+        }
+
+    def _of(self, key: str) -> OrderedDict[str, KeptResponse]:
+        """What is kept for a key, oldest first, without what has expired."""
+        kept = self._kept.setdefault(key, OrderedDict())
+        while kept and next(iter(kept.values())).until <= self._now():
+            kept.popitem(last=False)
+        return kept
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_responses(
+    body: Mapping[str, Any],
+    *,
+    store: ResponseStore,
+    key: str,
+    new_id: Callable[[], str],
+    now: Callable[[], float],
+    temperature: float = 1.0,
+) -> tuple[TurnRequest, Reply]:
+    """What a body asks for, and how it is answered. Raises `ApiError`.
+
+    ``key`` is whose responses are kept and looked up, ``new_id`` gives letters and digits that
+    nobody else has, ``now`` is in seconds since 1970. ``temperature`` is what the model is sampled
+    with where the body does not say.
+    """
+    check_plain(body)
+    asked = read(ResponsesBody, body)
+    check_supported(asked)
+    offered = tools_of(asked.tools or ())
+    choice = choice_of(asked.tool_choice, offered)
+    before = _previous(store, key, asked.previous_response_id)
+    said = messages_of(asked.input)
+    messages = (*(before.messages if before else ()), *said)
+    instructions = [ClientMessage("system", asked.instructions)] if asked.instructions else []
+    request = TurnRequest(
+        messages=(*instructions, *messages),
+        model=asked.model or "",
+        tools=offered.specs,
+        tool_choice=choice.tool,
+        allowed=choice.allowed,
+        parallel=asked.parallel_tool_calls is not False,
+        schema=schema_of(asked.text),
+        sampling=asked.sampling(),
+        max_tokens=asked.max_output_tokens,
+        left_out=(*asked.left_out(), *offered.left_out),
+    )
+    mark, created = new_id(), now()
+    about = {
+        **_about(asked, temperature),
+        "id": f"resp_{mark}",
+        "created_at": int(created),
+        "tools": list(offered.told),
+        "tool_choice": choice.told,
+    }
+    reply = ResponsesReply(about, offered.names, now, streamed=bool(asked.stream))
+    if asked.store:
+        items = _kept_items(before, asked.input, mark)
+
+        def keep(response: JsonObject, done: TurnDone) -> None:
+            answer = ClientMessage("assistant", done.text, done.calls)
+            store.keep(key, response, items, (*messages, answer))
+
+        reply.on_end = keep
+    return request, reply
+
+
+def _previous(store: ResponseStore, key: str, id_: str | None) -> KeptResponse | None:
+    if id_ is None:
+        return None
+    try:
+        return store.get(key, id_)
+    except ApiError as error:
+        param = "previous_response_id"
+        raise ApiError(400, "previous_response_not_found", str(error), param=param) from None
+
+
+def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
+    """What of a request its response says again, and what was made of the rest."""
+    return {
+        "object": "response",
+        "model": asked.model or "",
+        "previous_response_id": asked.previous_response_id,
+        "instructions": asked.instructions,
+        "truncation": "disabled",
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "text": {"format": told_format(asked.text)},
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        "presence_penalty": asked.presence_penalty or 0.0,
+        "frequency_penalty": asked.frequency_penalty or 0.0,
+        "top_logprobs": 0,
+        "temperature": temperature if asked.temperature is None else asked.temperature,
+        "reasoning": None,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": asked.max_tool_calls,
+        "store": bool(asked.store),
+        "background": False,
+        "service_tier": "default",
+        "metadata": asked.metadata or {},
+        "safety_identifier": asked.safety_identifier,
+        "prompt_cache_key": asked.prompt_cache_key,
+    }
+
+
+def _kept_items(
+    before: KeptResponse | None, items: Sequence[JsonObject], mark: str
+) -> tuple[JsonObject, ...]:
+    """All items that a response is made of, each with an id and whole as a client reads it."""
+    earlier = (*before.items, *before.response["output"]) if before else ()
+    return (*earlier, *(_kept_item(item, f"{mark}i{at}") for at, item in enumerate(items)))
+
+
+def _kept_item(item: JsonObject, mark: str) -> JsonObject:
+    kind = item.get("type") or "message"
+    kept = {"id": f"{_PREFIX.get(kind, 'item')}_{mark}", "status": "completed", **item}
+    kept["type"] = kind
+    if kind == "message" and isinstance(item["content"], str):
+        part = "output_text" if item["role"] == "assistant" else "input_text"
+        kept["content"] = [{"type": part, "text": item["content"], "annotations": []}]
+    return kept
+
+
+_PREFIX: Final = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+@dataclass
+class ResponsesReply:
+    """A response that is made of a turn, in one piece or as events.
+
+    ``about`` is what it says of its request, ``names`` are namespace and name of each tool by the
+    name that the turn knows. ``on_end`` is told of the response once it is whole, and then its
+    client is.
+    """
+
+    about: JsonObject
+    names: Mapping[str, tuple[str, str]]
+    now: Callable[[], float]
+    streamed: bool
+    on_end: Callable[[JsonObject, TurnDone], None] | None = None
+    _told: Told = field(default_factory=Told, init=False)
+    _output: list[JsonObject] = field(default_factory=list, init=False)
+    _calls: list[int] = field(default_factory=list, init=False)
+    _message: int | None = field(default=None, init=False)
+    _text: list[str] = field(default_factory=list, init=False)
+    _number: int = field(default=-1, init=False)
+    _whole: JsonObject = field(default_factory=dict, init=False)
+
+    def begin(self) -> Iterator[str]:
+        for kind in ("created", "in_progress"):
+            yield self._event(f"response.{kind}", response=self._response("in_progress"))
+
+    def take(self, event: TurnEvent) -> Iterator[str]:
+        if isinstance(event, TurnDone):
+            for piece in self._told.rest(event):
+                yield from self._tell(piece)
+            yield from self._end(event)
+        else:
+            yield from self._tell(self._told.note(event))
+
+    def fail(self, error: ApiError) -> Iterable[str]:
+        told = responses_error(error)
+        # The specification has the error in a field of its own, OpenAI's client at the top.
+        beside = {name: told["error"][name] for name in ("message", "param", "code")}
+        yield self._event("error", **beside, **told)
+        why = {"code": error.code, "message": str(error)}
+        response = self._response("failed", output=self._ended(), error=why)
+        yield self._event("response.failed", response=response)
+        yield _DONE
+
+    def whole(self, done: TurnDone) -> JsonObject:
+        for _ in self.take(done):
+            pass
+        return self._whole
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _tell(self, piece: Piece) -> Iterator[str]:
+        match piece:
+            case TextPiece(text):
+                yield from self._say(text)
+            case CallBegun(_, id, name):
+                yield from self._close_message()
+                self._calls.append(len(self._output))
+                yield from self._add("function_call", **self._named(name), call_id=id, arguments="")
+            case ArgumentsMore(index, text):
+                kind = "response.function_call_arguments.delta"
+                yield self._event(kind, **self._at(self._calls[index]), delta=text)
+
+    def _named(self, name: str) -> JsonObject:
+        namespace, own = self.names.get(name, ("", name))
+        return {"name": own, "namespace": namespace} if namespace else {"name": own}
+
+    def _say(self, text: str) -> Iterator[str]:
+        if self._message is None:
+            self._message = len(self._output)
+            yield from self._add("message", role="assistant", content=[])
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield self._event("response.content_part.added", **self._in_message(), part=part)
+            self._output[self._message]["content"].append(part)
+        if text:
+            self._text.append(text)
+            more = {"delta": text, "logprobs": []}
+            yield self._event("response.output_text.delta", **self._in_message(), **more)
+
+    def _add(self, kind: str, **fields: Any) -> Iterator[str]:
+        at = len(self._output)
+        mark = self.about["id"].removeprefix("resp_")
+        item = {"id": f"{_PREFIX[kind]}_{mark}o{at}", "type": kind, "status": "in_progress"}
+        self._output.append({**item, **fields})
+        yield self._event("response.output_item.added", output_index=at, item=self._output[at])
+
+    def _close_message(self, status: str = "completed") -> Iterator[str]:
+        if self._message is None:
+            return
+        part = self._output[self._message]["content"][0]
+        part["text"] = "".join(self._text)
+        whole = {"text": part["text"], "logprobs": []}
+        yield self._event("response.output_text.done", **self._in_message(), **whole)
+        yield self._event("response.content_part.done", **self._in_message(), part=part)
+        yield self._done(self._message, status)
+        self._message = None
+        self._text.clear()
+
+    def _close_calls(self, calls: Sequence[ClientCall]) -> Iterator[str]:
+        """The events that end the calls. None is ended before the turn is, since a client runs
+        what it is told is done; one that was cut off never is."""
+        for at, call in zip(self._calls, calls, strict=False):
+            item = self._output[at]
+            item["arguments"] = call.arguments
+            whole = {"name": item["name"], "arguments": call.arguments}
+            kind = "response.function_call_arguments.done"
+            yield self._event(kind, **self._at(at), **whole)
+            yield self._done(at, "completed")
+
+    def _done(self, at: int, status: str) -> str:
+        self._output[at]["status"] = status
+        return self._event("response.output_item.done", output_index=at, item=self._output[at])
+
+    def _in_message(self) -> JsonObject:
+        return {**self._at(self._message or 0), "content_index": 0}
+
+    def _at(self, index: int) -> JsonObject:
+        return {"item_id": self._output[index]["id"], "output_index": index}
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _end(self, done: TurnDone) -> Iterator[str]:
+        status = "incomplete" if done.finish == "length" else "completed"
+        cut = status == "incomplete"
+        if not self._output and not cut:
+            yield from self._say("")
+        yield from self._close_message(status)
+        yield from self._close_calls(done.calls)
+        self.about["model"] = done.model or self.about["model"]
+        self._whole = self._response(
+            status,
+            output=self._ended(),
+            usage=_usage(done.usage),
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            completed_at=None if cut else int(self.now()),
+        )
+        if self.on_end is not None:
+            self.on_end(self._whole, done)
+        yield self._event(f"response.{status}", response=self._whole)
+        yield _DONE
+
+    def _ended(self) -> list[JsonObject]:
+        return [item for item in self._output if item["status"] != "in_progress"]
+
+    def _response(self, status: str, **ends: Any) -> JsonObject:
+        nothing: JsonObject = {
+            "status": status,
+            "completed_at": None,
+            "incomplete_details": None,
+            "error": None,
+            "output": [],
+            "usage": None,
+        }
+        return {**self.about, **nothing, **ends}
+
+    def _event(self, kind: str, **fields: Any) -> str:
+        self._number += 1
+        return server_sent(kind, {"type": kind, "sequence_number": self._number, **fields})
+
+
+def _usage(usage: Usage) -> JsonObject | None:
+    """The tokens of a response, None where the server did not report them."""
+    read, written = usage.prompt_tokens, usage.completion_tokens
+    if read is None or written is None:
+        return None
+    return {
+        "input_tokens": read,
+        "output_tokens": written,
+        "total_tokens": read + written,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }

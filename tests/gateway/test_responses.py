@@ -1,0 +1,710 @@
+"""`/v1/responses`: bodies into turns, and turns into what Open Responses specifies."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import httpx2
+import openresponses_types as published
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import APIError, APIStatusError, AsyncOpenAI
+from pydantic import BaseModel, TypeAdapter
+
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsMore,
+    CallBegun,
+    ClientCall,
+    ClientMessage,
+    Reply,
+    TextPiece,
+    TurnDone,
+    TurnRequest,
+)
+from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
+from mlx_tools.messages import Usage
+from tests.gateway.scripted_app import (
+    Script,
+    ScriptedGateway,
+    called,
+    data_of,
+    json_values,
+    said,
+    streamed,
+    turns,
+)
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+READ = {"type": "function", "name": "read", "description": "Read a file", "parameters": SCHEMA}
+GROUP = {
+    "type": "namespace",
+    "name": "agents",
+    "description": "Helpers",
+    "tools": [{"type": "function", "name": "spawn", "parameters": SCHEMA}],
+}
+SEARCH = {"type": "web_search"}
+
+EVENTS: TypeAdapter[Any] = TypeAdapter(
+    published.ResponseCreatedStreamingEvent
+    | published.ResponseInProgressStreamingEvent
+    | published.ResponseCompletedStreamingEvent
+    | published.ResponseFailedStreamingEvent
+    | published.ResponseIncompleteStreamingEvent
+    | published.ResponseOutputItemAddedStreamingEvent
+    | published.ResponseOutputItemDoneStreamingEvent
+    | published.ResponseContentPartAddedStreamingEvent
+    | published.ResponseContentPartDoneStreamingEvent
+    | published.ResponseOutputTextDeltaStreamingEvent
+    | published.ResponseOutputTextDoneStreamingEvent
+    | published.ResponseFunctionCallArgumentsDeltaStreamingEvent
+    | published.ResponseFunctionCallArgumentsDoneStreamingEvent
+    | published.ErrorStreamingEvent
+)
+
+
+def reading(
+    body: Mapping[str, Any], store: ResponseStore | None = None, key: str = ""
+) -> tuple[TurnRequest, Reply]:
+    return read_responses(
+        body,
+        store=store or ResponseStore(lambda: 0.0),
+        key=key,
+        new_id=lambda: "x",
+        now=lambda: 1000.5,
+    )
+
+
+def asked(body: Mapping[str, Any]) -> TurnRequest:
+    return reading(body)[0]
+
+
+def messages(*items: Mapping[str, Any]) -> tuple[ClientMessage, ...]:
+    return asked({"input": items and list(items)}).messages
+
+
+def user(text: str) -> ClientMessage:
+    return ClientMessage("user", text)
+
+
+def check_published(response: Mapping[str, Any]) -> None:
+    """Hold a response to the published types, in which a schema that the specification lets be an
+    object can only be null."""
+    plain = copy.deepcopy(dict(response))
+    if plain["text"]["format"]["type"] == "json_schema":
+        plain["text"]["format"]["schema"] = None
+    published.ResponseResource.model_validate(plain)
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+def test_a_text_is_a_message_of_the_user_after_the_instructions() -> None:
+    turn = asked({"model": "tiny", "instructions": "Be brief.", "input": "Hello"})
+    assert turn.model == "tiny"
+    assert turn.messages == (ClientMessage("system", "Be brief."), user("Hello"))
+    assert turn.left_out == ()
+
+
+def test_items_are_the_conversation_with_calls_beside_what_was_said() -> None:
+    said_and_called = messages(
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "A"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "B"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "phase": "commentary",
+            "content": [{"type": "output_text", "text": "C", "annotations": []}],
+        },
+        {"type": "function_call", "call_id": "1", "name": "read", "arguments": '{"path": "a"}'},
+        {"type": "reasoning", "summary": []},
+        {
+            "type": "function_call",
+            "call_id": "2",
+            "name": "spawn",
+            "namespace": "agents",
+            "arguments": "{}",
+        },
+        {"type": "function_call_output", "call_id": "1", "output": "one"},
+        {
+            "type": "function_call_output",
+            "call_id": "2",
+            "output": [{"type": "input_text", "text": "two"}, {"type": "input_text", "text": "3"}],
+        },
+        {"type": "function_call", "call_id": "3", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "3", "output": ""},
+        {"role": "system", "content": "D"},
+    )
+    assert said_and_called == (
+        ClientMessage("system", "A"),
+        user("B"),
+        ClientMessage(
+            "assistant",
+            "C",
+            (ClientCall("1", "read", '{"path": "a"}'), ClientCall("2", "agents.spawn", "{}")),
+        ),
+        ClientMessage("tool", "one", call_id="1"),
+        ClientMessage("tool", "two\n3", call_id="2"),
+        ClientMessage("assistant", "", (ClientCall("3", "read", "{}"),)),
+        ClientMessage("tool", "", call_id="3"),
+        ClientMessage("system", "D"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "tool", "allowed"),
+    [
+        (None, "auto", None),
+        ("auto", "auto", None),
+        ("none", "none", None),
+        ("required", "required", None),
+        ({"type": "function", "name": "read"}, "read", None),
+        ({"type": "function", "name": "spawn", "namespace": "agents"}, "agents.spawn", None),
+        (
+            {"type": "allowed_tools", "tools": [{"type": "function", "name": "read"}]},
+            "auto",
+            {"read"},
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "agents.spawn"}, SEARCH],
+            },
+            "required",
+            {"agents.spawn"},
+        ),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}, "none", None),
+    ],
+)
+def test_a_choice_of_tools_counts_in_all_its_forms(
+    choice: Any, tool: str, allowed: set[str] | None
+) -> None:
+    turn, reply = reading({"input": "a", "tools": [READ, GROUP, SEARCH], "tool_choice": choice})
+    assert turn.tool_choice == tool
+    assert turn.allowed == (None if allowed is None else frozenset(allowed))
+    check_published(reply.whole(TurnDone(finish="stop", text="a")))
+
+
+def test_a_group_is_its_tools_and_a_tool_for_a_server_is_left_out_by_name() -> None:
+    turn = asked({"input": "a", "tools": [READ, GROUP, SEARCH, {"type": "custom", "name": "x"}]})
+    assert [(tool.name, tool.description) for tool in turn.tools] == [
+        ("read", "Read a file"),
+        ("agents.spawn", "Helpers"),
+    ]
+    assert turn.tools[0].parameters == SCHEMA
+    assert turn.left_out == ("web_search", "custom")
+
+
+def test_what_changes_the_answer_goes_on() -> None:
+    turn = asked(
+        {
+            "input": "a",
+            "temperature": 0.3,
+            "top_p": 0.9,
+            "presence_penalty": None,
+            "max_output_tokens": 99,
+            "parallel_tool_calls": False,
+            "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}},
+        }
+    )
+    assert turn.sampling == {"temperature": 0.3, "top_p": 0.9}
+    assert (turn.max_tokens, turn.parallel, turn.schema) == (99, False, SCHEMA)
+    assert asked({"input": "a", "text": {"format": {"type": "json_object"}}}).schema == {
+        "type": "object"
+    }
+    assert asked({"input": "a", "text": {"format": {"type": "text"}}}).schema is None
+
+
+def test_what_changes_nothing_here_is_accepted_and_the_unknown_is_named() -> None:
+    accepted = {
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "minimal", "summary": "auto"},
+        "prompt_cache_key": "k",
+        "client_metadata": {"x": "y"},
+        "service_tier": "flex",
+        "metadata": {"a": "b"},
+        "user": "u",
+        "safety_identifier": "s",
+        "stream_options": {"include_obfuscation": False},
+        "truncation": "disabled",
+        "background": False,
+        "top_logprobs": 0,
+        "conversation": None,
+        "previous_response_id": None,
+        "text": {"verbosity": "low"},
+        "max_tool_calls": 3,
+        "tools": [],
+        "new_and_null": None,
+    }
+    assert asked({"input": "a", **accepted}).left_out == ()
+    assert asked({"input": "a", "truncation": "auto", "new": 1}).left_out == ("new", "truncation")
+
+
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input"),
+        ({"input": 5}, "input"),
+        ({"input": ["a"]}, "input[0]"),
+        ({"input": [{}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"role": "judge", "content": "a"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "1", "output": [IMAGE]}]},
+            "input[0].output[0].type",
+        ),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}]}, "input[0].arguments"),
+        ({"input": "a", "tools": [{"name": "f"}]}, "tools[0].type"),
+        ({"input": "a", "tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"input": "a", "tools": [READ, READ]}, "tools"),
+        (
+            {"input": "a", "tools": [{**READ, "parameters": {"type": "array"}}]},
+            "tools[0].parameters",
+        ),
+        (
+            {"input": "a", "tools": [{**GROUP, "tools": [{"type": "function"}]}]},
+            "tools[0].tools[0].name",
+        ),
+        ({"input": "a", "tool_choice": "maybe"}, "tool_choice"),
+        ({"input": "a", "tool_choice": "required"}, "tool_choice"),
+        ({"input": "a", "tool_choice": "required", "tools": [SEARCH]}, "tool_choice"),
+        ({"input": "a", "tools": [SEARCH], "tool_choice": SEARCH}, "tool_choice"),
+        ({"input": "a", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        (
+            {"input": "a", "tool_choice": {"type": "allowed_tools", "tools": []}},
+            "tool_choice.tools",
+        ),
+        ({"input": "a", "background": True}, "background"),
+        ({"input": "a", "conversation": "conv_1"}, "conversation"),
+        ({"input": "a", "prompt": {"id": "p"}}, "prompt"),
+        ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
+        ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
+        ({"input": "a", "previous_response_id": "resp_none"}, "previous_response_id"),
+        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
+        ({"input": "a", "temperature": "hot"}, "temperature"),
+        ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"input": "a", "text": {"format": {"type": "grammar"}}}, "text.format.type"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_the_field(body: Mapping[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as told:
+        asked(body)
+    error = responses_error(told.value)["error"]
+    assert (told.value.status, error["param"], error["type"]) == (
+        400,
+        param,
+        "invalid_request_error",
+    )
+
+
+FIELDS = st.sampled_from(
+    [
+        "input",
+        "tools",
+        "tool_choice",
+        "text",
+        "store",
+        "model",
+        "metadata",
+        "include",
+        "instructions",
+    ]
+)
+ITEMS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning"])},
+    optional=dict.fromkeys(
+        ("role", "content", "call_id", "name", "arguments", "output", "namespace"), json_values
+    ),
+)
+TOOLS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["function", "namespace", "web_search"])},
+    optional=dict.fromkeys(("name", "description", "parameters", "tools"), json_values),
+)
+
+
+@given(
+    st.dictionaries(FIELDS, json_values)
+    | st.fixed_dictionaries({"input": st.lists(ITEMS | json_values, max_size=3)})
+    | st.fixed_dictionaries(
+        {"input": st.just("a"), "tools": st.lists(TOOLS, max_size=3)},
+        optional={"tool_choice": TOOLS | json_values},
+    )
+)
+def test_a_body_of_any_shape_is_read_or_refused(body: dict[str, Any]) -> None:
+    try:
+        _, reply = reading(body)
+    except ApiError as error:
+        assert error.status == 400
+    else:
+        json.dumps(reply.whole(TurnDone(finish="stop", text="a"))).encode()
+
+
+# --- responses and events -------------------------------------------------------------------------
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def test_an_answer_is_told_by_the_events_of_the_specification() -> None:
+    _, reply = reading({"model": "tiny", "input": "a", "stream": True})
+    assert reply.streamed
+    texts = list(streamed(reply, said("Hello")))
+    assert texts[-1] == "data: [DONE]\n\n"
+    events = data_of(texts)
+    assert kinds(events) == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *("output_text.delta", "output_text.delta", "output_text.done", "content_part.done"),
+        *("output_item.done", "completed"),
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    response = events[-1]["response"]
+    assert response["status"] == "completed"
+    assert (response["created_at"], response["completed_at"]) == (1000, 1000)
+    assert response["store"] is False
+    assert response["usage"]["input_tokens_details"] == {"cached_tokens": 20}
+    assert response["usage"]["total_tokens"] == 35
+    assert [item["content"][0]["text"] for item in response["output"]] == ["Hello"]
+
+
+def test_calls_are_told_as_they_grow_and_as_done_once_all_of_the_turn_is() -> None:
+    _, reply = reading({"input": "a", "stream": True, "tools": [READ, GROUP]})
+    script = called(("read", {"path": "a"}), ("agents.spawn", {"path": "b"}), text="So:")
+    events = data_of(streamed(reply, script))
+    done = ("function_call_arguments.done", "output_item.done")
+    assert kinds(events)[2:] == [
+        *("output_item.added", "content_part.added", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", *["function_call_arguments.delta"] * 2) * 2,
+        *(done * 2),
+        "completed",
+    ]
+    calls = events[-1]["response"]["output"][1:]
+    assert calls == [
+        {
+            "type": "function_call",
+            "id": "fc_xo1",
+            "call_id": "call_0",
+            "name": "read",
+            "arguments": '{"path": "a"}',
+            "status": "completed",
+        },
+        {
+            "type": "function_call",
+            "id": "fc_xo2",
+            "call_id": "call_1",
+            "name": "spawn",
+            "namespace": "agents",
+            "arguments": '{"path": "b"}',
+            "status": "completed",
+        },
+    ]
+    assert events[-1]["response"]["model"] == "tiny"
+
+
+def test_a_call_that_was_cut_off_is_never_told_as_done() -> None:
+    _, reply = reading({"input": "a", "stream": True, "tools": [READ]})
+    script: Script = [
+        CallBegun(0, "call_0", "read"),
+        ArgumentsMore(0, '{"path": '),
+        TurnDone(finish="length"),
+    ]
+    events = data_of(streamed(reply, script))
+    assert kinds(events)[2:] == ["output_item.added", "function_call_arguments.delta", "incomplete"]
+    response = events[-1]["response"]
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (response["output"], response["completed_at"]) == ([], None)
+
+
+def test_an_error_in_the_middle_is_an_event_and_the_response_has_failed() -> None:
+    _, reply = reading({"input": "a", "stream": True})
+    broken = ApiError(502, "model_output_invalid", "no call that fits")
+    texts = list(streamed(reply, [TextPiece("So"), broken]))
+    events = data_of(texts)
+    assert kinds(events)[-2:] == ["error", "failed"]
+    assert texts[-1] == "data: [DONE]\n\n"
+    assert events[-2]["error"]["code"] == events[-2]["code"] == "model_output_invalid"
+    assert events[-1]["response"]["error"] == {
+        "code": "model_output_invalid",
+        "message": "no call that fits",
+    }
+    for event in events:
+        EVENTS.validate_python(event)
+
+
+def test_a_turn_of_nothing_is_an_empty_message() -> None:
+    _, reply = reading({"input": "a"})
+    response = reply.whole(TurnDone(finish="stop"))
+    assert [item["content"][0]["text"] for item in response["output"]] == [""]
+    check_published(response)
+
+
+def test_tokens_that_nobody_counted_are_not_told() -> None:
+    _, reply = reading({"input": "a"})
+    assert reply.whole(TurnDone(finish="stop", usage=Usage(prompt_tokens=3)))["usage"] is None
+
+
+BODIES = st.fixed_dictionaries(
+    {"input": st.just("a"), "tools": st.sampled_from([[], [READ, GROUP, SEARCH]])},
+    optional={
+        "text": st.sampled_from(
+            [
+                {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+                {"format": {"type": "json_object"}},
+            ]
+        ),
+        "metadata": st.just({"a": "b"}),
+        "temperature": st.just(0.5),
+        "instructions": st.just("Be brief."),
+        "store": st.booleans(),
+        "max_output_tokens": st.just(16),
+        "reasoning": st.just({"effort": "minimal"}),
+    },
+)
+
+
+@given(BODIES, turns())
+def test_streamed_equals_whole_and_all_of_it_fits_the_published_types(
+    body: dict[str, Any], script: Script
+) -> None:
+    done = script[-1]
+    assert isinstance(done, TurnDone)
+    whole = reading(body)[1].whole(done)
+    check_published(whole)
+    events = data_of(streamed(reading(body)[1], script))
+    assert events[-1]["response"] == whole
+    finished = {e["output_index"]: e["item"] for e in events if e["type"].endswith("item.done")}
+    assert list(finished.values()) == whole["output"]
+    for event in events:
+        if "response" in event:
+            check_published(event["response"])
+        else:
+            EVENTS.validate_python(event)
+    assert texts_by_deltas(events) == texts_of(whole)
+
+
+def texts_by_deltas(events: list[dict[str, Any]]) -> dict[str, str]:
+    """What the deltas of each item that was done come to."""
+    ended = {e["item"]["id"] for e in events if e["type"].endswith("item.done")}
+    texts = dict.fromkeys(sorted(ended), "")
+    for event in events:
+        if event["type"].endswith(".delta") and event["item_id"] in ended:
+            texts[event["item_id"]] += event["delta"]
+    return texts
+
+
+def texts_of(response: dict[str, Any]) -> dict[str, str]:
+    return {
+        item["id"]: item["arguments"] if "arguments" in item else item["content"][0]["text"]
+        for item in sorted(response["output"], key=lambda item: item["id"])
+    }
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def stored(store: ResponseStore, body: dict[str, Any], id_: str, key: str = "") -> dict[str, Any]:
+    """The answer to a body that is to be kept."""
+    _, reply = read_responses(
+        {"store": True, **body}, store=store, key=key, new_id=lambda: id_, now=lambda: 0.0
+    )
+    done = TurnDone(finish="stop", text=f"answer {id_}")
+    return reply.whole(done)
+
+
+def test_a_kept_response_goes_on_without_its_instructions() -> None:
+    store = ResponseStore(lambda: 0.0)
+    first = stored(store, {"input": "one", "instructions": "Old."}, "a")
+    second = stored(store, {"input": "two", "previous_response_id": first["id"]}, "b")
+    assert first["store"] is True
+    turn, _ = reading(
+        {"input": "three", "instructions": "New.", "previous_response_id": second["id"]}, store
+    )
+    assert turn.messages == (
+        ClientMessage("system", "New."),
+        user("one"),
+        ClientMessage("assistant", "answer a"),
+        user("two"),
+        ClientMessage("assistant", "answer b"),
+        user("three"),
+    )
+    page = store.input_items("", second["id"], {"order": "asc"})
+    assert [item["content"][0]["text"] for item in page["data"]] == ["one", "answer a", "two"]
+
+
+def test_what_is_not_asked_to_be_kept_is_not() -> None:
+    store = ResponseStore(lambda: 0.0)
+    _, reply = reading({"input": "one"}, store)
+    response = reply.whole(TurnDone(finish="stop", text="a"))
+    with pytest.raises(ApiError):
+        store.get("", response["id"])
+
+
+def test_a_response_is_another_keys_secret() -> None:
+    store = ResponseStore(lambda: 0.0)
+    id_ = stored(store, {"input": "one"}, "a", "mine")["id"]
+    assert store.get("mine", id_).response["id"] == id_
+    for deed in (store.get, store.delete):
+        with pytest.raises(ApiError) as told:
+            deed("theirs", id_)
+        assert told.value.status == 404
+    with pytest.raises(ApiError) as refused:
+        reading({"input": "two", "previous_response_id": id_}, store, "theirs")
+    assert (refused.value.status, refused.value.code) == (400, "previous_response_not_found")
+
+
+def test_kept_responses_expire_and_are_bounded_and_never_silently() -> None:
+    now = [0.0]
+    store = ResponseStore(lambda: now[0], seconds=10, most=2)
+    ids = [stored(store, {"input": "one"}, name)["id"] for name in "abc"]
+    with pytest.raises(ApiError):
+        store.get("", ids[0])
+    assert store.get("", ids[2]).response["id"] == ids[2]
+    now[0] = 10.0
+    with pytest.raises(ApiError) as told:
+        reading({"input": "two", "previous_response_id": ids[2]}, store)
+    assert told.value.param == "previous_response_id"
+
+
+def test_kept_responses_take_no_more_room_than_there_is() -> None:
+    store = ResponseStore(lambda: 0.0, chars=20_000)
+    ids = [stored(store, {"input": "x" * 8000}, name)["id"] for name in "abc"]
+    with pytest.raises(ApiError):
+        store.get("", ids[0])
+    assert store.get("", ids[2])
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"limit": "0"}, "limit"),
+        ({"limit": "x"}, "limit"),
+        ({"limit": "9" * 5000}, "limit"),
+        ({"order": "up"}, "order"),
+        ({"after": "nobody"}, "after"),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(query: dict[str, str], param: str) -> None:
+    store = ResponseStore(lambda: 0.0)
+    id_ = stored(store, {"input": "one"}, "a")["id"]
+    with pytest.raises(ApiError) as told:
+        store.input_items("", id_, query)
+    assert (told.value.status, told.value.param) == (400, param)
+
+
+# --- the official client --------------------------------------------------------------------------
+
+
+def with_client(
+    gateway: ScriptedGateway, use: Callable[[AsyncOpenAI], Awaitable[Any]], key: str = "k"
+) -> Any:
+    async def run() -> Any:
+        http = httpx2.AsyncClient(transport=gateway.transport(), base_url="http://gateway")
+        async with AsyncOpenAI(
+            api_key=key, base_url="http://gateway/v1", http_client=http, max_retries=0
+        ) as client:
+            return await use(client)
+
+    return asyncio.run(run())
+
+
+class Weather(BaseModel):
+    place: str
+
+
+def test_the_official_client_reads_a_response_and_its_calls() -> None:
+    gateway = ScriptedGateway([called(("read", {"path": "a"}), text="So:")])
+    response = with_client(
+        gateway, lambda c: c.responses.create(model="tiny", input="a", tools=[READ, SEARCH])
+    )
+    assert response.output_text == "So:"
+    call = response.output[1]
+    assert (call.type, call.name, call.arguments) == ("function_call", "read", '{"path": "a"}')
+    assert response.usage.total_tokens == 35
+
+
+def test_the_official_client_goes_on_with_what_it_read() -> None:
+    gateway = ScriptedGateway([called(("read", {"path": "a"})), said("Done.")])
+
+    async def use(client: AsyncOpenAI) -> Any:
+        first = await client.responses.create(model="tiny", input="a", tools=[READ])
+        output = {"type": "function_call_output", "call_id": "call_0", "output": "text"}
+        items = [{"role": "user", "content": "a"}, *first.output, output]
+        return await client.responses.create(model="tiny", input=items, tools=[READ])
+
+    assert with_client(gateway, use).output_text == "Done."
+    assert gateway.asked[1].messages == (
+        user("a"),
+        ClientMessage("assistant", "", (ClientCall("call_0", "read", '{"path": "a"}'),)),
+        ClientMessage("tool", "text", call_id="call_0"),
+    )
+
+
+def test_the_official_client_streams_to_the_same_response() -> None:
+    gateway = ScriptedGateway([called(("read", {"path": "a"}), text="So:")])
+
+    async def use(client: AsyncOpenAI) -> Any:
+        async with client.responses.stream(model="tiny", input="a", tools=[READ]) as stream:
+            found = [event.type async for event in stream]
+            return found, await stream.get_final_response()
+
+    found, response = with_client(gateway, use)
+    assert "response.function_call_arguments.delta" in found
+    assert [item.type for item in response.output] == ["message", "function_call"]
+
+
+def test_the_official_client_parses_an_answer_that_must_fit() -> None:
+    gateway = ScriptedGateway([said('{"place": "Oslo"}')])
+    response = with_client(
+        gateway, lambda c: c.responses.parse(model="tiny", input="a", text_format=Weather)
+    )
+    assert response.output_parsed == Weather(place="Oslo")
+    assert gateway.asked[0].schema["properties"]["place"]["type"] == "string"
+
+
+def test_the_official_client_is_told_what_is_wrong() -> None:
+    gateway = ScriptedGateway([[TextPiece("S"), ApiError(502, "model_output_invalid", "no fit")]])
+    with pytest.raises(APIStatusError) as refused:
+        with_client(gateway, lambda c: c.responses.create(model="tiny", input="a", background=True))
+    assert (refused.value.status_code, refused.value.param) == (400, "background")
+
+    async def use(client: AsyncOpenAI) -> None:
+        async for _ in await client.responses.create(model="tiny", input="a", stream=True):
+            pass
+
+    with pytest.raises(APIError, match="no fit") as broken:
+        with_client(gateway, use)
+    assert broken.value.code == "model_output_invalid"
+
+
+def test_the_official_client_keeps_finds_and_forgets() -> None:
+    gateway = ScriptedGateway([said("One."), said("Two.")])
+
+    async def use(client: AsyncOpenAI) -> None:
+        first = await client.responses.create(model="tiny", input="a", store=True)
+        await client.responses.create(model="tiny", input="b", previous_response_id=first.id)
+        assert (await client.responses.retrieve(first.id)).output_text == "One."
+        items = await client.responses.input_items.list(first.id)
+        assert [item.content[0].text for item in items.data] == ["a"]
+        await client.responses.delete(first.id)
+        with pytest.raises(APIStatusError) as gone:
+            await client.responses.retrieve(first.id)
+        assert gone.value.status_code == 404
+        with pytest.raises(APIStatusError) as unknown:
+            await client.responses.create(model="t", input="c", previous_response_id=first.id)
+        assert unknown.value.status_code == 400
+
+    with_client(gateway, use)
+    assert [m.content for m in gateway.asked[1].messages] == ["a", "One.", "b"]
