@@ -2,9 +2,12 @@
 
 An expression is translated to one of Python, which is parsed and never run: only the nodes that are
 named here have a value. ``×``, ``^``, ``mod`` and the like become Python's operators, a number the
-name of its exact value, ``5!`` and ``15%`` attributes, since those bind as closely. What could mean
-two things is an error, never a choice: ``100 + 5%``, ``3!!``, ``2pi``. A comma groups digits in
-threes, save between a function's numbers.
+name of its value, ``5!`` and ``15%`` attributes, since those bind as closely. What could mean two
+things is an error, never a choice: ``100 + 5%``, ``3!!``, ``2pi``. A comma groups digits in threes,
+save between a function's numbers.
+
+All numbers are decimal, of so many digits that sums, products and whole numbers are exact, and a
+third of three is one: so 0.1 + 0.2 is 0.3. Results are bounded, so no expression costs much time.
 """
 
 from __future__ import annotations
@@ -12,27 +15,53 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
-from fractions import Fraction
+from decimal import (
+    ROUND_FLOOR,
+    ROUND_HALF_UP,
+    Context,
+    Decimal,
+    DecimalException,
+    InvalidOperation,
+    Overflow,
+    Subnormal,
+    localcontext,
+)
 from typing import Any, Final
 
-from mlx_tools.toolbox import numbers
-from mlx_tools.toolbox.numbers import (
-    CalculationError,
-    Number,
-    approximate,
-    bounded,
-    computed,
-    shortest,
-    whole,
-    write,
-)
 from mlx_tools.tools import Tool, ToolError, words_of
 
 MAX_CHARS: Final = 1_000
 MAX_DEPTH: Final = 50
 MAX_EXPONENT: Final = 3_000
+
+_TRAPS: Final = [InvalidOperation, Overflow, Subnormal]
+_EXACT: Final = Context(3_400, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+"""Larger numbers are refused, and those that are closer to zero."""
+
+_SETTLED: Final = Context(3_350, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+"""Drops the last digits, where 1 / 3 * 3 is not 1."""
+
+_FINE: Final = Context(50, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+_KNOWN: Final = Context(38, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+"""What has no end, such as a logarithm, is calculated to 50 digits, of which 38 count."""
+
+_REST: Final = Decimal("1e-30")
+"""What makes a large number none that is whole."""
+
+_TOO_LARGE: Final = "the result is too large (more than 3000 digits)"
+
+DIGITS: Final = 10
+"""Significant digits of a number that cannot be written exactly."""
+
+MAX_PLACES: Final = 20
+"""Significant digits up to which a decimal fraction is written exactly."""
+
+
+class CalculationError(Exception):
+    """The reason why an expression has no value, in words."""
 
 
 def calculator() -> Tool:
@@ -47,129 +76,173 @@ def calculator() -> Tool:
     return Tool(words_of("calculator").spec(frozenset(("read",))), run)
 
 
-# --- functions ----------------------------------------------------------------------------------
+def write(value: Decimal) -> str:
+    """The number, short: exact where it is whole or a short decimal, else to ten digits."""
+    number = _SETTLED.normalize(value)
+    _, shown, exponent = number.as_tuple()
+    if not number:
+        return "0"
+    if int(exponent) >= 0 or max(len(shown), -int(exponent)) <= MAX_PLACES:
+        return f"{number:f}"
+    with localcontext(_EXACT):
+        digits = number.adjusted() + 1  # before the point; below 0.1 the zeros behind it, negative
+        if not -6 < digits < 16:
+            text, _, power = f"{number:.{DIGITS - 1}e}".partition("e")
+            return f"{text.rstrip('0').rstrip('.')}e{int(power):+d}"
+        return f"{number:.{max(DIGITS - digits, 4)}f}".rstrip("0").rstrip(".")
 
 
-def _sqrt(a: Number) -> Number:
+# --- operators and functions --------------------------------------------------------------------
+
+
+def _whole(a: Decimal) -> int:
+    """The number as an integer. Raises CalculationError where it has a fraction."""
+    settled = _SETTLED.plus(a)
+    if settled != settled.to_integral_value():
+        raise CalculationError("a whole number is needed here")
+    return int(settled)
+
+
+def _floor(a: Decimal) -> Decimal:
+    return _SETTLED.plus(a).to_integral_value(ROUND_FLOOR)
+
+
+def _divide(a: Decimal, b: Decimal) -> Decimal:
+    if not b:
+        raise CalculationError("division by zero")
+    return a / b
+
+
+def _modulo(a: Decimal, b: Decimal) -> Decimal:
+    """The remainder of a division; it has the sign of the divisor, as in Python."""
+    return a - b * _floor(_divide(a, b))
+
+
+def _fine(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
+    """A function to as many digits as count; a result with more is not known to be whole."""
+    found = _KNOWN.plus(function(*map(_FINE.plus, values)))
+    return found + _REST if found and found.adjusted() >= _KNOWN.prec else found
+
+
+def _power(a: Decimal, b: Decimal) -> Decimal:
+    if not b:
+        return Decimal(1)
+    if not a and b < 0:
+        raise CalculationError("division by zero")
+    if b == b.to_integral_value():
+        return a**b
+    if a < 0:
+        raise CalculationError("a negative number has no real power with a fraction as exponent")
+    return _fine(_FINE.power, a, b)
+
+
+def _sqrt(a: Decimal) -> Decimal:
     if a < 0:
         raise CalculationError("a negative number has no real square root")
-    if not isinstance(a, float):
-        root = Fraction(math.isqrt(a.numerator), math.isqrt(a.denominator))
-        if root * root == a:
-            return bounded(root)
-    return computed(lambda: math.sqrt(approximate(a)))
+    root = _FINE.sqrt(a)
+    return root if root * root == a else _fine(_FINE.sqrt, a)
 
 
-def _round(a: Number, digits: Number = 0) -> Number:
+def _round(a: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
     """Rounded to so many decimal places; halves go away from zero, as taught in school."""
-    places = whole(digits)
+    places = _whole(digits)
     if abs(places) > 300:
         raise CalculationError("at most 300 decimal places")
-    scale = Fraction(10) ** places
-    size = Fraction(math.floor(abs(shortest(a)) * scale + Fraction(1, 2))) / scale
-    return bounded(size if a >= 0 else -size)
+    scale = Decimal(1).scaleb(-places)
+    return (_SETTLED.plus(a) / scale).to_integral_value(ROUND_HALF_UP) * scale
 
 
-def _factorial(a: Number) -> Number:
-    n = whole(a)
+def _factorial(a: Decimal) -> Decimal:
+    n = _whole(a)
     if not 0 <= n <= 1000:
         raise CalculationError("a factorial is of a whole number from 0 to 1000")
-    return bounded(math.factorial(n))
+    return Decimal(math.factorial(n))
 
 
-def _log(a: Number, base: Number | None = None) -> Number:
-    if base is None:
-        return _logarithm(a, math.log)
-    if base <= 0 or base == 1:
-        raise CalculationError("the base of a logarithm is positive and not 1")
-    if base == 2:
-        return _logarithm(a, math.log2)
-    if base == 10:
-        return _logarithm(a, math.log10)
-    return numbers.divide(_logarithm(a, math.log), _logarithm(base, math.log))
-
-
-def _logarithm(a: Number, function: Callable[[float], float]) -> float:
+def _log(a: Decimal, base: Decimal | None = None) -> Decimal:
     if a <= 0:
         raise CalculationError("a logarithm is of a positive number")
-    if isinstance(a, Fraction):
-        size = a.numerator.bit_length() - a.denominator.bit_length()
-        if abs(size) > 1000:  # beyond floating point, but not beyond its logarithm
-            top, bottom = a.numerator, a.denominator
-            return computed(lambda: function(top) - function(bottom))
-        return computed(lambda: function(float(a)))
-    return computed(lambda: function(a))
+    if base is not None and (base <= 0 or base == 1):
+        raise CalculationError("the base of a logarithm is positive and not 1")
+    if base is None:
+        return _fine(_FINE.ln, a)
+    if base == 10:
+        return _fine(_FINE.log10, a)
+    return _fine(lambda a, base: _FINE.divide(_FINE.ln(a), _FINE.ln(base)), a, base)
 
 
-def _circular(function: Callable[[float], float]) -> Callable[[Number], Number]:
-    """Sine, cosine and tangent, with the zeros and the poles that pi in floating point misses."""
+def _real(function: Callable[..., float]) -> Callable[..., Decimal]:
+    """A function in floating point. Zeros and poles that pi misses by little are meant."""
 
-    def of(a: Number) -> Number:
-        angle = approximate(a)
-        value = computed(lambda: function(angle))
-        if abs(value) > 1e15:
+    def of(*values: Decimal) -> Decimal:
+        given = [*map(float, values)]
+        try:
+            found = function(*given)
+        except (ValueError, ZeroDivisionError):
+            raise CalculationError("the function has no real value here") from None
+        if not all(map(math.isfinite, (*given, found))):
+            raise CalculationError(_TOO_LARGE)
+        if function in _CIRCULAR and abs(found) > 1e15:
             raise CalculationError("the function has no real value here")
-        return 0 if abs(value) < 1e-15 and abs(angle) > 1e-6 else value
+        if function in _CIRCULAR and abs(found) < 1e-15 and abs(values[0]) > 1e-6:
+            return Decimal(0)
+        return Decimal(found) + (_REST if abs(found) > 1e15 else 0)
 
     return of
 
 
-def _floating(function: Callable[..., float]) -> Callable[..., Number]:
-    return lambda *values: computed(lambda: function(*map(approximate, values)))
+_CIRCULAR: Final = (math.cos, math.sin, math.tan)
 
 
-def _of_whole(function: Callable[..., int]) -> Callable[..., Number]:
-    return lambda *values: bounded(function(*map(whole, values)))
+def _of_whole(function: Callable[..., int]) -> Callable[..., Decimal]:
+    return lambda *values: Decimal(function(*map(_whole, values)))
 
 
-def _total(*values: Number) -> Number:
-    return functools.reduce(numbers.add, values)
+def _total(*values: Decimal) -> Decimal:
+    return functools.reduce(operator.add, values)
 
 
-def _mean(*values: Number) -> Number:
-    return numbers.divide(_total(*values), len(values))
-
-
-_CONSTANTS: Final[Mapping[str, Number]] = {
-    "pi": math.pi,
-    "π": math.pi,
-    "e": math.e,
-    "tau": math.tau,
+_PI: Final = Decimal("3.1415926535897932384626433832795028842")
+_CONSTANTS: Final[Mapping[str, Decimal]] = {
+    "pi": _PI,
+    "π": _PI,
+    "e": Decimal("2.7182818284590452353602874713526624978"),
+    "tau": 2 * _PI,
 }
 
 _ANY: Final = 100
 """How many arguments a function takes that takes any number."""
 
-_FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Number], int, int]]] = {
+_FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Decimal], int, int]]] = {
     **{
-        name: (_floating(getattr(math, name)), 1, 1)
+        name: (_real(getattr(math, name)), 1, 1)
         for name in [
-            *("acos", "asin", "atan", "cbrt", "cosh", "degrees", "exp", "radians", "sinh", "tanh"),
+            *("acos", "asin", "atan", "cbrt", "cos", "cosh", "degrees", "radians", "sin", "sinh"),
+            *("tan", "tanh"),
         ]
     },
-    **{name: (_circular(getattr(math, name)), 1, 1) for name in ("cos", "sin", "tan")},
-    **dict.fromkeys(("average", "avg", "mean"), (_mean, 1, _ANY)),
+    **dict.fromkeys(("average", "avg", "mean"), (lambda *v: _total(*v) / len(v), 1, _ANY)),
+    **dict.fromkeys(("int", "trunc"), (lambda a: _floor(abs(a)).copy_sign(a), 1, 1)),
     "abs": (abs, 1, 1),
-    "atan2": (_floating(math.atan2), 2, 2),
-    "ceil": (lambda a: bounded(math.ceil(a)), 1, 1),
+    "atan2": (_real(math.atan2), 2, 2),
+    "ceil": (lambda a: -_floor(-a), 1, 1),
+    "exp": (lambda a: _fine(_FINE.exp, a), 1, 1),
     "factorial": (_factorial, 1, 1),
-    "floor": (numbers.floor, 1, 1),
+    "floor": (_floor, 1, 1),
     "gcd": (_of_whole(math.gcd), 1, _ANY),
-    "hypot": (_floating(math.hypot), 1, _ANY),
-    "int": (lambda a: bounded(math.trunc(a)), 1, 1),
+    "hypot": (lambda *values: _sqrt(_total(*(a * a for a in values))), 1, _ANY),
     "lcm": (_of_whole(math.lcm), 1, _ANY),
     "ln": (_log, 1, 1),
     "log": (_log, 1, 2),
-    "log10": (lambda a: _log(a, 10), 1, 1),
-    "log2": (lambda a: _log(a, 2), 1, 1),
+    "log10": (lambda a: _log(a, Decimal(10)), 1, 1),
+    "log2": (lambda a: _log(a, Decimal(2)), 1, 1),
     "max": (lambda *values: max(values), 1, _ANY),
     "min": (lambda *values: min(values), 1, _ANY),
-    "mod": (numbers.modulo, 2, 2),
-    "pow": (numbers.power, 2, 2),
+    "mod": (_modulo, 2, 2),
+    "pow": (_power, 2, 2),
     "round": (_round, 1, 2),
     "sqrt": (_sqrt, 1, 1),
     "sum": (_total, 1, _ANY),
-    "trunc": (lambda a: bounded(math.trunc(a)), 1, 1),
 }
 
 
@@ -187,18 +260,18 @@ _WORDS: Final = {"of": "*", "mod": "%", "x": "*", "X": "*"}
 _PERCENT = re.compile(r"%(?!\s*(?:[\d.(π]|(?!(?:of|mod|[xX])\b)[A-Za-z_]))", re.ASCII)
 """A percent sign that is no modulo: nothing to divide by follows."""
 
-_BINARY: Final[Mapping[type[ast.operator], Callable[[Number, Number], Number]]] = {
-    ast.Add: numbers.add,
-    ast.Sub: numbers.subtract,
-    ast.Mult: numbers.multiply,
-    ast.Div: numbers.divide,
-    ast.FloorDiv: numbers.floor_divide,
-    ast.Mod: numbers.modulo,
-    ast.Pow: numbers.power,
+_BINARY: Final[Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: lambda a, b: _floor(_divide(a, b)),
+    ast.Mod: _modulo,
+    ast.Pow: _power,
 }
 
 
-def evaluate(expression: str) -> Number:
+def evaluate(expression: str) -> Decimal:
     """The value of an expression. Raises CalculationError, which says what is wrong and where."""
     if len(expression) > MAX_CHARS:
         raise CalculationError(f"the expression is longer than {MAX_CHARS} characters")
@@ -207,7 +280,14 @@ def evaluate(expression: str) -> Number:
         raise CalculationError("the expression is empty")
     python, places, values = _translated(text)
     try:
-        return _value(ast.parse(python, mode="eval").body, values)
+        with localcontext(_EXACT):
+            return +_value(ast.parse(python, mode="eval").body, values)
+    except (Overflow, OverflowError):
+        raise CalculationError(_TOO_LARGE) from None
+    except Subnormal:
+        raise CalculationError("the result is too close to zero") from None
+    except DecimalException:
+        raise CalculationError("the function has no real value here") from None
     except SyntaxError as error:
         if "never closed" in error.msg:
             raise CalculationError("a closing parenthesis is missing at the end") from None
@@ -219,10 +299,10 @@ def evaluate(expression: str) -> Number:
         raise CalculationError("the expression has too many levels") from None
 
 
-def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Number]]:
+def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Decimal]]:
     """The expression in Python; where its tokens begin, there and in the text; and what its names
     stand for."""
-    python, places, values = "", [], dict[str, Number]()
+    python, places, values = "", [], dict[str, Decimal]()
     open_calls: list[bool] = []  # whether the parentheses that are open are a function's
     operand = function = False  # what the last token was the end of
     at = 0
@@ -243,7 +323,7 @@ def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Number
             sign = _WORDS[name]
         if sign is None:
             function = name is not None and text[at:].lstrip().startswith("(")
-            key = f"_{len(values)}" if name is None else _known(name, function=function)
+            key = f"_{len(values)}" if name is None else _name_of(name, function=function)
             if not function:
                 values[key] = _number(found) if name is None else _CONSTANTS[key]
             python += f"{key} "
@@ -268,7 +348,7 @@ def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Number
     return python, places, values
 
 
-def _known(name: str, *, function: bool) -> str:
+def _name_of(name: str, *, function: bool) -> str:
     """The name as the tables have it. Raises CalculationError for one that they do not have."""
     table: Mapping[str, object] = _FUNCTIONS if function else _CONSTANTS
     found = next((one for one in (name, name.lower()) if one in table), None)
@@ -281,20 +361,21 @@ def _known(name: str, *, function: bool) -> str:
     raise CalculationError(f"{name[:40]} {why}")
 
 
-def _number(text: str) -> Number:
-    digits, _, exponent = text.replace(",", "").replace("_", "").lower().partition("e")
+def _number(text: str) -> Decimal:
+    plain = text.replace(",", "").replace("_", "").lower()
+    exponent = plain.partition("e")[2]
     if exponent and abs(int(exponent)) > MAX_EXPONENT:
         raise CalculationError(f"an exponent is at most {MAX_EXPONENT}")
-    return bounded(Fraction(digits.rstrip(".")) * Fraction(10) ** int(exponent or 0))
+    return Decimal(plain)
 
 
-def _value(node: ast.expr, values: Mapping[str, Number]) -> Number:
+def _value(node: ast.expr, values: Mapping[str, Decimal]) -> Decimal:
     """The value of a node. Raises CalculationError for one that has none, or is not allowed."""
     match node:
         case ast.Name(name) if name in values:
             return values[name]
         case ast.Attribute(inner, "_percent"):
-            return numbers.divide(_value(inner, values), 100)
+            return _value(inner, values) / 100
         case ast.Attribute(inner, "_factorial"):
             return _factorial(_value(inner, values))
         case ast.UnaryOp(ast.UAdd() | ast.USub() as sign, inner):
