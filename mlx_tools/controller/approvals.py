@@ -35,7 +35,7 @@ from mlx_tools.transcript import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.controller.driver import Driver
+    from mlx_tools.controller.driver import Conversation
 
 APPROVAL_HOLDS: Final = timedelta(days=7)
 _SLACK: Final = timedelta(minutes=5)
@@ -149,9 +149,9 @@ class _Seen:
 class CallApprovals:
     """The approvals of one session's calls."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._session = driver.session
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._session = conversation.folded
         self._undecided: set[str] = set()
 
     # --- asking in place ---
@@ -163,7 +163,7 @@ class CallApprovals:
         for _ in range(_EDITS):
             if not asked:
                 return
-            answers = await self._driver.approver.decide([one.request for one in asked])
+            answers = await self._conversation.approver.decide([one.request for one in asked])
             again = []
             for one, answer in zip(asked, answers, strict=True):
                 try:
@@ -179,7 +179,7 @@ class CallApprovals:
     ) -> list[_Seen]:
         """Writes down what is asked, here and in runs within calls, and returns what is to be
         shown here."""
-        now = self._driver.now()
+        now = self._conversation.now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._seen(call, expires) for call in calls]
         record = PauseRecord(
@@ -189,11 +189,11 @@ class CallApprovals:
             at=_text(now),
             within=tuple(within),
         )
-        self._driver.append(replace(record, seal=self._pause_seal(record)))
+        self._conversation.append(replace(record, seal=self._pause_seal(record)))
         return seen
 
     def _pause_seal(self, record: PauseRecord) -> str:
-        return seal(self._driver.secret, "pause", to_json(record))
+        return seal(self._conversation.secret, "pause", to_json(record))
 
     async def _take(self, one: _Seen, answer: ApprovalAnswer) -> None:
         """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
@@ -210,14 +210,14 @@ class CallApprovals:
             approved=answer.approved,
             digest=one.request.digest,
             reason=answer.reason,
-            at=self._driver.timestamp(),
+            at=self._conversation.timestamp(),
             scope="session" if answer.for_session and not one.request.suspect else "call",
             state=one.state,
             expires_at=one.request.expires_at,
             tool=spec.digest() if spec is not None else "",
             effects=tuple(sorted(spec.effects_of(one.request.arguments))) if spec else (),
         )
-        self._driver.append(replace(record, seal=seal_of(self._driver.secret, record)))
+        self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 
     async def _edited(self, one: _Seen, arguments: Mapping[str, object]) -> _Seen:
         """The call with other arguments: validated, decided about and written down."""
@@ -242,12 +242,14 @@ class CallApprovals:
         decision = decision_on(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
-        self._driver.append(
-            EditRecord(call=edited.call, arguments=edited.arguments, at=self._driver.timestamp())
+        self._conversation.append(
+            EditRecord(
+                call=edited.call, arguments=edited.arguments, at=self._conversation.timestamp()
+            )
         )
         # Whatever policy says of the call as it is now: it waits for the approval that comes next.
         asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
-        self._driver.append(decision if decision.decision == "ask" else asks)
+        self._conversation.append(decision if decision.decision == "ask" else asks)
         return await self._seen(session.current.call(edited.call), one.request.expires_at)
 
     # --- answers to what an earlier process asked ---
@@ -287,10 +289,10 @@ class CallApprovals:
                 continue
             decision = decision_on(state.record, session)
             if decision.decision == "deny":
-                self._driver.append(decision)
-                self._driver.append(refusal_by(decision, state.record, session))
+                self._conversation.append(decision)
+                self._conversation.append(refusal_by(decision, state.record, session))
             elif approval is None and (last is None or last.decision != decision.decision):
-                self._driver.append(decision)
+                self._conversation.append(decision)
 
     async def take(self, answers: Answers, pause: PauseRecord | None) -> None:
         """Writes down answers to what was asked in ``pause``.
@@ -338,17 +340,17 @@ class CallApprovals:
         written down that somebody must decide about the call again.
         """
         one = await self._seen(call, approval.expires_at)
-        if not same(seal_of(self._driver.secret, approval), approval.seal):
+        if not same(seal_of(self._conversation.secret, approval), approval.seal):
             why = "the approval in the transcript was not given here"
         elif not same(one.request.digest, approval.digest):
             why = f"what {call.name} would do has changed since it was approved"
         elif not self._in_time(approval.at, approval.expires_at):
             why = "the approval has expired"
-        elif not self._driver.files.used.take(approval.digest):
+        elif not self._conversation.files.used.take(approval.digest):
             why = "the approval was used before"
         else:
             return one.state or None
-        self._driver.append(
+        self._conversation.append(
             DecisionRecord(
                 call=call.call,
                 decision="ask",
@@ -370,7 +372,7 @@ class CallApprovals:
             tool=session.specs.get(call.name),
             policy=session.policy,
             session=session.header.session,
-            secret=self._driver.secret,
+            secret=self._conversation.secret,
             reason=state.decision.reason if state.decision is not None else "",
             expires_at=expires,
             in_doubt=state.in_doubt,
@@ -381,7 +383,7 @@ class CallApprovals:
         """What the tool tells of the call."""
         if call.name not in self._session.specs:
             return Preview("", "")
-        tool = self._driver.registry.get(call.name)
+        tool = self._conversation.registry.get(call.name)
         return await anyio.to_thread.run_sync(
             preview_of, tool, call.arguments, self._session.policy
         )
@@ -390,7 +392,7 @@ class CallApprovals:
         """Whether it is neither too late nor, by a clock that was set back, too early."""
         try:
             begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
-            return begin - _SLACK <= self._driver.now() <= end
+            return begin - _SLACK <= self._conversation.now() <= end
         except (TypeError, ValueError, OverflowError):
             return False
 

@@ -39,7 +39,7 @@ from mlx_tools.controller.approvals import (
     check_begun_here,
     seal_of,
 )
-from mlx_tools.controller.driver import Conversation, Driver
+from mlx_tools.controller.driver import Conversation
 from mlx_tools.controller.nested import NestedRun, NestedRuns
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import (
@@ -375,9 +375,11 @@ class Controller:
                 believes=lambda approval: same(seal_of(secret, approval), approval.seal),
                 consents=self._consents,
             )
-            driver = Driver(
+            return Conversation(
                 session,
                 files,
+                policy=self.policy if header else self._in_force(session.header),
+                begin=None if header is None else partial(header, files.session),
                 backend=self.backend,
                 registry=self.registry,
                 approver=self._approver,
@@ -387,9 +389,6 @@ class Controller:
                 reads=Reads(self.settings.cache),
                 spent=spent,
             )
-            if header is None:
-                return Conversation(driver, self._in_force(session.header))
-            return Conversation(driver, self.policy, partial(header, files.session))
         except BaseException:
             files.transcript.close()
             raise

@@ -22,7 +22,6 @@ import anyio
 
 from mlx_tools.backends import Backend, Guarded, TokenCounter, folder_of
 from mlx_tools.controller.approvals import (
-    Answers,
     Approvals,
     Approver,
     CallApprovals,
@@ -60,7 +59,6 @@ from mlx_tools.transcript import (
     Header,
     ObservationRecord,
     Outcome,
-    PendingCall,
     Record,
     ResumedRecord,
     State,
@@ -73,29 +71,33 @@ _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
 @dataclass(repr=False, eq=False)
-class Driver:
-    """Drives one session, question after question.
+class Conversation:
+    """One open session: questions that see each other, in one transcript.
 
-    ``outputs`` holds the whole outputs of the current run, for an outcome that is to include them.
-    ``now`` is the wall clock, UTC. ``make_nested`` makes what lets tools ask the model. ``spent``
-    is how many seconds of the first question's total time are gone already.
+    ``folded`` is what its records come to, ``policy`` the one in force, where that is another one
+    than was recorded. ``begin`` makes the header of a new session, of its first question and that
+    one's tool choice. ``outputs`` holds the whole outputs of the current run, for an outcome that
+    is to include them. ``now`` is the wall clock, UTC. ``make_nested`` makes what lets tools ask
+    the model. ``spent`` is how many seconds of the first question's total time are gone already.
     """
 
-    session: Session
+    folded: Session
     files: SessionFiles
     _: KW_ONLY
+    policy: Policy
+    begin: Callable[[str, str | None], Header] | None
     backend: Backend
     registry: Registry
     approver: Approver
     secret: bytes
     now: Callable[[], datetime]
-    make_nested: Callable[[Driver], NestedRuns]
+    make_nested: Callable[[Conversation], NestedRuns]
     reads: Reads
     spent: float = 0.0
 
     def __post_init__(self) -> None:
-        self.outputs = Outputs(self.session, self.files.artifacts, str(Path.home()))
-        self._completer = Completer(Guarded(self.backend), self.session)
+        self.outputs = Outputs(self.folded, self.files.artifacts, str(Path.home()))
+        self._completer = Completer(Guarded(self.backend), self.folded)
         self._nested: NestedRuns | None = None
         self._scope: anyio.CancelScope | None = None
         self._emit: Emit | None = None
@@ -107,80 +109,180 @@ class Driver:
 
     @cached_property
     def _window(self) -> ContextWindow:
-        counter = TokenCounter(lambda: folder_of(self.backend, self.session.header.model))
+        counter = TokenCounter(lambda: folder_of(self.backend, self.folded.header.model))
         files = self.files
         return ContextWindow(
-            Guarded(self.backend), self.session, self.outputs, files.artifacts, counter
+            Guarded(self.backend), self.folded, self.outputs, files.artifacts, counter
         )
 
-    def waiting(self) -> tuple[CallRecord, ...]:
-        """The calls that a person must decide about."""
-        session = self.session
-        return session.current.asked() if session.state in (State.PAUSED, State.CALLING) else ()
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self.files.session
 
-    def waiting_within(self) -> tuple[PendingCall, ...]:
-        """The calls that a person must decide about in runs within calls."""
-        if self.session.state is not State.PAUSED or self.session.pause is None:
-            return ()
-        return self.session.pause.within
+    @property
+    def parent(self) -> str:
+        """The session and the call that this one runs within, empty for one of its own."""
+        return self.folded.header.parent
+
+    @property
+    def transcript(self) -> str | None:
+        """The path of the transcript, None where it is in memory alone."""
+        return self.files.path
+
+    # --- what a caller asks for ---
 
     async def run(
-        self, question: str, tool_choice: str | None, piped: int, emit: Emit | None
-    ) -> None:
-        """Put a question and drive the session until it rests. ``piped`` is as in its record.
+        self,
+        question: str,
+        *,
+        tool_choice: str | None = None,
+        piped: int = 0,
+        emit: Emit | None = None,
+    ) -> Outcome:
+        """Answer the next question; see `Controller.run`.
+
+        ``piped`` is how many characters at the end of the question are somebody else's text: a
+        call that stands there is an echo. ``emit`` is called with what happens.
 
         A backend that fails before it completed anything for this session raises its
         `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
         cancels finds the run stopped as ``interrupted``. Where something cannot be written down
         (`StorageError`) the run breaks off there as one that was killed, and can be resumed.
         """
-        self._emit = emit
-        self.outputs.begin()
-        self.reads.begin()
-        if self.session.header.context is not None:
-            self._window.begin()
-        self.append(self.session.question_record(question, tool_choice, self.timestamp(), piped))
-        with self._resumable():
-            await self._drive()
+        if not isinstance(question, str) or not question.strip():
+            raise UsageError("the question is no text, or empty")
+        session = self.folded
+        if tool_choice is not None:
+            tool_choice = self._checked(tool_choice)
+        if session.state is State.EMPTY and self.begin is not None:
+            self.append(self.begin(question, tool_choice))
+        with observed(self.files.transcript, emit) as self._emit:
+            self.outputs.begin()
+            self.reads.begin()
+            if session.header.context is not None:
+                self._window.begin()
+            self.append(session.question_record(question, tool_choice, self.timestamp(), piped))
+            with self._resumable():
+                await self._drive()
+        return self._outcome()
 
-    async def resume(self, policy: Policy, answers: Answers, emit: Emit | None) -> None:
-        """Go on with a session that was paused or broke off, under ``policy``, with what a person
-        answered to the calls that wait.
+    async def resume(self, approvals: Approvals = None, emit: Emit | None = None) -> Outcome:
+        """Go on where the session was paused or broke off; see `Controller.resume`.
 
         Raises `UsageError`, and runs nothing, where an answer is about a call that does not wait,
         or an approval is of something else than what would run now.
         """
-        self._emit = emit
-        self.outputs.begin()
-        session, pause = self.session, self.session.pause
-        within = {key: answer for key, answer in answers.items() if "/" in key}
-        self._approvals.check_within(within, pause if session.state is State.PAUSED else None)
-        answers = {key: answer for key, answer in answers.items() if key not in within}
-        self._approvals.check_answers(answers, policy)
-        self._nested_runs().answers = within
-        with self._resumable():
-            self.append(ResumedRecord(policy=policy.to_json(), at=self.timestamp()))
-            while isinstance(step := session.next_step(), Write) and session.state is State.READING:
-                self._write(step.records)
-            if session.state is State.CALLING:
-                self._approvals.decide_again()
-                await self._approvals.take(answers, pause)
-            await self._drive()
+        session = self.folded
+        state, pause, open_calls = session.state, session.pause, session.current.open_calls
+        if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
+            ended = "has its answer" if state is State.IDLE else "has stopped"
+            raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
+        asked = session.current.asked() if state in (State.PAUSED, State.CALLING) else ()
+        sure = [call.call for call in asked if not open_calls[call.call].in_doubt]
+        pause_within = pause if state is State.PAUSED else None
+        if pause_within is not None:
+            sure += [call.call_id for call in pause_within.within if not call.in_doubt]
+        answers = answers_of(approvals, sure)
+        within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
+        with observed(self.files.transcript, emit) as self._emit:
+            self.outputs.begin()
+            self._approvals.check_within(within, pause_within)
+            self._approvals.check_answers(answers, self.policy)
+            self._nested_runs().answers = within
+            with self._resumable():
+                self.append(ResumedRecord(policy=self.policy.to_json(), at=self.timestamp()))
+                while session.state is State.READING and isinstance(
+                    step := session.next_step(), Write
+                ):
+                    self._write(step.records)
+                if session.state is State.CALLING:
+                    self._approvals.decide_again()
+                    await self._approvals.take(answers, pause)
+                await self._drive()
+        return self._outcome()
 
-    async def compact(self, emit: Emit) -> None:
-        """Have the model sum up what was said, which leaves the prompt, where anything was.
+    async def go_on(self, question: str, approvals: Approvals) -> Outcome:
+        """Go on with a session in which ``question`` was asked: its outcome where that has come to
+        rest, else like `resume`. Raises `UsageError` where another question was asked."""
+        if self.folded.question != question:
+            raise UsageError("it asks something else than when it was made before")
+        at_rest = self.folded.state in (State.IDLE, State.STOPPED)
+        return self._outcome() if at_rest else await self.resume(approvals)
 
-        Raises `UsageError` in the middle of a question, `BackendError` where there is no summary.
+    def stream(
+        self, question: str, *, tool_choice: str | None = None, piped: int = 0
+    ) -> AsyncGenerator[events.Event]:
+        """Answer the next question and yield what happens; see `Controller.stream`."""
+        run = partial(self.run, question, tool_choice=tool_choice, piped=piped)
+        return _streamed(lambda emit: run(emit=emit))
+
+    def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
+        """Go on like `resume` and yield what happens, like `stream`."""
+        return _streamed(partial(self.resume, approvals))
+
+    async def compact(self) -> events.Compacted | None:
+        """Have the model sum up what was said before the last question (that too where it was the
+        first), which then stands in place of it; None where nothing was said.
+
+        Raises `UsageError` in the middle of a question, and `BackendError` where there is no
+        summary: nothing has changed then.
         """
-        state = self.session.state
+        state = self.folded.state
         if state not in (State.EMPTY, State.IDLE, State.STOPPED):
             raise UsageError(
                 "the session is in the middle of a question", hint="go on with it first"
             )
         record = None if state is State.EMPTY else await self._window.sum_up()
-        if record is not None:
-            self._emit = emit
-            self.append(replace(record, at=self.timestamp()))
+        if record is None:
+            return None
+        self._emit = None
+        self.append(record := replace(record, at=self.timestamp()))
+        event = events.event_of(record, ())
+        assert isinstance(event, events.Compacted)
+        return event
+
+    def _outcome(self) -> Outcome:
+        return outcome_of(
+            self.files.transcript,
+            transcript=self.files.path,
+            outputs=self.outputs.whole,
+            artifacts=self.outputs.artifacts,
+        )
+
+    def _checked(self, tool_choice: str) -> str:
+        """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
+        nor a tool that may be called."""
+        session, specs = self.folded, self.folded.specs
+        tool_choice = tool_named(tool_choice, specs)
+        if tool_choice in ("auto", "none"):
+            return tool_choice
+        policy = self.policy if session.state is State.EMPTY else session.policy
+        allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
+        some = any(not told_when_needed(specs[name]) for name in allowed)
+        if tool_choice not in allowed and (tool_choice != "required" or not some):
+            raise UsageError(
+                f"tool_choice: {tool_choice!r} is not allowed",
+                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
+            )
+        return tool_choice
+
+    def close(self) -> None:
+        """Close the transcript."""
+        self.files.transcript.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- the loop ---
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
@@ -192,7 +294,7 @@ class Driver:
             raise
 
     async def _drive(self) -> None:
-        session, access = self.session, self.files.access
+        session, access = self.folded, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
             left, self.spent = session.limits.total_timeout - self.spent, 0.0
@@ -220,7 +322,7 @@ class Driver:
 
     async def _loop(self) -> None:
         while True:
-            match self.session.next_step():
+            match self.folded.next_step():
                 case Write(records):
                     for record in records:
                         self.append(record, records)
@@ -234,7 +336,7 @@ class Driver:
                 case Ask():
                     self._waiting_for = ""
                     self._approvals.decide_again()  # a consent may cover them by now
-                    if calls := self.session.current.asked():
+                    if calls := self.folded.current.asked():
                         with self.person_waits():
                             await self._approvals.ask(calls)
                 case Rest():
@@ -253,8 +355,8 @@ class Driver:
 
     def _break_off(self, error: BaseException) -> None:
         self._emit = None  # what is wrong may be whoever is told
-        asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
-        if isinstance(self.session.next_step(), Rest) and not asking:
+        asking = self.folded.state is State.PAUSED  # an error here comes while somebody is asked
+        if isinstance(self.folded.next_step(), Rest) and not asking:
             return
         self._give_up_calls("tool_error")
         if isinstance(error, Exception):
@@ -264,10 +366,10 @@ class Driver:
 
     def _give_up_calls(self, code: ErrorCode) -> None:
         """Give the calls that are still open an error, save those nobody knows the end of."""
-        for state in [*self.session.current.open_calls.values()]:
-            running = self.session.state in (State.CALLING, State.PAUSED)
+        for state in [*self.folded.current.open_calls.values()]:
+            running = self.folded.state in (State.CALLING, State.PAUSED)
             if running and not state.in_doubt:
-                self.append(refusal(state.record, self.session, code))
+                self.append(refusal(state.record, self.folded, code))
 
     # --- records ---
 
@@ -280,9 +382,9 @@ class Driver:
     ) -> None:
         """Write a record down, go on from it, and tell of it. ``after`` are the records that follow
         from the same completion, ``reading`` is how one was read."""
-        self.session.check(record)
+        self.folded.check(record)
         self.files.transcript.append(record)
-        self.session.fold(record, reading)
+        self.folded.fold(record, reading)
         if self._emit is not None:
             event = events.event_of(record, self.files.transcript, after)
             if event is not None:
@@ -308,7 +410,7 @@ class Driver:
 
     async def _tell_dry_run(self, record: DecisionRecord) -> None:
         """Tell what the call would have changed that a dry run did not make."""
-        call = self.session.current.call(record.call)
+        call = self.folded.current.call(record.call)
         if text := (await self._approvals.preview(call)).text:
             shown = self.outputs.clean(text)
             self._tell(events.WouldChange(call=call.call, name=call.name, preview=shown))
@@ -317,7 +419,7 @@ class Driver:
 
     async def _complete(self, step: Complete) -> None:
         self._waiting_for = "backend"
-        size = self.session.header.context
+        size = self.folded.header.context
         fitted = Fitted(step) if size is None else await self._window.fit(step)
         if not isinstance(fitted, Fitted):
             self._waiting_for = ""
@@ -333,7 +435,7 @@ class Driver:
         began = monotonic()
         written = await self._completer.complete(step, self._emit)
         duration = round((monotonic() - began) * 1000)
-        record = written.record(step, self.session.asked, duration_ms=duration, at=self.timestamp())
+        record = written.record(step, self.folded.asked, duration_ms=duration, at=self.timestamp())
         if size is not None:
             record = replace(record, context=await self._counted(fitted, record))
         for mend in written.mends:
@@ -358,12 +460,12 @@ class Driver:
             await self._call_all(calls)
         self._waiting_for = ""
         if self._nested is not None and (within := self._nested.waiting()):
-            await self._approvals.pause(self.session.current.asked(), within)
+            await self._approvals.pause(self.folded.current.asked(), within)
 
     async def _call_all(self, calls: Sequence[CallRecord]) -> None:
         """Make several calls in parallel. The first exception ends the others and is raised; where
         something cannot be written down, what runs meanwhile may come to its end."""
-        limiter = anyio.CapacityLimiter(self.session.limits.parallel)
+        limiter = anyio.CapacityLimiter(self.folded.limits.parallel)
         problems: list[Exception] = []
 
         async def limited(call: CallRecord) -> None:
@@ -384,7 +486,7 @@ class Driver:
             raise problems[0]
 
     async def _call(self, call: CallRecord) -> None:
-        session, tool = self.session, self.registry.get(call.name)
+        session, tool = self.folded, self.registry.get(call.name)
         approval, expected = session.current.calls[call.call].approval, None
         if approval is not None:
             try:
@@ -427,7 +529,7 @@ class Driver:
             spent, waiting, problem = self._nested.ended(call.call)
             if waiting:
                 return  # whatever it returned: it is made again once a person has decided
-        if self.session.header.long_observations == "summary" and not mutates:
+        if self.folded.header.long_observations == "summary" and not mutates:
             await self._summarise(call, result)  # what a call has changed is written down at once
         shown = self.outputs.take(call, result)
         problem = shown.problem or problem
@@ -479,145 +581,6 @@ class Driver:
         self._tell(
             events.ToolProgress(call=call.call, name=call.name, message=message, fraction=fraction)
         )
-
-
-@dataclass(repr=False, eq=False)
-class Conversation:
-    """One open session: questions that see each other, in one transcript.
-
-    ``policy`` is the one in force. ``begin`` makes the header of a new session, of its first
-    question and that one's tool choice.
-    """
-
-    _driver: Driver
-    _policy: Policy
-    _begin: Callable[[str, str | None], Header] | None = None
-
-    @property
-    def session(self) -> str:
-        """The session's id."""
-        return self._driver.files.session
-
-    @property
-    def parent(self) -> str:
-        """The session and the call that this one runs within, empty for one of its own."""
-        return self._driver.session.header.parent
-
-    @property
-    def transcript(self) -> str | None:
-        """The path of the transcript, None where it is in memory alone."""
-        return self._driver.files.path
-
-    async def run(
-        self,
-        question: str,
-        *,
-        tool_choice: str | None = None,
-        piped: int = 0,
-        emit: Emit | None = None,
-    ) -> Outcome:
-        """Answer the next question; see `Controller.run`.
-
-        ``piped`` is how many characters at the end of the question are somebody else's text: a
-        call that stands there is an echo. ``emit`` is called with what happens.
-        """
-        if not isinstance(question, str) or not question.strip():
-            raise UsageError("the question is no text, or empty")
-        driver = self._driver
-        if tool_choice is not None:
-            tool_choice = self._checked(tool_choice)
-        if driver.session.state is State.EMPTY and self._begin is not None:
-            driver.append(self._begin(question, tool_choice))
-        with observed(driver.files.transcript, emit) as tell:
-            await driver.run(question, tool_choice, piped, tell)
-        return self._outcome()
-
-    def stream(
-        self, question: str, *, tool_choice: str | None = None, piped: int = 0
-    ) -> AsyncGenerator[events.Event]:
-        """Answer the next question and yield what happens; see `Controller.stream`."""
-        run = partial(self.run, question, tool_choice=tool_choice, piped=piped)
-        return _streamed(lambda emit: run(emit=emit))
-
-    def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
-        """Go on like `resume` and yield what happens, like `stream`."""
-        return _streamed(partial(self.resume, approvals))
-
-    async def compact(self) -> events.Compacted | None:
-        """Have the model sum up what was said before the last question (that too where it was the
-        first), which then stands in place of it; None where nothing was said.
-
-        Raises `UsageError` in the middle of a question, and `BackendError` where there is no
-        summary: nothing has changed then.
-        """
-        happened: list[events.Event] = []
-        await self._driver.compact(happened.append)
-        return next((event for event in happened if isinstance(event, events.Compacted)), None)
-
-    async def go_on(self, question: str, approvals: Approvals) -> Outcome:
-        """Go on with a session in which ``question`` was asked: its outcome where that has come to
-        rest, else like `resume`. Raises `UsageError` where another question was asked."""
-        session = self._driver.session
-        if session.question != question:
-            raise UsageError("it asks something else than when it was made before")
-        if session.state in (State.IDLE, State.STOPPED):
-            return self._outcome()
-        return await self.resume(approvals)
-
-    async def resume(self, approvals: Approvals = None, emit: Emit | None = None) -> Outcome:
-        """Go on where the session was paused or broke off; see `Controller.resume`."""
-        driver = self._driver
-        state, current = driver.session.state, driver.session.current
-        if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
-            ended = "has its answer" if state is State.IDLE else "has stopped"
-            raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
-        sure = [c.call for c in driver.waiting() if not current.calls[c.call].in_doubt]
-        sure += [call.call_id for call in driver.waiting_within() if not call.in_doubt]
-        answers = answers_of(approvals, sure)
-        with observed(driver.files.transcript, emit) as tell:
-            await driver.resume(self._policy, answers, tell)
-        return self._outcome()
-
-    def _outcome(self) -> Outcome:
-        driver = self._driver
-        return outcome_of(
-            driver.files.transcript,
-            transcript=driver.files.path,
-            outputs=driver.outputs.whole,
-            artifacts=driver.outputs.artifacts,
-        )
-
-    def _checked(self, tool_choice: str) -> str:
-        """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
-        nor a tool that may be called."""
-        session, specs = self._driver.session, self._driver.session.specs
-        tool_choice = tool_named(tool_choice, specs)
-        if tool_choice in ("auto", "none"):
-            return tool_choice
-        policy = self._policy if session.state is State.EMPTY else session.policy
-        allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
-        some = any(not told_when_needed(specs[name]) for name in allowed)
-        if tool_choice not in allowed and (tool_choice != "required" or not some):
-            raise UsageError(
-                f"tool_choice: {tool_choice!r} is not allowed",
-                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
-            )
-        return tool_choice
-
-    def close(self) -> None:
-        """Close the transcript."""
-        self._driver.files.transcript.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:

@@ -34,7 +34,7 @@ from mlx_tools.transcript import (
 
 if TYPE_CHECKING:
     from mlx_tools.controller.controller import Controller
-    from mlx_tools.controller.driver import Driver
+    from mlx_tools.controller.driver import Conversation
 
 MAX_DEPTH: Final = 2
 """How many runs may stand within one another below the outermost."""
@@ -69,10 +69,12 @@ class NestedRuns:
     """The runs that tools of one session start. ``depth`` is that of the session itself, ``make``
     gives the controller of a run. ``answers`` is what was decided of calls that wait in them."""
 
-    def __init__(self, driver: Driver, depth: int, make: Callable[[NestedRun], Controller]) -> None:
+    def __init__(
+        self, conversation: Conversation, depth: int, make: Callable[[NestedRun], Controller]
+    ) -> None:
         self.answers: Mapping[str, ApprovalAnswer] = {}
-        self._driver = driver
-        self._session = driver.session
+        self._conversation = conversation
+        self._session = conversation.folded
         self._depth = depth
         self._make = make
         self._one = anyio.Lock()
@@ -100,7 +102,7 @@ class NestedRuns:
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
     ) -> str:
         """The model's answer. Raises `ToolError` where there is none, and says why."""
-        question = self._driver.outputs.clean(question)  # it may hold what the tool has read
+        question = self._conversation.outputs.clean(question)  # it may hold what the tool has read
         if self._depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
         runs = self._calls.setdefault(call.call, _OfCall())
@@ -149,7 +151,7 @@ class NestedRuns:
             question=question,
             policy=self._policy(tools),
             limits=session.limits,
-            approver=_OuterApprover(self._driver, context, name, call.name, once),
+            approver=_OuterApprover(self._conversation, context, name, call.name, once),
             consents=session.history.consented,
             parent=f"{session.header.session}/{name}",
         )
@@ -177,7 +179,7 @@ class NestedRuns:
         conversation = await self._make(run).conversation()
         try:
             record = NestedRecord(call=call.call, run=number, session=conversation.session)
-            self._driver.append(record)
+            self._conversation.append(record)
             return await conversation.run(run.question)
         finally:
             conversation.close()
@@ -216,7 +218,7 @@ class _OuterApprover:
     """Asks whoever the outer run asks. A call about which nobody decides waits, and the outer run
     with it; but where the outer call cannot be made again (``once``) it is refused."""
 
-    driver: Driver
+    conversation: Conversation
     context: ToolContext
     prefix: str
     name: str
@@ -227,7 +229,7 @@ class _OuterApprover:
             replace(r, call=f"{self.prefix}/{r.call}", reason=f"within {self.name}: {r.reason}")
             for r in requests
         ]
-        with self.context.person_waits(), self.driver.person_waits():
-            answers = await self.driver.approver.decide(shown)
+        with self.context.person_waits(), self.conversation.person_waits():
+            answers = await self.conversation.approver.decide(shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
         return [nobody if self.once and a.approved is None else a for a in answers]

@@ -214,7 +214,7 @@ def asked(run: Controller, *questions: str, choices: Sequence[str | None] = ()) 
         async with await run.conversation() as conversation:
             for question, choice in itertools.zip_longest(questions, choices):
                 await conversation.run(question, tool_choice=choice)
-            return list(conversation._driver.files.transcript)
+            return list(conversation.files.transcript)
 
     return anyio.run(main)
 
@@ -246,7 +246,7 @@ def test_a_choice_that_cannot_be_writes_no_header() -> None:
             with pytest.raises(UsageError, match="tool_choice"):
                 await conversation.run("Hello.", tool_choice="nothing_like_it")
             await conversation.run("Weigh the planet 1.")
-            return list(conversation._driver.files.transcript)
+            return list(conversation.files.transcript)
 
     header = anyio.run(main)[0]
     assert isinstance(header, Header) and header.shortlist_request == "Weigh the planet 1."

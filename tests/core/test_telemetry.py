@@ -96,11 +96,11 @@ async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}
         settings=RunSettings(strategy="free"),
     )
     async with await controller.conversation() as conversation:
-        driver = conversation._driver
-        driver.append(conversation._begin(question, None))
-        with observed(driver.files.transcript, lambda event: None, api) as tell:
-            await driver.run(question, None, 0, tell)
-        return driver.files.transcript[-1]
+        records = conversation.files.transcript
+        conversation.append(conversation.begin(question, None))
+        with observed(records, lambda event: None, api) as tell:
+            await conversation.run(question, emit=tell)
+        return records[-1]
 
 
 def run(*script: Any) -> list[Span]:

@@ -255,7 +255,7 @@ def records(backend: Any, given: RunSettings) -> list[Any]:
         controller = Controller(backend, [add], Policy(allow=["add"]), settings=given)
         async with await controller.conversation() as conversation:
             await conversation.run("Add 1 and 2.")
-            return list(conversation._driver.files.transcript)
+            return list(conversation.files.transcript)
 
     return anyio.run(main)
 
