@@ -516,7 +516,7 @@ class Conversation:
             asks=partial(self._ask_model, call),
             shown_chars=session.limits.max_observation_chars,
             session=session.header.session,
-            report=partial(self._tell_progress, call),
+            report=None if self._emit is None else partial(self._tell_progress, call),
         )
         seconds, clean = session.limits.tool_timeout, self.outputs.clean
         result = await self.reads.call(tool, call.arguments, context, timeout=seconds, clean=clean)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -193,7 +194,8 @@ def _calls(
     calls: list[Record] = []
     verdicts: list[Record] = []
     turn = completion.turn
-    history = replace(session.run_history, seen=dict(session.run_history.seen))
+    history = copy(session.run_history)
+    history.seen = dict(history.seen)
     made = dict(session.history.made)
     for number, call in enumerate(judged, start=session.calls_made + 1):
         record = CallRecord(

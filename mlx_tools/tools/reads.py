@@ -20,6 +20,8 @@ from mlx_tools.tools.tool import Callee
 CacheScope = Literal["off", "run", "session"]
 SCOPES: Final[tuple[CacheScope, ...]] = get_args(CacheScope)
 
+_sorted: Final = json.JSONEncoder(sort_keys=True).encode
+
 MAX_ANSWERS: Final = 200
 MAX_CHARS: Final = 5_000_000
 """Of all that is kept together."""
@@ -51,7 +53,7 @@ class Reads:
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:
             # one text for the same call; 1 and 1.0 are two calls: a tool may tell them apart
-            key = json.dumps([spec.name, arguments], sort_keys=True)
+            key = _sorted([spec.name, arguments])
             found = None
             if context.expected is None and not self._changing:
                 found = self._kept.get(key)
@@ -78,8 +80,8 @@ class Reads:
             change()
         began = self._changes
         try:
-            own = context if ask is None else replace(context, asks=asked)
-            result = await execute(tool, arguments, own, **rest)
+            context.asks = None if ask is None else asked
+            result = await execute(tool, arguments, context, **rest)
             over = result.error is None or result.error.code != "timeout"
         finally:
             if changing and over:
