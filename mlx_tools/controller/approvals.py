@@ -18,7 +18,7 @@ import anyio
 from mlx_tools.controller.turn import arguments_size, decision_on, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import ToolCall, ToolSpec
-from mlx_tools.policy import ApprovalSubject, Policy, approval_digest, same, seal
+from mlx_tools.policy import Policy, same, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import to_json
 from mlx_tools.tools import Preview, preview_of
@@ -410,23 +410,23 @@ def approval_request(
     in_doubt: bool = False,
 ) -> ApprovalRequest:
     """What is shown of a call, with the digest that an approval of it binds to."""
-    subject = ApprovalSubject(
-        session=session,
-        call=call.call,
-        name=call.name,
-        arguments=call.arguments,
-        tool=tool.digest() if tool is not None else "",
-        policy=policy.digest(),
-        state=preview.state,
-        expires_at=expires_at,
-    )
+    shown = {
+        "session": session,
+        "call": call.call,
+        "name": call.name,
+        "arguments": dict(call.arguments),
+        "tool": tool.digest() if tool is not None else "",
+        "policy": policy.digest(),
+        "state": preview.state,
+        "expires_at": expires_at,
+    }
     return ApprovalRequest(
         call=call.call,
         name=call.name,
         arguments=call.arguments,
         reason=reason,
         suspect=call.runs == "with_approval" or in_doubt,
-        digest=approval_digest(secret, subject),
+        digest=seal(secret, "call", shown),
         preview=preview.text,
         expires_at=expires_at,
         in_doubt=in_doubt,

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from mlx_tools.policy.access import (
-    AccessList,
-    ApprovalSubject,
-    approval_digest,
-    refusal,
-    refused,
-    same,
-    seal,
-)
 from mlx_tools.policy.decision import (
     Decision,
     Exceeded,
@@ -47,3 +38,4 @@ from mlx_tools.policy.rules import (
     checked_effects,
     restriction,
 )
+from mlx_tools.policy.seals import same, seal

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -18,7 +19,7 @@ from typing import Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import AccessList, Decision, refusal, refused
+from mlx_tools.policy import Decision
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
@@ -33,6 +34,7 @@ from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, write_a
 from mlx_tools.transcript import Header
 
 ACCESS_FILE: Final = "access.json"
+_ACCESS_VERSION: Final = 1
 MAX_ACCESS_BYTES: Final = 4_000_000
 KEPT: Final = 256
 """Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
@@ -40,79 +42,89 @@ _SESSION_ID: Final = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(eq=False)
-class MemoryAccess:
-    """The access list of the runs of one session, in memory.
+class Access:
+    """The access list of the runs of one session: what a run began with.
 
-    ``watched`` are the places of configuration files, each with what was there when the
-    configuration was read (`fingerprints`).
+    A run writes down the policy, the tools and the configuration that it began with. Before each
+    call the list is read back, and held to what is so now. A list that is not there, cannot be read
+    or says anything else lets no call run: it can take access away, and never give it.
+
+    ``path`` is a file that only its owner can read or write, None for nowhere. It is a kill switch:
+    whoever deletes it stops the run from calling anything more. What is read there must be, byte
+    for byte, what this run wrote. A run that was killed leaves its list; the next one of the
+    session writes a new one. ``watched`` are the places of configuration files, each with what was
+    there when the configuration was read (`fingerprints`).
     """
 
+    path: Path | None = None
     watched: Mapping[str, str] = field(default_factory=dict)
-    _own: AccessList | None = field(default=None, init=False)
+    _session: str = field(default="", init=False)
+    _tools: Mapping[str, str] | None = field(default=None, init=False)
+    _written: bytes = field(default=b"", init=False)
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
         """Write the list of a run that begins. Raises `StorageError` where it cannot be."""
-        self._own = AccessList.of(session, policy_hash, specs, self.watched)
+        self._tools = None
+        tools = {spec.name: spec.digest() for spec in specs}
+        if self.path is not None:
+            listed = {
+                "version": _ACCESS_VERSION,
+                "session": session,
+                "policy": policy_hash,
+                "tools": tools,
+                "configuration": dict(self.watched),
+            }
+            self._written = json.dumps(listed, sort_keys=True).encode()
+            try:
+                with drafted(_beside(self.path), self._written) as draft:
+                    draft.replace(self.path)
+            except OSError as error:
+                raise StorageError(
+                    f"the access list {self.path} cannot be written: {error.strerror}",
+                    hint="check the folder's permissions and free space",
+                ) from None
+        self._session, self._tools = session, tools
 
     def check(self, session: str, spec: ToolSpec) -> Decision | None:
         """The reason why a call of this tool may not run now, None where it may. Raises nothing."""
-        own = self._own
-        if own is None:
-            return refusal("there is no access list: no run has begun, or it has ended")
-        now = fingerprints(self.watched) if self.watched else {}
-        return refused(own, session, spec, policy_hash=own.policy, configuration=now)
+        reason = self._refusal(session, spec)
+        return Decision("deny", "access_list", reason, "not_allowed") if reason else None
 
-    def end(self) -> None:
-        self._own = None
+    def _refusal(self, session: str, spec: ToolSpec) -> str:
+        if self._tools is None:
+            return "there is no access list: no run has begun, or it has ended"
+        if self.path is not None and (fault := self._fault(self.path)):
+            return fault
+        if self._session != session:
+            return "the access list is that of another session"
+        if spec.name not in self._tools:
+            return f"{spec.name} was no tool of this run when it began"
+        if self._tools[spec.name] != spec.digest():
+            return f"{spec.name} has changed since the run began"
+        for place, was in sorted(self.watched.items()):
+            if _fingerprint(place) != was:
+                return f"the configuration has changed since the run began: {place}"
+        return ""
 
-
-class AccessFile(MemoryAccess):
-    """The access list in the file ``path``, which only its owner can read or write.
-
-    The file is a kill switch: whoever deletes it stops the run from calling anything more. What
-    `check` reads must be, byte for byte, what this run wrote. A run that was killed leaves its
-    list; the next run of the session writes a new one.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], watched: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(watched or {})
-        self.path = Path(path)
-
-    def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        self._own = None
-        made = AccessList.of(session, policy_hash, specs, self.watched)
+    def _fault(self, path: Path) -> str:
         try:
-            with drafted(_beside(self.path), made.write()) as draft:
-                draft.replace(self.path)
+            intact = _read_owned(path) == self._written
+        except FileNotFoundError:
+            return "the access list of this run is gone"
+        except BlockingIOError:
+            return "the access list of this run is locked"
+        except PermissionError as error:
+            return f"the access list of this run cannot be trusted: {error.strerror}"
         except OSError as error:
-            raise StorageError(
-                f"the access list {self.path} cannot be written: {error.strerror}",
-                hint="check the folder's permissions and free space",
-            ) from None
-        self._own = made
-
-    def check(self, session: str, spec: ToolSpec) -> Decision | None:
-        if self._own is not None:
-            try:
-                data = _read_owned(self.path)
-            except FileNotFoundError:
-                return refusal("the access list of this run is gone")
-            except BlockingIOError:
-                return refusal("the access list of this run is locked")
-            except PermissionError as error:
-                return refusal(f"the access list of this run cannot be trusted: {error.strerror}")
-            except OSError as error:
-                return refusal(f"the access list of this run cannot be read: {error.strerror}")
-            if data != self._own.write():
-                return refusal("the access list is not the one that this run wrote")
-        return super().check(session, spec)
+            return f"the access list of this run cannot be read: {error.strerror}"
+        return "" if intact else "the access list is not the one that this run wrote"
 
     def end(self) -> None:
-        super().end()
-        with contextlib.suppress(OSError):
-            self.path.unlink()
+        """End the run: nothing may be called any more."""
+        self._tools = None
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
 
 def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
@@ -205,7 +217,7 @@ class SessionFiles:
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
-    access: MemoryAccess = field(default_factory=MemoryAccess)
+    access: Access = field(default_factory=Access)
     used: Used = field(default_factory=Used)
     undo: UndoStore | None = None
 
@@ -319,7 +331,7 @@ class TranscriptStore:
             session,
             transcript,
             self.artifacts(folder),
-            AccessFile(folder / ACCESS_FILE, self.watched),
+            Access(folder / ACCESS_FILE, self.watched),
             Used(self.folder / "used"),
             UndoStore(folder / UNDO_FOLDER, keep=self.keep),
         )

@@ -20,7 +20,7 @@ from mlx_tools.errors import EXIT_USAGE, BackendBroken, StorageError
 from mlx_tools.policy import Limits
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.session_list import SessionFolder
-from mlx_tools.store.session_store import AccessFile, SessionFiles, Used
+from mlx_tools.store.session_store import Access, SessionFiles, Used
 from mlx_tools.store.transcript import TranscriptFile, load
 from mlx_tools.tools import Tool, ToolContext
 from mlx_tools.transcript.outcome import Answered, Outcome, Stopped
@@ -73,9 +73,9 @@ class Store(TranscriptStore):
             def put(self, text: str) -> Any:
                 return disk.write(path.parent / "none", lambda: super(Artifacts, self).put(text))
 
-        class Access(AccessFile):
+        class Checked(Access):
             def begin(self, *of: Any) -> None:
-                disk.write(path.parent / "none", lambda: super(Access, self).begin(*of))
+                disk.write(path.parent / "none", lambda: super(Checked, self).begin(*of))
 
         class UsedUp(Used):
             def take(self, digest: str) -> Any:
@@ -86,7 +86,7 @@ class Store(TranscriptStore):
             files,
             transcript=Transcript(path),
             artifacts=Artifacts(path.parent / "artifacts"),
-            access=Access(path.parent / "access.json"),
+            access=Checked(path.parent / "access.json"),
             used=UsedUp(used),
         )
 

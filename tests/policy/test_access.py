@@ -6,19 +6,16 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import AccessList, refused
-from mlx_tools.store.session_store import AccessFile, MemoryAccess, fingerprints
+from mlx_tools.store.session_store import Access, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))
 SAVE = ToolSpec("save", effects=frozenset({"write"}))
@@ -26,13 +23,13 @@ SPECS = (LOOK, SAVE)
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> AccessFile:
-    made = AccessFile(tmp_path / "access.json")
+def access(tmp_path: Path) -> Access:
+    made = Access(tmp_path / "access.json")
     made.begin("s1", "p1", SPECS)
     return made
 
 
-def why(access: MemoryAccess, session: str = "s1", spec: ToolSpec = LOOK) -> str | None:
+def why(access: Access, session: str = "s1", spec: ToolSpec = LOOK) -> str | None:
     decision = access.check(session, spec)
     if decision is None:
         return None
@@ -41,7 +38,7 @@ def why(access: MemoryAccess, session: str = "s1", spec: ToolSpec = LOOK) -> str
     return decision.reason
 
 
-def test_an_intact_list_refuses_nothing_and_only_its_owner_can_read_it(access: AccessFile) -> None:
+def test_an_intact_list_refuses_nothing_and_only_its_owner_can_read_it(access: Access) -> None:
     assert why(access) is None and why(access, spec=SAVE) is None
     assert stat.S_IMODE(access.path.stat().st_mode) == 0o600
     assert [path.name for path in access.path.parent.iterdir()] == ["access.json"]
@@ -50,8 +47,7 @@ def test_an_intact_list_refuses_nothing_and_only_its_owner_can_read_it(access: A
 def edited(**change: Any) -> Callable[[Path], object]:
     def edit(path: Path) -> object:
         value = json.loads(path.read_bytes()) | change
-        text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-        return path.write_text(text + "\n")
+        return path.write_text(json.dumps(value, sort_keys=True))
 
     return edit
 
@@ -59,7 +55,7 @@ def edited(**change: Any) -> Callable[[Path], object]:
 def wider(path: Path) -> object:
     value = json.loads(path.read_bytes())
     value["tools"]["other"] = ToolSpec("other").digest()
-    return path.write_text(json.dumps(value, separators=(",", ":"), sort_keys=True) + "\n")
+    return path.write_text(json.dumps(value, sort_keys=True))
 
 
 @pytest.mark.parametrize(
@@ -89,20 +85,20 @@ def wider(path: Path) -> object:
     ],
 )
 def test_a_list_that_is_not_what_it_was_lets_nothing_run(
-    access: AccessFile, damage: Callable[[Path], object], said: str
+    access: Access, damage: Callable[[Path], object], said: str
 ) -> None:
     damage(access.path)
     assert said in (why(access) or "")
 
 
-def test_a_list_that_is_locked_lets_nothing_run(access: AccessFile) -> None:
+def test_a_list_that_is_locked_lets_nothing_run(access: Access) -> None:
     with access.path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "is locked" in (why(access) or "")
     assert why(access) is None
 
 
-def test_what_is_no_file_lets_nothing_run_and_is_not_waited_for(access: AccessFile) -> None:
+def test_what_is_no_file_lets_nothing_run_and_is_not_waited_for(access: Access) -> None:
     data = access.path.read_bytes()
     access.path.unlink()
     os.mkfifo(access.path, 0o600)
@@ -118,14 +114,14 @@ def test_what_is_no_file_lets_nothing_run_and_is_not_waited_for(access: AccessFi
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_list_that_cannot_be_read_lets_nothing_run(access: AccessFile) -> None:
+def test_a_list_that_cannot_be_read_lets_nothing_run(access: Access) -> None:
     access.path.chmod(0)
     assert why(access) is not None
 
 
-def test_the_list_of_another_session_does_not_help(access: AccessFile, tmp_path: Path) -> None:
+def test_the_list_of_another_session_does_not_help(access: Access, tmp_path: Path) -> None:
     assert "another session" in (why(access, session="s2") or "")
-    other = AccessFile(tmp_path / "other.json")
+    other = Access(tmp_path / "other.json")
     other.begin("s2", "p1", SPECS)
     access.path.write_bytes(other.path.read_bytes())
     assert "not the one" in (why(access) or "")
@@ -146,12 +142,12 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
 def test_a_tool_that_declares_something_else_than_when_the_run_began_does_not_run(
-    access: AccessFile, change: dict[str, Any]
+    access: Access, change: dict[str, Any]
 ) -> None:
     assert "look has changed" in (why(access, spec=replace(LOOK, **change)) or "")
 
 
-def test_a_tool_that_came_later_does_not_run(access: AccessFile) -> None:
+def test_a_tool_that_came_later_does_not_run(access: Access) -> None:
     assert "no tool of this run" in (why(access, spec=ToolSpec("later")) or "")
 
 
@@ -161,7 +157,7 @@ def test_a_configuration_that_changed_lets_nothing_run(tmp_path: Path, kind: str
     user.write_text("[policy]\nallow = ['*']\n")
     watched = fingerprints([user, project])
     access = (
-        AccessFile(tmp_path / "access.json", watched) if kind == "file" else MemoryAccess(watched)
+        Access(tmp_path / "access.json", watched) if kind == "file" else Access(watched=watched)
     )
     access.begin("s1", "p1", SPECS)
     assert why(access) is None
@@ -180,7 +176,7 @@ def test_a_configuration_that_changed_lets_nothing_run(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_before_a_run_begins_and_after_it_ended_nothing_runs(tmp_path: Path, kind: str) -> None:
-    access = AccessFile(tmp_path / "access.json") if kind == "file" else MemoryAccess()
+    access = Access(tmp_path / "access.json") if kind == "file" else Access()
     assert "no access list" in (why(access) or "")
     access.begin("s1", "p1", SPECS)
     assert why(access) is None
@@ -190,8 +186,8 @@ def test_before_a_run_begins_and_after_it_ended_nothing_runs(tmp_path: Path, kin
     access.end()
 
 
-def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: AccessFile) -> None:
-    again = AccessFile(access.path)
+def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: Access) -> None:
+    again = Access(access.path)
     assert "no access list" in (why(again) or "")
     again.begin("s1", "p2", [LOOK])
     assert why(again) is None
@@ -200,34 +196,7 @@ def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: Access
 
 
 def test_a_list_that_cannot_be_written_is_told_and_lets_nothing_run(tmp_path: Path) -> None:
-    access = AccessFile(tmp_path / "nowhere" / "access.json")
+    access = Access(tmp_path / "nowhere" / "access.json")
     with pytest.raises(TranscriptError, match="access list"):
         access.begin("s1", "p1", SPECS)
     assert why(access) is not None
-
-
-TEXTS = st.text(min_size=1, max_size=8)
-TABLES = st.dictionaries(TEXTS, TEXTS, max_size=3)
-
-
-@given(TEXTS, TEXTS, TABLES, TABLES)
-def test_a_list_survives_its_file(
-    session: str, policy: str, tools: Mapping[str, str], places: Mapping[str, str]
-) -> None:
-    listed = AccessList(session=session, policy=policy, tools=tools, configuration=places)
-    assert AccessList.read(listed.write()) == listed
-
-
-@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
-def test_no_other_bytes_are_read_as_a_list_that_lets_a_tool_run(
-    noise: bytes, start: int, length: int
-) -> None:
-    own = AccessList.of("s1", "p1", SPECS, {})
-    data = own.write()
-    damaged = data[:start] + noise + data[start + length :]
-    try:
-        listed = AccessList.read(damaged)
-    except ValueError:
-        return
-    allowed = refused(listed, "s1", LOOK, policy_hash="p1", configuration={}) is None
-    assert not allowed or listed.tools["look"] == own.tools["look"]
