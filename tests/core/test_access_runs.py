@@ -141,12 +141,6 @@ def test_however_a_run_ends_the_list_is_gone(
     assert lists(tmp_path) == []
 
 
-def test_a_run_that_fails_outright_leaves_no_list(tmp_path: Path) -> None:
-    with pytest.raises(BackendUnreachable):
-        run(tmp_path, [], fails())
-    assert lists(tmp_path) == []
-
-
 def test_a_run_that_is_cancelled_leaves_no_list(tmp_path: Path) -> None:
     seen: list[Path] = []
 
@@ -166,24 +160,6 @@ def test_a_run_that_is_cancelled_leaves_no_list(tmp_path: Path) -> None:
 
     anyio.run(main)
     assert len(seen) == 1 and lists(tmp_path) == []
-
-
-def test_every_question_of_a_conversation_has_a_list_of_its_own(tmp_path: Path) -> None:
-    seen: list[int] = []
-    look = doing("look", lambda: seen.append(len(lists(tmp_path))))
-
-    async def main() -> None:
-        scripts = (call("look"), answer(), call("look"), answer())
-        controller = Controller(
-            ScriptedBackend(*scripts), [look], ALL, store=TranscriptStore(tmp_path)
-        )
-        async with await controller.conversation() as conversation:
-            for _ in range(2):
-                assert isinstance(await conversation.run("Go"), Answered)
-                assert lists(tmp_path) == []
-
-    anyio.run(main)
-    assert seen == [1, 1]
 
 
 KILLED = """

@@ -142,15 +142,6 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_what_is_old_goes_while_a_program_runs_on(machine: Machine) -> None:
-    kept = machine.put()
-    for _ in range(4 * 24):
-        machine.now += 3600
-        machine.ticks += 3600
-        machine.sweeper.sweep_if_due()
-    assert not kept.exists()
-
-
 def test_a_program_that_runs_on_sweeps_now_and_then(machine: Machine) -> None:
     machine.sweeper.sweep()
     kept = machine.put()
@@ -202,8 +193,3 @@ def test_a_clock_that_was_ahead_for_good_and_is_set_right_is_believed_in_the_end
         machine.now += CLOCK_SETTLES
         machine.program().sweep()
     assert not kept.exists()
-
-
-def test_a_folder_that_is_not_there_is_nothing_to_sweep(tmp_path: Path) -> None:
-    assert Sweeper(tmp_path / "none").sweep() == 0
-    assert not (tmp_path / "none").exists()

@@ -166,13 +166,6 @@ def test_what_lets_a_call_through_is_in_its_decision(root: Path, changing: str) 
         (root / "b.txt").unlink(missing_ok=True)
 
 
-def test_the_same_tool_reads_unasked(root: Path) -> None:
-    reading = call("file_access", operation="read", path="a.txt")
-    for policy in (Policy(allow=["*"]), Policy(preset="workspace")):
-        outcome = run(root, reading, answer(), policy=policy)
-        assert isinstance(outcome, Answered) and outcome.calls[0].output == "as it was"
-
-
 @pytest.mark.parametrize("preset", ["workspace", "notes"])
 def test_no_preset_lets_anything_write_unasked(root: Path, preset: str) -> None:
     name = "file_access write" if preset == "workspace" else "notes_create"
@@ -180,18 +173,6 @@ def test_no_preset_lets_anything_write_unasked(root: Path, preset: str) -> None:
     tool_name, arguments = CHANGING[name]
     outcome = run(root, call(tool_name, **arguments), policy=Policy(preset=preset))
     assert isinstance(outcome, Paused) and tree(root) == before
-
-
-def test_the_network_asks_where_that_is_wanted(root: Path) -> None:
-    @tool(effects={"network"})
-    def fetch() -> str:
-        """Fetches."""
-        return "fetched"
-
-    for effects, kind in ((("network",), Paused), (("write", "execute"), Answered)):
-        policy = Policy(allow=["fetch"], ask_effects=effects)
-        made = Controller(ScriptedBackend(call("fetch"), answer()), [fetch], policy)
-        assert isinstance(made.run_sync("Go."), kind)
 
 
 def resumed(made: Controller, session: str, approvals: Any) -> Outcome:

@@ -28,18 +28,15 @@ from mlx_tools import (
 )
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.backends.models.tokens import bound
-from mlx_tools.controller import Complete, Session
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import format_for_name
-from mlx_tools.store import load_words
-from mlx_tools.store.transcript import decode, encode, load
-from mlx_tools.testing import Script, ScriptedBackend, answer, call
+from mlx_tools.store.transcript import load
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
-    Record,
     State,
     UserRecord,
 )
@@ -113,15 +110,6 @@ def test_a_backend_may_say_the_size_and_the_settings_say_it_louder() -> None:
 # --- what is sent ---
 
 
-def test_a_completion_gets_what_the_context_leaves() -> None:
-    limits = Limits(max_tokens=32_000)
-    made = controller(answer(), limits=limits)
-    outcome = made.run_sync("Hi")
-    (request,) = backend_of(made).requests
-    assert request.max_tokens == SIZE - bound(request.prompt)
-    assert outcome.context.used == bound(request.prompt) + 1  # it came in one piece
-
-
 def test_a_thought_and_what_follows_share_what_is_left() -> None:
     thinking = RunSettings(
         context=SIZE,
@@ -181,49 +169,12 @@ def test_the_oldest_observations_leave_for_references_that_can_be_read(tmp_path:
         assert kept.read_text().startswith("line ")
 
 
-def test_an_observation_that_was_cut_leaves_for_what_was_kept_whole(tmp_path: Path) -> None:
-    made = controller(*looks(6, 3000), answer(), store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("What happened?")
-    (first, *_) = compactions(outcome)
-    folder = Path(outcome.transcript or "").parent / "artifacts"
-    assert [len((folder / key).read_text()) for key in first.artifacts] == [3000] * len(
-        first.observations
-    )
-
-
-def test_without_a_place_to_keep_it_what_leaves_is_only_told_of() -> None:
-    made = controller(*looks(6), answer())
-    assert isinstance(made.run_sync("What happened?"), Answered)
-    assert within(made)
-    assert "left out here" in backend_of(made).prompts[-1]
-    assert "read_artifact" not in backend_of(made).prompts[-1].rpartition("What happened?")[2]
-
-
 def test_turns_leave_where_observations_are_not_enough(tmp_path: Path) -> None:
     made = controller(*looks(40, 100), store=TranscriptStore(tmp_path), backend=None)
     outcome = made.run_sync("What happened?")
     assert any(record.turns for record in compactions(outcome))
     assert within(made)
     assert "What happened?" in backend_of(made).prompts[-1]
-
-
-def test_questions_that_were_answered_leave_too(tmp_path: Path) -> None:
-    store = TranscriptStore(tmp_path)
-    made = controller(*[answer("so it is " * 40)] * 12, store=store)
-
-    async def main() -> Any:
-        async with await made.conversation() as talk:
-            return [await talk.run(f"Question {n}? " + "why " * 50) for n in range(12)]
-
-    outcomes = anyio.run(main)
-    assert {outcome.status for outcome in outcomes} == {"answered"}
-    assert within(made)
-    assert "Question 0?" not in backend_of(made).prompts[-1]
-    records = load(Path(outcomes[-1].transcript))
-    keys = [key for r in records if isinstance(r, CompactedRecord) for key in r.artifacts]
-    kept = [(tmp_path / r.session / "artifacts" / key) for r in records[:1] for key in keys]  # type: ignore[union-attr]
-    assert "User: Question 0?" in kept[0].read_text()
-    assert keys[0] in kept[1].read_text()  # what had left before is told of in what leaves now
 
 
 def test_the_prefix_is_broken_only_where_a_record_says_so(tmp_path: Path) -> None:
@@ -285,13 +236,6 @@ def test_a_server_that_counts_more_than_we_do_is_believed_from_then_on(tmp_path:
     outcome = made.run_sync("What happened?")
     assert isinstance(outcome, Answered)  # and nothing was refused
     assert compactions(outcome)
-
-
-def test_a_number_of_tokens_that_cannot_be_is_not_believed() -> None:
-    script = [Script(text, usage=Usage(7, None, 1)) for text in (*looks(9), answer())]
-    made = controller(*script)
-    assert isinstance(made.run_sync("What happened?"), Answered)
-    assert within(made)
 
 
 # --- summed up ---
@@ -427,48 +371,11 @@ def test_in_the_middle_of_a_question_nothing_is_summed_up() -> None:
     anyio.run(main)
 
 
-def test_a_conversation_too_long_to_be_read_at_once_is_summed_up_in_parts() -> None:
-    script = [answer("so it is " * 60)] * 4
-    made = controller(*script, *["Part."] * 8, answer())
-
-    async def main() -> Any:
-        async with await made.conversation() as talk:
-            for n in range(4):
-                await talk.run(f"Question {n}? " + "why " * 100)
-            return await talk.compact()
-
-    done = anyio.run(main)
-    assert done.turns == 3
-    assert within(made)
-
-
 # --- folding again ---
 
 
 def compactions(outcome: Any) -> list[CompactedRecord]:
     return [r for r in load(Path(outcome.transcript)) if isinstance(r, CompactedRecord)]
-
-
-def places(records: Sequence[Record]) -> Any:
-    return (n for n, record in enumerate(records) if isinstance(record, CompactedRecord))
-
-
-def folded(records: Sequence[Record], made: Controller) -> Session:
-    return Session(records, specs=made.registry.specs(), words=load_words())
-
-
-def test_folding_the_records_again_gives_every_prompt_again(tmp_path: Path) -> None:
-    made = controller(*looks(12), answer(), store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("What happened?")
-    records = load(Path(outcome.transcript or ""))
-    assert compactions(outcome)
-    prompts = []
-    for number, record in enumerate(records):
-        if isinstance(record, CompletionRecord):
-            due = folded([decode(encode(r)) for r in records[:number]], made).next_step()
-            assert isinstance(due, Complete)
-            prompts.append(due.prompt)
-    assert prompts == backend_of(made).prompts
 
 
 def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path) -> None:

@@ -14,12 +14,10 @@ import anyio
 import pytest
 
 from mlx_tools import (
-    AlwaysApprove,
     Answered,
     Chunk,
     Controller,
     Limits,
-    Paused,
     Policy,
     RunSettings,
     Stopped,
@@ -29,12 +27,10 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import BackendBroken, BackendUnreachable
-from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import (
-    CompletionRecord,
     StoppedRecord,
 )
 
@@ -68,23 +64,6 @@ def test_a_question_is_answered_through_a_tool() -> None:
     assert backend.prompts[1].startswith(backend.prompts[0])
 
 
-def test_the_transcript_says_what_the_model_was_asked_with() -> None:
-    calls = [call("area", width=2, height=side) for side in (3, 4)]
-    backend = ScriptedBackend(*calls, "no line", answer("12"))
-    store = MemoryStore()
-    controller = Controller(backend, [area], Policy(allow=["area"]), store=store)
-    outcome = controller.run_sync("How large?")
-    records = store.open(outcome.session).transcript
-    asked, prompts = "", []
-    for record in records:
-        if isinstance(record, CompletionRecord):
-            assert record.prompt is not None
-            assert record.kept == len(asked)  # the bytes only grow
-            asked = asked[: record.kept] + record.prompt
-            prompts.append(asked)
-    assert prompts == backend.prompts
-
-
 def test_a_plain_function_serves_as_a_backend() -> None:
     async def complete(prompt: str) -> str:
         return answer("hello")
@@ -92,42 +71,6 @@ def test_a_plain_function_serves_as_a_backend() -> None:
     outcome = Controller(complete).run_sync("Hi")
     assert isinstance(outcome, Answered)
     assert outcome.answer == "hello"
-
-
-def test_no_tool_may_be_called_unless_the_policy_says_so() -> None:
-    calls: list[str] = []
-    backend = ScriptedBackend(call("note", x="1"), answer())
-    outcome = Controller(backend, [recorded(calls, "note")]).run_sync("Hi")
-    assert calls == []
-    assert [c.error_code for c in outcome.calls] == ["not_allowed"]
-
-
-def test_a_call_without_declared_effects_runs_when_it_is_clean_and_pauses_when_it_is_not() -> None:
-    calls: list[str] = []
-    note = recorded(calls, "note")
-    clean = Controller(ScriptedBackend(call("note", x="1"), answer()), [note], ALL)
-    assert isinstance(clean.run_sync("Hi"), Answered)
-    assert calls == ["1"]
-    beside_prose = ScriptedBackend("I will do it.\n" + call("note", x="2"))
-    outcome = Controller(beside_prose, [note], ALL).run_sync("Hi")
-    assert isinstance(outcome, Paused)
-    assert outcome.exit_code == 4
-    assert outcome.pending[0].arguments == {"x": "2"}
-    assert len(outcome.pending[0].digest) == 64
-    assert calls == ["1"]
-
-
-def test_always_approving_does_not_cover_a_repaired_call() -> None:
-    calls: list[str] = []
-    note = recorded(calls, "note", needs_approval=True)
-    good = Controller(
-        ScriptedBackend(call("note", x="1"), answer()), [note], ALL, approver=AlwaysApprove()
-    )
-    assert isinstance(good.run_sync("Hi"), Answered)
-    repaired = call("note", x="2")[:-2] + ",}}"
-    bad = Controller(ScriptedBackend(repaired), [note], ALL, approver=AlwaysApprove())
-    assert isinstance(bad.run_sync("Hi"), Paused)
-    assert calls == ["1"]
 
 
 def test_a_person_approves_one_call_and_refuses_another() -> None:

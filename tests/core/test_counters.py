@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Controller, Policy, tool
+from mlx_tools import tool
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript.outcome import Counters, ToolCounters, count
 from mlx_tools.transcript.records import (
     CallRecord,
@@ -105,16 +103,3 @@ def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
 def look() -> str:
     """Looks."""
     return "seen"
-
-
-def test_an_outcome_has_the_counters_of_its_own_run() -> None:
-    backend = ScriptedBackend(call("look"), answer(), answer())
-
-    async def main() -> list[Counters]:
-        controller = Controller(backend, [look], Policy(allow=["look"]))
-        async with await controller.conversation() as conversation:
-            return [(await conversation.run(text)).counters for text in ("One", "Two")]
-
-    first, second = anyio.run(main)
-    assert (first.tools["look"].ok, first.completions) == (1, 2)
-    assert (dict(second.tools), second.completions, second.questions) == ({}, 1, 1)

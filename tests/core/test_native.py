@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from strong_model import Asked, Served, Serving, StrongModel, Token, Wish, tokens_of
 
@@ -16,9 +13,7 @@ from mlx_tools.backends import Decided, FoundVerdict, speakable
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.transcript.outcome import Answered
-from mlx_tools.transcript.records import AnswerRecord, CallRecord, Header
 from tests.prompt.tooled import TOOLED, tooled_format
 
 DIALECTS = {
@@ -165,28 +160,6 @@ def test_a_line_that_cannot_be_read_is_corrected_in_plain_words() -> None:
     assert isinstance(run.run_sync("How is it?"), Answered)
     told = model.asked[-1].prompt.rpartition("<|im_start|>user\n")[2]
     assert "Write the call again, in the form that you were told." in told and "{" not in told
-
-
-@pytest.mark.parametrize("name", ["qwen2.5-tools", "mistral-nemo-tools"])
-def test_a_conversation_goes_on_from_its_transcript(name: str, tmp_path: Path) -> None:
-    said = TOOLED[name].calls("x").replace("look", "weather").replace("text", "city")
-    model = Said(said, "It rains.", said.replace('"x"', '"y"'), "It still rains.")
-    store = TranscriptStore(tmp_path)
-    run = controller(name, model, store=store)
-
-    async def talk() -> None:
-        async with await run.conversation() as conversation:
-            await conversation.run("How is it?")
-            await conversation.run("And now?")
-
-    anyio.run(talk)
-    assert all(later.startswith(one) for one, later in pairwise(a.prompt for a in model.asked))
-    (written,) = tmp_path.rglob("transcript.jsonl")
-    records = [json.loads(line) for line in written.read_text().splitlines()]
-    assert records[0]["chat_format"]["tools"]["dialect"] == TOOLED[name].dialect
-    assert [r["bare_text"] for r in records if r["type"] == AnswerRecord.type] == [True, True]
-    assert sum(r["type"] == CallRecord.type for r in records) == 2
-    assert records[0]["type"] == Header.type and not records[0].get("examples")
 
 
 def test_more_tools_than_fit_are_searched_for(tmp_path: Path) -> None:

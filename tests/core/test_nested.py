@@ -25,7 +25,7 @@ from mlx_tools import (
 from mlx_tools.controller import RunSettings
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call, run, skip
-from mlx_tools.tools import ToolContext, ToolError
+from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import Header
 
 ALL = Policy(allow=["*"], ask_effects=())
@@ -225,13 +225,6 @@ def test_what_was_shown_of_a_call_within_cannot_be_changed_in_the_transcript(
     assert sent == []
 
 
-def test_a_refused_call_within_does_not_run(tmp_path: Path) -> None:
-    paused = paused_within(tmp_path)
-    outcome = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False})
-    assert isinstance(outcome, Answered)
-    assert sent == []
-
-
 def test_where_the_outer_call_changes_things_itself_silence_is_a_no(tmp_path: Path) -> None:
     @tool(name="research", effects={"write"})
     async def changing(question: str, context: ToolContext) -> str:
@@ -339,24 +332,6 @@ def test_a_run_within_ends_with_the_time_of_its_call() -> None:
     outcome = run(go)
     assert outcome.calls[0].error_code == "timeout"
     assert sent == []
-
-
-def test_a_tool_that_goes_on_without_an_answer_still_waits(tmp_path: Path) -> None:
-    @tool(name="research", effects={"read"})
-    async def careless(question: str, context: ToolContext) -> str:
-        """Finds something out."""
-        try:
-            return await context.ask(question)
-        except ToolError:
-            return "no luck"
-
-    sent.clear()
-    tools = [careless, send]
-    lines = (call("research", question="?"), call("send", text="hi"))
-    paused = controller(tmp_path, *lines, tools=tools).run_sync("Go.")
-    assert isinstance(paused, Paused)
-    outcome = resumed(controller(tmp_path, *END, tools=tools), paused.session, True)
-    assert (outcome.calls[0].output, sent) == ("done", ["hi"])
 
 
 def test_a_tool_that_is_tried_again_finds_its_run(tmp_path: Path) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.transcript.outcome import Answered, Paused, Stopped, outcome_of
+from mlx_tools.transcript.outcome import Answered, Stopped, outcome_of
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
     ExecutionRecord,
-    Header,
     ObservationRecord,
-    PauseRecord,
     Record,
     RepairRecord,
     StoppedRecord,
@@ -133,28 +130,6 @@ def test_an_error_gives_a_call_its_status_and_a_short_preview(code: str, status:
     assert call.error_preview == "x" * 500
 
 
-def test_a_paused_run_lists_what_is_pending() -> None:
-    outcome = outcome_of(
-        _run(
-            completion(1, ""),
-            _call("c1"),
-            PauseRecord(calls=("c1",), digests=("d",), expires_at="2026-01-01"),
-        )
-    )
-    assert isinstance(outcome, Paused)
-    assert outcome.exit_code == 4
-    assert outcome.to_json()["pending"] == [
-        {
-            "call_id": "c1",
-            "name": "look",
-            "arguments": {"x": 1},
-            "digest": "d",
-            "expires_at": "2026-01-01",
-        }
-    ]
-    assert outcome.calls[0].status == "pending"
-
-
 def test_a_started_mutating_call_without_an_end_is_in_doubt() -> None:
     outcome = outcome_of(
         _run(
@@ -197,22 +172,3 @@ def test_a_stopped_run_has_the_exit_code_of_its_reason(record: StoppedRecord, co
     assert isinstance(outcome, Stopped)
     assert outcome.exit_code == code
     assert outcome.to_json()["reason"] == record.reason
-
-
-def test_only_the_last_question_counts() -> None:
-    records: list[Record] = [
-        *_run(completion(1, ""), _call("c1"), AnswerRecord(turn=1, content="one")),
-        UserRecord(content="again"),
-        completion(2, ""),
-        AnswerRecord(turn=2, content="two"),
-    ]
-    outcome = outcome_of(records)
-    assert isinstance(outcome, Answered)
-    assert outcome.answer == "two"
-    assert outcome.calls == ()
-    assert outcome.turns == 1
-
-
-def test_a_run_that_goes_on_has_no_outcome() -> None:
-    with pytest.raises(TranscriptError):
-        outcome_of([Header(session="s", created=""), UserRecord(content="x")])

@@ -16,15 +16,12 @@ from mlx_tools import (
     Controller,
     Limits,
     Policy,
-    Registry,
     RunSettings,
     Tool,
     TranscriptStore,
     tool,
 )
-from mlx_tools.controller import Session
 from mlx_tools.errors import StorageError
-from mlx_tools.store import load_words
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
@@ -109,30 +106,6 @@ def test_a_model_that_reads_on_as_it_is_told_sees_the_whole(tmp_path: Path) -> N
     assert [r.artifact for r in seen if r.artifact] == [*kept_by(outcome)]
 
 
-def test_the_catalog_says_nothing_of_the_reader_and_the_cut_does(tmp_path: Path) -> None:
-    made = controller(tmp_path, call("long"), answer())
-    made.run_sync("Hi")
-    first, second = prompts(made)
-    assert "read_artifact" not in first
-    assert TOLD.search(second)
-    assert second.startswith(first.removesuffix("Assistant:").rstrip())
-
-
-def test_the_reader_is_offered_where_the_host_writes_calls_once_an_output_was_cut(
-    tmp_path: Path,
-) -> None:
-    made = controller(tmp_path, call("short"), call("long"), answer())
-    records = records_of(made.run_sync("Hi"))
-    seen = []
-    for count in range(2, len(records) + 1):
-        session = Session(
-            records[:count], specs=made.registry.specs(), words=load_words()
-        )  # as a program that resumes folds it
-        seen.append("read_artifact" in session.known.tools)
-    cut = next(n for n, r in enumerate(records) if isinstance(r, ObservationRecord) and r.artifact)
-    assert seen == [False] * (cut - 1) + [True] * (len(seen) - cut + 1)
-
-
 def test_an_artifact_of_another_session_is_not_there(tmp_path: Path) -> None:
     first = controller(tmp_path, call("long"), answer()).run_sync("Hi")
     (key,) = kept_by(first)
@@ -154,32 +127,6 @@ def test_without_a_folder_the_reader_is_off_and_not_told_of() -> None:
     assert "characters left out" in prompts(made)[1]
     assert outcome.calls[1].error_code == "disabled"
     assert "keeps no outputs" in (outcome.calls[1].error_preview or "")
-
-
-def test_a_policy_without_the_reader_is_not_told_of_it(tmp_path: Path) -> None:
-    made = controller(tmp_path, call("long"), answer(), policy=Policy(allow=["long"]))
-    outcome = made.run_sync("Hi")
-    assert "read_artifact" not in prompts(made)[1]
-    assert [*kept_by(outcome).values()] == [WHOLE]
-
-
-def test_a_callers_own_tool_of_that_name_is_a_tool_like_any_other(tmp_path: Path) -> None:
-    @tool(name="read_artifact", effects={"read"})
-    def own(number: int) -> int:
-        """Reads artifacts in a museum."""
-        return number
-
-    backend = ScriptedBackend(call("long"), answer())
-    made = Controller(
-        backend,
-        [long, own],
-        Policy(allow=["*"]),
-        limits=LIMITS,
-        store=TranscriptStore(tmp_path),
-    )
-    made.run_sync("Hi")
-    assert "museum" in backend.prompts[0]
-    assert not TOLD.search(backend.prompts[1])
 
 
 def test_where_there_is_no_room_for_the_notice_the_output_is_cut_as_ever(tmp_path: Path) -> None:
@@ -215,17 +162,6 @@ def test_once_a_tool_has_failed_every_output_of_the_run_is_kept(tmp_path: Path) 
     assert sorted(kept.values()) == ["after", "before"]
     named = {c.id: c.artifact for c in outcome.calls}
     assert [kept.get(named[c.id] or "") for c in outcome.calls] == ["before", None, "after"]
-
-
-def test_a_call_that_never_ran_is_no_failure_of_a_tool(tmp_path: Path) -> None:
-    script = (call("short"), call("short", word=3), call("nobody"), answer())
-    assert kept_by(controller(tmp_path, *script).run_sync("Hi")) == {}
-
-
-def test_pages_are_not_kept_again(tmp_path: Path) -> None:
-    script = (call("long"), reading, call("broken"), answer())
-    outcome = controller(tmp_path, *script, keeping={"keep_all": True}).run_sync("Hi")
-    assert [*kept_by(outcome).values()] == [WHOLE]
 
 
 def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
@@ -350,26 +286,3 @@ def test_an_error_has_a_preview_of_at_most_500_characters(message: str) -> None:
     (report,) = made.run_sync("Hi").calls
     assert report.error_code == "tool_error"
     assert report.error_preview and len(report.error_preview) <= 500
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        [call("nobody")],
-        [call("short", word=3)],
-        [call("calculator", expression="1")],
-        [call("short")] * 3,
-        [call("broken")],
-    ],
-)
-def test_every_call_with_an_error_code_has_a_preview(script: list[str]) -> None:
-    made = Controller(
-        ScriptedBackend(*script, answer(), answer()),
-        Registry([*TOOLS]),
-        Policy(allow=["short", "broken"]),
-        limits=LIMITS,
-        settings=RunSettings(strategy="free"),
-    )
-    outcome = made.run_sync("Hi")
-    assert any(c.error_code for c in outcome.calls)
-    assert all(bool(c.error_preview) == bool(c.error_code) for c in outcome.calls)

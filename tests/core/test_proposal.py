@@ -69,12 +69,6 @@ def test_valid_is_what_needs_no_repair_and_fits(
         assert found.error == error
 
 
-def test_arguments_are_those_that_the_tool_would_get() -> None:
-    (found,) = propose(ScriptedBackend(call("weather", city="Oslo", days="2"))).calls
-    assert found.arguments == {"city": "Oslo", "days": 2}
-    assert found.repairs == ("coerced_integer",)
-
-
 def test_history_and_context_stand_in_the_prompt() -> None:
     backend = ScriptedBackend(answer("Yes."))
     history = [
@@ -101,13 +95,6 @@ def test_nothing_of_one_proposal_is_left_in_the_next() -> None:
     first, second = anyio.run(main)
     assert first.completion != second.completion
     assert "terse" not in backend.prompts[1] and "weather(" not in backend.prompts[1]
-
-
-def test_a_turn_that_is_mended_is_one_proposal() -> None:
-    backend = ScriptedBackend('{"type":"tool_call","name":"weather","argu', '"city":"Oslo"}}')
-    found = propose(backend, "Hello!", strategy="auto")
-    assert (found.strategy, found.requests) == ("auto", 2)
-    assert [(call.name, call.repairs) for call in found.calls] == [("weather", ("mended",))]
 
 
 def test_a_backend_that_fails_gives_no_proposal() -> None:

@@ -3,7 +3,6 @@ completion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,8 +76,3 @@ def test_a_tool_that_is_asked_about_is_not_missing(ask: Policy) -> None:
     settings = RunSettings(require_tools=("fetch",), strategy="free")
     Controller(backend, registry(), ask, settings=settings).run_sync("Hi")
     assert len(backend.requests) == 1
-
-
-def test_a_dry_run_lacks_no_tool() -> None:
-    lacks: Callable[[str, Policy], str | None] = registry().lacks
-    assert lacks("fetch", Policy(allow=["*"], dry_run=True)) is None

@@ -28,7 +28,7 @@ from mlx_tools import (
 from mlx_tools.errors import TranscriptError
 from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.tools import Preview, ToolContext, ToolError, current_context
+from mlx_tools.tools import Preview, ToolError, current_context
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     EditRecord,
@@ -311,12 +311,6 @@ def test_an_approval_that_is_none_is_an_error_and_changes_nothing(
     assert Path(paused.transcript or "").read_bytes() == before
 
 
-def test_a_session_that_has_ended_has_nothing_to_resume(house: House) -> None:
-    done = house.controller(answer()).run_sync("Do it.")
-    with pytest.raises(UsageError, match="nothing waits"):
-        resumed(house.controller(answer()), done.session)
-
-
 def test_a_session_in_use_is_not_resumed(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
     holder = house.controller().reopen(paused.session)
@@ -569,14 +563,3 @@ def test_a_run_cut_off_at_any_record_goes_on_to_its_answer(house: House) -> None
             )
         assert isinstance(outcome, Answered), number
         assert house.did.count("hi") == (0 if sent_before else 1), number
-
-
-def test_tools_may_ask_for_their_context(house: House) -> None:
-    @tool(effects={"read"})
-    def peek(context: ToolContext) -> str:
-        """Peeks."""
-        return f"expects {context.expected}"
-
-    outcome = Controller(ScriptedBackend(call("peek"), answer()), [peek], ALL).run_sync("Go.")
-    assert isinstance(outcome, Answered)
-    assert outcome.calls[0].output == "expects None"

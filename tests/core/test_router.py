@@ -136,12 +136,6 @@ def test_a_backend_of_another_kind_may_say_it() -> None:
         assert size_of(backend) == size
 
 
-def test_a_path_on_another_machine_says_nothing_about_this_one(tmp_path: Path) -> None:
-    folder = model_in(tmp_path / "m")
-    assert folder_of(CompletionsBackend("http://10.0.0.1:8080", str(folder))) is None
-    assert folder_of(CompletionsBackend("http://127.0.0.1:8080", str(folder))) == folder
-
-
 @pytest.mark.parametrize(
     ("config", "tokenizer", "size"),
     [

@@ -17,7 +17,6 @@ from mlx_tools.store.session_list import SessionFolder, standing_of
 from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile, encode
 from mlx_tools.testing import answer, call
-from mlx_tools.transcript.outcome import Paused, outcome_of
 from mlx_tools.transcript.records import (
     AnswerRecord,
     ApprovalRecord,
@@ -81,23 +80,6 @@ class Run:
 )
 def test_the_standing_follows_the_session(run: Run, expected: str) -> None:
     assert standing_of(run.records).state == expected
-
-
-def test_an_answered_session_tells_its_first_question() -> None:
-    run = Run(model="m").apply(UserRecord(content="first")).say(answer())
-    assert standing_of(run.apply(UserRecord(content="second")).records).state == "interrupted"
-    known = standing_of(run.say(answer()).records)
-    assert (known.state, known.question, known.questions) == ("answered", "first", 2)
-    assert known.model == "m" and known.ended
-
-
-def test_what_is_pending_is_what_the_outcome_says() -> None:
-    run = Run().apply(ASKED).say(call("careful", x=[1]), call("careful", x=2))
-    run.apply(PauseRecord(calls=("c1", "c2"), digests=("d1", "d2"), expires_at="then"))
-    outcome = outcome_of(run.records)
-    assert isinstance(outcome, Paused) and len(outcome.pending) == 2
-    known = standing_of(run.records)
-    assert known.state == "paused" and known.pending == outcome.pending
 
 
 def test_a_call_that_was_started_and_can_change_things_is_in_doubt_until_it_is_decided() -> None:
@@ -165,13 +147,6 @@ def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
             assert [record.type for record in transcript] == ["header", "user"]
 
 
-def test_a_line_that_a_crash_cut_off_is_no_damage(tmp_path: Path) -> None:
-    write(tmp_path, "s1", header(), ASKED, tail=b'{"type":"comple')
-    assert SessionFolder(tmp_path).listed("s1").standing.state == "interrupted"
-    write(tmp_path, "s2", tail=b'{"type":"hea')
-    assert SessionFolder(tmp_path).listed("s2").standing.state == "empty"
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -189,21 +164,6 @@ def test_a_damaged_transcript_is_a_row(tmp_path: Path, data: bytes) -> None:
     assert states["bad"].reason and not states["bad"].ended
     with pytest.raises(TranscriptError):
         folder.records("bad")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"type":"paused","calls":7,"digests":[],"expires_at":""}',
-        b'{"type":"paused","calls":[{}],"digests":["d"],"expires_at":""}',
-        b'{"type":"execution_started","call":{},"mutates":true}',
-        b'{"type":"tool_call","turn":1,"call":{},"name":"n","arguments":{}}\n'
-        b'{"type":"paused","calls":["c"],"digests":["d"],"expires_at":""}',
-    ],
-)
-def test_nonsense_in_a_record_is_damage(tmp_path: Path, line: bytes) -> None:
-    write(tmp_path, "bad", header(), ASKED, tail=line + b"\n")
-    assert SessionFolder(tmp_path).listed("bad").standing.state == "damaged"
 
 
 def test_what_stands_in_a_transcripts_place_is_damage_and_stops_nobody(tmp_path: Path) -> None:
@@ -262,11 +222,6 @@ def test_a_whole_id_is_meant_before_the_beginning_of_another(tmp_path: Path) -> 
 def test_an_id_that_means_none_or_several_is_refused(three: SessionFolder, given_id: str) -> None:
     with pytest.raises(UsageError):
         three.find(given_id)
-
-
-def test_the_last_of_no_sessions_is_a_clear_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there are no sessions"):
-        SessionFolder(tmp_path).find("last")
 
 
 # --- removing -----------------------------------------------------------------------------------

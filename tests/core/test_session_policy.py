@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from mlx_tools import Answered, Controller, tool
 from mlx_tools.controller import Session
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, SecretFinder
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
-from mlx_tools.testing import ScriptedBackend, answer, call
+from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     DecisionRecord,
@@ -24,7 +21,6 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.sessions import SPECS, completion, header, ran, settle, spec
-from tests.policy.test_facts import Words
 
 MORE: dict[str, ToolSpec] = {
     **SPECS,
@@ -170,56 +166,3 @@ def test_a_consent_for_the_session_answers_later_questions() -> None:
     talk.session.history.consents["write"] = yes
     assert talk.say(at(0), numbered("write", 1)) == ["allow session_consent"]
     assert talk.say(at(1), numbered("careful", 1)) == ["ask needs_approval"]
-
-
-def test_a_secret_stops_a_call_to_the_network_alone() -> None:
-    talk = Talk(Policy(allow=["*"]), Words())
-    said = talk.say(at(0), call("fetch", x="SECRET"), call("look", x="SECRET"), call("fetch", x=1))
-    assert said == ["deny secret", "allow allow *", "allow allow *"]
-    reasons = [r.reason for r in talk.records if isinstance(r, DecisionRecord)]
-    assert "token" in reasons[0] and not any("SECRET" in reason for reason in reasons)
-
-
-def test_a_placeholder_stops_a_call_that_changes_something() -> None:
-    talk = Talk(Policy(allow=["*"]), Words())
-    lines = call("write", x={"text": ["[REDACTED]"]}), call("look", x="[REDACTED]")
-    assert talk.say(at(0), *lines) == ["deny placeholder", "allow allow *"]
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        Policy(allow=["*"], rate_limits={"*": "1/minute"}, network_after_read="ask"),
-        Policy(allow=["*"], session_rate_limit="3/minute", network_after_read="deny"),
-    ],
-)
-def test_folding_the_transcript_again_comes_to_the_same_decisions(policy: Policy) -> None:
-    talk = Talk(policy, Words())
-    times: Sequence[str] = (at(0), at(30), "", at(10), at(200), at(201))
-    for number, time in enumerate(times):
-        lines = [numbered(name, number) for name in ("look", "files", "fetch")]
-        talk.say(time, *lines, call("fetch", x=f"SECRET {number}"))
-        if talk.session.current.open_calls:  # asked: a person says no
-            for key in [*talk.session.current.open_calls]:
-                talk.add(ApprovalRecord(call=key, approved=False, digest=""))
-            talk.records += settle(talk.session)
-        talk.ask()
-    assert sum(isinstance(r, DecisionRecord) for r in talk.again()) == 4 * len(times)
-
-
-def test_a_run_records_when_its_completions_were_read() -> None:
-    ran_at: list[Any] = []
-
-    @tool(effects={"read"})
-    def look(x: int) -> str:
-        """Looks."""
-        ran_at.append(x)
-        return "seen"
-
-    backend = ScriptedBackend(numbered("look", 1), numbered("look", 2), answer())
-    policy = Policy(allow=["*"], rate_limits={"look": "1/day"})
-    outcome = Controller(backend, [look], policy).run_sync("Go")
-    assert isinstance(outcome, Answered) and ran_at == [1]
-    assert [c.error_code for c in outcome.calls] == [None, "rate_limited"]
-    assert [c.status for c in outcome.calls] == ["ok", "denied"]
-    assert "called again at 2" in backend.prompts[2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from mlx_tools import (
 )
 from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.prompt import Finder, count_tokens
+from mlx_tools.prompt import count_tokens
 from mlx_tools.prompt.catalog import names_in
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store import load_words
@@ -161,15 +160,6 @@ def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
     assert "There are no tools" in backend.prompts[0]
     with pytest.raises(UsageError, match="no tool may be called"):
         controller(backend, registry, settings={"tool_choice": "required"}).run_sync("Hello.")
-
-
-def test_a_budget_is_a_whole_number_of_tokens() -> None:
-    for wrong in (-1, 1.5, True, "9"):
-        with pytest.raises(UsageError, match="catalog_budget"):
-            RunSettings(catalog_budget=cast(Any, wrong))
-    backend = ScriptedBackend(answer())
-    controller(backend, settings={"catalog_budget": 100_000}).run_sync("Hello.")
-    assert len(names_in(catalog_of(backend.prompts[0]))) == 300
 
 
 # --- what is offered where the host writes the call ---
@@ -341,21 +331,3 @@ def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_a
     assert again.prompt.render().startswith(backend.prompts[-1])
     for line in prompt.split("\n"):  # no tool's words begin a line of their own
         assert not line.startswith(("system", '{"type":"tool_observation"}'))
-
-
-@given(tools=catalogs(), request=texts(), seed=st.integers())
-def test_the_order_in_which_tools_came_changes_no_shortlist(
-    tools: list[Tool], request: str, seed: int
-) -> None:
-    specs = [tool.spec for tool in tools]
-    other = random.Random(seed).sample(specs, len(specs))
-    assert Finder(specs).shortlist(request) == Finder(other).shortlist(request)
-    one, two = (ScriptedBackend(answer()) for _ in range(2))
-    run = {"catalog_budget": 300}
-    controller(one, tools, settings=run).run_sync(request)
-    shuffled = {spec.name: spec for spec in other}
-    controller(two, [Tool(s, lambda a: "") for s in shuffled.values()], settings=run).run_sync(
-        request
-    )
-    if "more tools" in catalog_of(one.prompts[0]):
-        assert catalog_of(one.prompts[0]) == catalog_of(two.prompts[0])

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Limits, Outcome, Policy, Source, Sources, tool
-from mlx_tools.store import load_words
 from mlx_tools.store.session_store import TranscriptStore
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
@@ -26,7 +25,6 @@ from mlx_tools.transcript.records import ObservationRecord
 from mlx_tools.transcript.sources import (
     GivenSource,
     cited,
-    given_in,
     lay_out,
     spelled_out,
 )
@@ -82,22 +80,6 @@ def test_numbers_go_on_over_questions_and_an_earlier_source_can_be_cited() -> No
     assert isinstance(second, Answered)
     assert [s.n for s in first.sources] == [1]
     assert [s.location for s in second.sources] == ["docs/tea-1.md", "docs/milk-2.md"]
-
-
-def test_the_record_of_an_observation_keeps_its_sources(tmp_path: Path) -> None:
-    outcome = run(call("tea"), answer("[1]"), store=TranscriptStore(tmp_path))
-    (record,) = (r for r in load(Path(outcome.transcript or "")) if type(r) is ObservationRecord)
-    assert [one.n for one in given_in(record.sources)] == [1, 2]
-
-
-def test_calls_of_one_turn_get_numbers_of_their_own() -> None:
-    lines = "\n".join(map(call, ("tea", "milk", "rye")))
-    backend = ScriptedBackend(lines, answer("[1-6]"))
-    outcome = Controller(backend, [look], ALL).run_sync("Go")
-    assert isinstance(outcome, Answered)
-    assert len({s.location for s in outcome.sources}) == 6
-    numbers = [int(n) for n in re.findall(r"\[(\d)\] (?:tea|milk|rye)", backend.prompts[1])]
-    assert sorted(numbers) == [1, 2, 3, 4, 5, 6]
 
 
 def test_text_of_a_source_forges_no_number() -> None:
@@ -237,9 +219,3 @@ def test_only_given_numbers_begin_a_line(found: list[Source], first: int, room: 
 @given(st.text(alphabet="[]0123456789,-^ `\\\n", max_size=60), st.lists(st.integers(), max_size=3))
 def test_what_is_cited_was_given(content: str, named: list[int]) -> None:
     assert {one.n for one in cited(content, named, GIVEN)} <= GIVEN.keys()
-
-
-def test_a_model_that_is_to_look_things_up_first_is_told_to_cite() -> None:
-    mode = load_words().response_modes["rag-first"]
-    assert "before you answer" in mode
-    assert "[1]" in mode

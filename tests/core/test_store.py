@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.store.artifacts import ArtifactStore
-from mlx_tools.store.session_store import MemoryStore, TranscriptStore, Used
+from mlx_tools.store.session_store import TranscriptStore, Used
 from tests.core.full_disk import file_size_limit
 
 
@@ -60,12 +60,6 @@ def test_an_approval_counts_behind_one_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / "used").write_text("ddd")
     used = Used(tmp_path / "used")
     assert [used.take("e" * 64), used.take("e" * 64)] == [True, False]
-
-
-def test_a_memory_store_touches_no_disk() -> None:
-    files = MemoryStore().create()
-    assert files.path is None
-    assert files.artifacts is None
 
 
 def test_an_artifact_comes_back_whole_and_its_id_cannot_be_guessed(tmp_path: Path) -> None:

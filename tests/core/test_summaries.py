@@ -23,13 +23,11 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of, shortened
+from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of
 from mlx_tools.errors import BackendError
-from mlx_tools.messages import Usage
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
-from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord, SummaryRecord
 
 LIMIT = 1600
@@ -73,21 +71,6 @@ def summary_of(outcome: Any) -> SummaryRecord:
 
 
 # --- what is shown ---
-
-
-def test_what_is_left_out_is_told_in_the_models_own_words(tmp_path: Path) -> None:
-    script = (call("log"), "All is\n well.", "Still\twell.", answer())
-    made = controller(*script, store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("Did it work?")
-    assert isinstance(outcome, Answered)
-    shown = seen(outcome)
-    assert shown.startswith("line 0000")
-    assert shown.endswith("line 0149 of the log\n")
-    assert "a model's own words, which may be wrong" in shown
-    told = re.findall(r"^\[from (\d+)\] (.*)$", shown, re.MULTILINE)
-    assert [said for _, said in told] == ["All is well.", "Still well."]
-    assert [int(offset) for offset, _ in told] == [r["offset"] for r in summary_of(outcome).parts]
-    assert len(shown) <= LIMIT
 
 
 def test_the_model_is_asked_about_the_part_that_is_left_out_and_the_question(
@@ -226,31 +209,6 @@ def test_secrets_are_in_no_prompt(tmp_path: Path) -> None:
 # --- what is written down, and told ---
 
 
-def test_the_summary_stands_in_the_transcript_before_its_observation(tmp_path: Path) -> None:
-    usage = Usage(prompt_tokens=100, completion_tokens=7)
-    script = [Script(text, usage=usage) for text in (call("log"), "One.", "Two.", answer())]
-    made = controller(*script, store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("Hi")
-    assert outcome.transcript is not None
-    kinds = [record.type for record in load(Path(outcome.transcript))]
-    place = kinds.index("summary")
-    assert kinds[place - 1 : place + 2] == ["execution_started", "summary", "tool_observation"]
-    assert (outcome.requests, outcome.turns) == (4, 2)
-    assert outcome.usage.prompt_tokens == 400
-    assert outcome.counters.requests == 4
-
-
-def test_a_person_is_told_how_far_it_has_come() -> None:
-    made = controller(call("log"), "One.", "Two.", answer())
-
-    async def main() -> list[events.ToolProgress]:
-        return [e async for e in made.stream("Hi") if isinstance(e, events.ToolProgress)]
-
-    told = anyio.run(main)
-    assert [event.fraction for event in told] == [0.0, 0.5]
-    assert "summarises" in told[0].message
-
-
 def test_a_run_that_broke_off_in_a_summary_goes_on_and_summarises_anew(tmp_path: Path) -> None:
     store = TranscriptStore(tmp_path)
     outcome = controller(call("log"), "One.", "Two.", answer(), store=store).run_sync("Hi")
@@ -301,10 +259,3 @@ def test_of_many_parts_those_are_read_that_match_the_question() -> None:
     parts, _ = parts_of("".join(lines), 4000, "What did the plumber's invoice come to?")
     assert sum("plumber" in part.text for part in parts) == 4
     assert [part.offset for part in parts] == sorted(part.offset for part in parts)
-
-
-@given(st.text(), st.integers(50, 300))
-def test_a_summary_that_is_too_long_loses_its_end(text: str, room: int) -> None:
-    kept = shortened(text, room)
-    assert len(kept) <= room
-    assert text.startswith(kept.removesuffix("…").rstrip()[:room]) or kept == text

@@ -158,11 +158,6 @@ def test_what_is_kept_is_for_its_owner_alone_and_no_tool_sees_it(place: Place) -
     assert result.error is not None and "private" in result.error.message
 
 
-def test_writing_the_same_keeps_nothing(place: Place) -> None:
-    assert place.write("a.txt", "one\n").error is None
-    assert place.kept() == []
-
-
 def test_copies_expire_with_the_artifacts(place: Place) -> None:
     place.write("a.txt", "two\n")
     (copy,) = place.kept()
@@ -285,13 +280,6 @@ def test_a_file_with_another_name_elsewhere_is_left_alone(place: Place, tmp_path
     assert "hard links" in refused(place)
 
 
-def test_a_folder_that_is_gone_is_not_made_again(place: Place) -> None:
-    (place.root / "sub" / "b.txt").write_text("b")
-    place.delete("sub/b.txt")
-    (place.root / "sub").rmdir()
-    assert "there is no sub" in refused(place)
-
-
 def test_a_copy_that_is_damaged_brings_nothing_back(place: Place) -> None:
     place.write("a.txt", "two\n")
     (copy,) = place.kept()
@@ -406,15 +394,6 @@ def test_where_there_is_no_room_to_keep_it_nothing_is_changed(place: Place) -> N
     for error in errors:
         assert error is not None and "cannot be kept for undo" in error.message
     assert tree(place.root) == before and place.kept() == []
-
-
-def test_the_oldest_copies_make_room(place: Place) -> None:
-    store = UndoStore(place.root.parent / "u", max_bytes=3_000)
-    for number in range(5):
-        place.write("a.txt", f"{number}" * 1_000, undo=store)
-    changes = store.changes()
-    assert 1 <= len(changes) <= 3
-    assert [store.old(c.key)[:1] for c in changes] == [b"3", b"2", b"1"][: len(changes)]
 
 
 # --- sessions ---

@@ -32,12 +32,10 @@ from mlx_tools.backends.models.listing import folder_identity
 from mlx_tools.backends.verdicts import NoVerdict, parse_verdict
 from mlx_tools.controller import RunSettings
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import CompletionRecord
 
 CALL = '{"type":"tool_call","name":"add","arguments":{"a":1,"b":2}}'
-BROKEN = '{"type":"tool_call","nonsense":'
 ANSWER = '{"type":"final_answer","content":"3"}'
 
 
@@ -262,31 +260,6 @@ def records(backend: Any, given: RunSettings) -> list[Any]:
 
 def completions(found: list[Any]) -> list[str]:
     return [one.strategy for one in found if isinstance(one, CompletionRecord)]
-
-
-GUIDED = ("", "tool_call", "1,", "2}}", "", "final", 'Three."}')
-
-
-def test_a_verdict_for_guided_begins_guided_and_the_header_says_why() -> None:
-    given = settings(verdict=found(style="jsonl", strategy="guided", measured_at="2026"))
-    kept = records(ScriptedBackend(*GUIDED), given)
-    assert completions(kept) == ["guided", "guided"]
-    header = kept[0]
-    assert (header.style, header.strategy) == ("jsonl", "guided")
-    assert header.verdict == {
-        "model": "m",
-        "source": "stored",
-        "measured_at": "2026",
-        "style": "best",
-        "strategy": "jsonl why",
-    }
-    assert decode(encode(header)) == header
-
-
-def test_what_the_settings_name_is_what_is_used() -> None:
-    given = settings(style="jsonl", strategy="free", verdict=found())
-    header = records(ScriptedBackend(CALL, ANSWER), given)[0]
-    assert (header.style, header.strategy, header.verdict) == ("jsonl", "free", {})
 
 
 def test_a_grammar_is_begun_with_only_where_the_backend_takes_one() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_tools import (
     AlwaysApprove,
-    Answered,
     Controller,
-    Limits,
     MlxToolsError,
     Policy,
     RunSettings,
@@ -106,31 +103,3 @@ def test_tools_of_a_proposal_are_specs_by_name() -> None:
 
     with pytest.raises(MlxToolsError, match="tools cannot be"):
         anyio.run(main)
-
-
-def test_none_is_the_default(tmp_path: Path) -> None:
-    nothing: dict[str, Any] = dict.fromkeys(("limits", "settings", "store", "approver"))
-    made = controller(None, None, **nothing)
-    assert (made.policy, made.limits, made.settings) == (Policy(), Limits(), RunSettings())
-    assert isinstance(made.run_sync("Hi?", history=None), Answered)  # type: ignore[arg-type]
-
-
-def test_any_collection_of_tools_will_do() -> None:
-    assert set(controller(iter([area])).registry.specs()) == {"area"}
-
-
-def test_a_path_may_be_a_text(tmp_path: Path) -> None:
-    outcome = controller(store=TranscriptStore(str(tmp_path / "sessions"))).run_sync("Hi?")
-    assert (outcome.transcript or "").startswith(str(tmp_path / "sessions"))
-    assert {"file_access", "create_file"}.isdisjoint(builtin_tools([tmp_path]).disabled)
-
-
-def test_a_backend_that_says_no_name_of_its_model_serves_as_well() -> None:
-    backend = ScriptedBackend(ANSWER)
-    backend.model = object()  # type: ignore[assignment]
-    assert isinstance(Controller(backend).run_sync("Hi?"), Answered)
-
-
-def test_lists_in_settings_are_kept_as_tuples() -> None:
-    settings = RunSettings(require_tools=["area"], roots=["a"])  # type: ignore[arg-type]
-    assert (settings.require_tools, settings.roots) == (("area",), ("a",))

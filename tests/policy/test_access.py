@@ -113,12 +113,6 @@ def test_what_is_no_file_lets_nothing_run_and_is_not_waited_for(access: Access) 
     assert why(access) is not None
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_list_that_cannot_be_read_lets_nothing_run(access: Access) -> None:
-    access.path.chmod(0)
-    assert why(access) is not None
-
-
 def test_the_list_of_another_session_does_not_help(access: Access, tmp_path: Path) -> None:
     assert "another session" in (why(access, session="s2") or "")
     other = Access(tmp_path / "other.json")

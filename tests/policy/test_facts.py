@@ -77,22 +77,6 @@ def test_a_secret_is_found_wherever_it_stands(value: Any, path: list[int]) -> No
     assert facts.secrets == ("token",) and facts.placeholder
 
 
-@given(JSON)
-def test_where_there_is_none_none_is_found(value: Any) -> None:
-    facts = facts_of(spec("network", "write"), {"x": value}, Words())
-    assert facts == Facts()
-
-
-def test_a_value_is_looked_at_beside_its_name_too() -> None:
-    assert facts_of(spec("network"), {"password": "x"}, Words()).secrets == ("password",)
-
-
-def test_line_ends_and_quotes_are_looked_at_as_they_are() -> None:
-    finder = Words()
-    facts_of(spec("network"), {"x": 'a\n"b"'}, finder)
-    assert 'a\n"b"' in finder.asked
-
-
 def test_only_what_could_be_forbidden_is_looked_for() -> None:
     finder = Words()
     arguments = {"x": "SECRET [REDACTED]"}
@@ -112,13 +96,6 @@ def test_effects_that_depend_on_the_arguments_are_looked_at_in_full() -> None:
         raise KeyError
 
     assert facts_of(ToolSpec("x", effects=raising), {"mode": "SECRET"}, Words()).secrets
-
-
-def test_very_deep_arguments_are_looked_through() -> None:
-    value: Any = "SECRET"
-    for _ in range(500):
-        value = [value]
-    assert facts_of(spec("network"), {"x": value}, Words()).secrets == ("token",)
 
 
 DISGUISES = {

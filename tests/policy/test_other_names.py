@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import Controller, Policy, RunSettings, UsageError, builtin_tools
+from mlx_tools import Controller, Policy, RunSettings, UsageError
 from mlx_tools.controller import call_tool
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALIASES, ToolSpec, names_of, own_name, tool_named
+from mlx_tools.messages import ALIASES, ToolSpec
 from mlx_tools.policy import decide, matches, permitted
 from mlx_tools.protocol import Reading, judge, read
 from mlx_tools.testing import ScriptedBackend
@@ -28,28 +28,6 @@ def line(name: str) -> str:
     return json.dumps({"type": "tool_call", "name": name, "arguments": {}})
 
 
-def test_the_names_that_are_accepted() -> None:
-    assert dict(ALIASES) == {
-        "queryKnowledgeBase": "query_knowledge_base",
-        "scheduleAgentTask": "schedule_task",
-    }
-    assert own_name("scheduleAgentTask") == "schedule_task"
-    assert names_of("schedule_task") == ("schedule_task", "scheduleAgentTask")
-    assert names_of("scheduleAgentTask") == ("schedule_task", "scheduleAgentTask")
-    assert names_of("clock") == ("clock",)
-
-
-def test_any_table_works_with_any_target() -> None:
-    table = {"addNumbers": "calculator"}
-    assert tool_named("addNumbers", {"calculator"}, table) == "calculator"
-    assert tool_named("addNumbers", {"addNumbers", "calculator"}, table) == "addNumbers"
-    assert tool_named("addNumbers", {"clock"}, table) == "addNumbers"
-    specs = builtin_tools().specs()
-    text = '{"type":"tool_call","name":"addNumbers","arguments":{"expression":"1+1"}}'
-    (call,) = judge(read(text), specs, aliases=table)
-    assert (call.call.name, call.error, call.runs) == ("calculator", None, "freely")
-
-
 @pytest.mark.parametrize(("alias", "name"), KINDS)
 def test_a_model_that_writes_another_name_calls_the_tool(alias: str, name: str) -> None:
     run = Controller(
@@ -60,17 +38,6 @@ def test_a_model_that_writes_another_name_calls_the_tool(alias: str, name: str) 
     outcome = run.run_sync("Do it.")
     (call,) = outcome.calls
     assert (call.name, call.status, call.output, call.repairs) == (name, "ok", name, ())
-
-
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-def test_the_same_call_by_two_names_is_a_repeat(alias: str, name: str) -> None:
-    run = Controller(
-        ScriptedBackend(line(alias), line(name), '{"type":"final_answer","content":"done"}'),
-        [stand_in(name)],
-        Policy(allow=["*"]),
-    )
-    outcome = run.run_sync("Do it.")
-    assert [call.error_code for call in outcome.calls] == [None, "repeated_call"]
 
 
 @pytest.mark.parametrize(("alias", "name"), KINDS)

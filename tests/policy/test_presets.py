@@ -45,12 +45,6 @@ def test_the_presets_hold_for_the_built_in_tools() -> None:
     assert all(callable(s.effects) or s.possible_effects <= p.effects for s, p in granted)
 
 
-def test_the_default_is_read_only_and_has_what_needs_no_permission() -> None:
-    preset = PRESETS[DEFAULT_PRESET]
-    assert set(preset.tools) == {"calculator", "clock", "file_access", "read_artifact"}
-    assert preset.effects == READ
-
-
 def test_presets_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         PRESETS["mine"] = PRESETS[DEFAULT_PRESET]  # type: ignore[index]
@@ -89,17 +83,6 @@ def test_the_workspace_preset_grants_files_and_nothing_that_executes_or_sends() 
         check_presets(missing)
 
 
-def test_the_notes_preset_grants_notes_and_no_files(tmp_path: Path) -> None:
-    preset = PRESETS["notes"]
-    assert set(preset.tools) == {"clock", "notes_create", "notes_search", "read_artifact"}
-    assert preset.effects == READ | WRITE
-    specs = builtin_tools([f"{tmp_path}:rw"], notes=tmp_path / "notes").specs()
-    for name, spec in specs.items():
-        made = decide(Policy(preset="notes"), spec, name, {}, runs="freely").decision
-        writes = "ask" if name == "notes_create" else "allow"
-        assert made == (writes if name in preset.tools else "deny")
-
-
 def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:
     specs = builtin_tools([f"{tmp_path}:rw"]).all_specs()
     spec = specs["file_access"]
@@ -112,15 +95,6 @@ def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:
             reads = operation in ("read", "list")
             known = reads or operation in ("write", "delete")
             assert made == ("allow" if reads else writes if known else "deny")
-
-
-def test_a_tool_whose_effects_depend_on_its_arguments_is_left_to_each_call() -> None:
-    def effects(arguments: Mapping[str, Any]) -> Effects:
-        return ALL_EFFECTS
-
-    check_presets(specs(file_access=effects))
-    with pytest.raises(ToolDefinitionError, match="file_access has the effects"):
-        check_presets(specs(file_access=ALL_EFFECTS))
 
 
 @pytest.mark.parametrize("effects", [ALL_EFFECTS, READ, frozenset(), frozenset(("write",))])

@@ -99,17 +99,6 @@ def test_no_prefix_of_a_stream_ever_shows_a_part_of_the_secret() -> None:
             assert hidden[4:12] not in shown
 
 
-def test_only_the_last_word_is_held_back_in_prose() -> None:
-    stream = REDACTOR.stream()
-    text = "The quick brown fox, they say, jumps over the lazy dog."
-    shown = ""
-    for at, sign in enumerate(text):
-        shown += stream.feed(sign)
-        assert shown == text[: len(shown)]
-        assert len(shown) >= text.rfind(" ", 0, at + 1) + 1
-    assert shown + stream.close() == text
-
-
 @pytest.mark.parametrize(
     "unit",
     [
