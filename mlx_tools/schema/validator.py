@@ -87,7 +87,7 @@ def _fits_plainly(value: Any, schema: Any) -> bool:
         return type(value) is int or (type(value) is float and math.isfinite(value))
     if type(value) is not _PLAIN_TYPES.get(kind if isinstance(kind, str) else ""):
         return False
-    if kind != "object":
+    if not isinstance(value, dict):
         return True
     known = schema.get("properties", {})
     return all(name in value for name in schema.get("required", ())) and all(
