@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError, current_context
-from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute
+from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute, submit
 from mlx_tools.tools.exports import FORMATS, export, to_openai
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by, write_template
@@ -22,5 +22,4 @@ from mlx_tools.tools.host_tools import (
 from mlx_tools.tools.reads import SCOPES, CacheScope, Reads
 from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.threads import submit
 from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool

@@ -132,7 +132,7 @@ class Tool:
         """
         if self.is_async:
             return await self._run(arguments)
-        from mlx_tools.tools.threads import submit
+        from mlx_tools.tools.executor import submit
 
         value, error = await submit(functools.partial(self._run, arguments)) or (None, None)
         if error is not None:

@@ -25,7 +25,7 @@ from mlx_tools.tools import (
     execute,
     tool,
 )
-from mlx_tools.tools.threads import MAX_THREADS
+from mlx_tools.tools.executor import MAX_THREADS
 
 SOON = 0.05
 """Seconds that a call which never ends is waited for."""
