@@ -188,8 +188,8 @@ class _Talk:
                 limit = f"{round(self._seconds, 2):g} s"
                 late = f"no result within {limit}; its process was ended with all it started"
                 self._end(ToolError(late, code="timeout"), over=True)
-            pipes.read(0 if self._over else max(0.0, min(_TICK, self._until - now)))
-        pipes.read(0)
+            left = _TICK if self._came is not None else max(0.0, self._until - now)
+            pipes.read(0.0 if self._over else min(_TICK, left))
         pipes.close()
         came = self._came
         if isinstance(came, dict):
