@@ -128,13 +128,6 @@ def test_what_else_keeps_a_tool_off_is_told(
     assert told.error.endswith("clock: it is disabled: switched off by MLX_TOOLS_TOOLS_DISABLED")
 
 
-def test_a_json_file_that_is_broken_is_told_of_by_line_and_column(run: Run, home: Path) -> None:
-    folder = make_folder(home / "here")
-    (folder / "config.json").write_text('{\n  "timeout": 5,,\n}\n')
-    assert "config.json is not JSON: " in (said := run("tools", "add", "echo").error)
-    assert "(line 2, column 16)" in said
-
-
 def test_a_new_tool_is_named_as_one_would_type_it(run: Run) -> None:
     assert run("tools", "new", "counter").error.endswith(
         "try it: pytest counter; then: mlx-tools tools add counter"
@@ -169,14 +162,8 @@ def test_what_was_done_is_told(run: Run, home: Path) -> None:
     switched = run("tools", "enable", "fetch_url").error
     assert switched.startswith("mlx-tools: note: fetch_url is on; it is not permitted: ")
     run("tools", "add", "echo", "--yes")
-    assert run("tools", "remove", "echo", "--yes").error == "mlx-tools: done: removed echo"
-
-
-def test_a_tool_is_removed(run: Run, home: Path) -> None:
-    make_folder(home / "here")
-    run("tools", "add", "echo", "--yes")
     assert run("tools", "remove", "echo").code == 2  # nobody is asked
-    assert run("tools", "remove", "echo", "--yes").code == 0
+    assert run("tools", "remove", "echo", "--yes").error == "mlx-tools: done: removed echo"
     assert "echo" not in rows(run)
     assert (home / "here" / "echo").exists()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -196,8 +195,11 @@ def test_paths_are_written_so_that_no_program_misreads_them(planned: Planned, ro
     assert planned("cat", "[x].py") == ["--", "[x].py"]
 
 
-@pytest.mark.parametrize("path", ["..", "src/../../x", "/etc/passwd", "", ".env", "src/.ssh/id"])
-def test_a_path_outside_or_private_is_refused(planned: Planned, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["..", "src/../../x", "/etc/passwd", "", ".env", "src/.ssh/id", "{root}-evil/x"]
+)
+def test_a_path_outside_or_private_is_refused(planned: Planned, root: Root, path: str) -> None:
+    path = path.format(root=root.path)
     with pytest.raises(Refused):
         planned("cat", path)
     if path:
@@ -210,10 +212,3 @@ def test_a_pattern_is_expanded_only_where_a_path_may_stand(planned: Planned) -> 
     assert planned("find", "s*", "-name", "*.py") == ["src", "-name", "*.py"]
     with pytest.raises(Absent, match="no file matches"):
         planned("cat", "*.txt")
-
-
-def test_a_neighbour_whose_name_begins_alike_is_outside(planned: Planned, root: Root) -> None:
-    evil = Path(f"{root.path}-evil")
-    evil.mkdir()
-    with pytest.raises(Refused):
-        planned("cat", os.fspath(evil / "x"))

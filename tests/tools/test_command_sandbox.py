@@ -19,15 +19,12 @@ from mlx_tools.toolbox.sandbox import (
     Confined,
     NoSandbox,
     SandboxView,
-    Seatbelt,
     bwrap_options,
     find,
     probe,
-    sandbox,
     seatbelt_profile,
     status_of,
 )
-from tests.tools.sandboxed import needs_sandbox
 
 FOLDERS = trusted_folders()
 
@@ -59,11 +56,6 @@ class Broken:
 def test_a_sandbox_that_does_not_confine_is_found_out() -> None:
     assert "does not confine" in str(probe(Open(), FOLDERS))
     assert "does not work" in str(probe(Broken(), FOLDERS))
-
-
-@needs_sandbox
-def test_the_sandbox_of_this_system_confines() -> None:
-    assert probe(sandbox(), FOLDERS) is None
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "freebsd14"])
@@ -140,14 +132,6 @@ def test_a_path_cannot_end_the_profiles_string() -> None:
     text = seatbelt_profile("/bin/cat", SandboxView("/a", [('/a"))(allow default)\\', False)]))
     assert '(subpath "/a\\"))(allow default)\\\\")' in text
     assert "\n(allow default)" not in text
-
-
-def test_sandbox_exec_is_given_the_profile_and_the_words() -> None:
-    with Seatbelt("/usr/bin/sandbox-exec").confined(
-        ["/bin/cat", "a"], SandboxView("/d", [])
-    ) as confined:
-        assert confined.argv[:2] == ("/usr/bin/sandbox-exec", "-p")
-        assert confined.argv[3:] == ("/bin/cat", "a")
 
 
 # --- what is hidden ---

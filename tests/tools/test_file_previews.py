@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -246,15 +245,3 @@ def test_the_same_content_in_another_file_is_what_was_approved(
     done(files, "write", "a.txt", "new", expected=told.state)
     for other in ("", "absent ", "file sha256:", told.state.upper()):
         assert refusal(files, "write", "a.txt", "x", expected=other)[0] == "not_allowed"
-
-
-def test_a_patch_program_understands_it(files: Registry, folder: Path) -> None:
-    after = "zero\none\nthree\nfour\n"
-    told = shown(files, "write", "a.txt", after)
-    try:
-        subprocess.run(
-            ["git", "apply", "-p0"], input=told.text + "\n", text=True, cwd=folder, check=True
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no git here")
-    assert (folder / "a.txt").read_text() == after

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, encoded
 from mlx_tools.tools import Registry, Tool, ToolError
 from tests.tools.file_calls import names, quick_folder
 
@@ -63,17 +62,6 @@ def test_a_text_is_read_back_as_it_was_written(folder: Path, text: str) -> None:
             assert (folder / path).read_bytes() == text.encode()
     assert names(folder) == (["a.txt", "b.txt"] if allowed else ["a.txt"])
     (folder / "b.txt").unlink(missing_ok=True)
-
-
-@given(size=st.integers(MAX_BYTES - 3, MAX_BYTES + 3), character=st.sampled_from("aé€😀"))
-def test_what_may_be_written_can_be_read_whole(size: int, character: str) -> None:
-    text = character * (size // len(character.encode())) + "x" * (size % len(character.encode()))
-    try:
-        raw = encoded(text)
-    except ToolError as error:
-        assert size > MAX_BYTES and error.code == "payload_too_large"
-    else:
-        assert size <= MAX_BYTES and decoded(raw, "x") == text
 
 
 def naughty() -> list[str]:

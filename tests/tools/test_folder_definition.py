@@ -107,6 +107,7 @@ def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
         ("config.json", {"name": "other"}, "'other' is not the name in tool_definition.json, echo"),
         ("config.json", [], "config.json: expected an object"),
         ("config.json", "{", "config.json is not JSON"),
+        ("config.json", '{\n  "timeout": 5,,\n}\n', "(line 2, column 16)"),
         ("config.json", '{"timeout": NaN}', "config.json is not JSON: NaN is no JSON"),
         ("config.json", '{"timeout": 1, "timeout": 2}', "stands twice"),
         ("config.json", "[" * 100_000, "config.json is not JSON"),

@@ -45,6 +45,7 @@ EVERY = [
     *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
     *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
 ]
+OUTSIDE = {"type": "object", "properties": {"a": {"$ref": "https://example.org"}}}
 KNOWLEDGE = {"query_knowledge_base", "list_corpora"}
 """Disabled as long as nothing was added."""
 
@@ -99,19 +100,18 @@ def test_what_is_no_tool_is_refused(value: Any) -> None:
         Registry([value])
 
 
-def test_a_schema_that_cannot_be_is_refused_with_the_tools_name() -> None:
-    wrong = {"type": "object", "properties": {"a": {"$ref": "https://example.org"}}}
-    with pytest.raises(ToolDefinitionError, match=r"^t: .*outside"):
-        Registry([tool(name="t", parameters=wrong)(lambda: 1)])
-
-
-def test_a_description_that_no_text_can_hold_is_refused() -> None:
-    @tool(description="half \ud800")
-    def odd() -> str:
-        return ""
-
-    with pytest.raises(ToolDefinitionError, match="odd: the description holds half of a surrogate"):
-        Registry([odd])
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"parameters": OUTSIDE}, "^t: .*outside"),
+        ({"description": "half \ud800"}, "t: the description holds half of a surrogate"),
+    ],
+)
+def test_what_no_text_or_schema_can_be_is_refused_with_the_tools_name(
+    declared: Any, said: str
+) -> None:
+    with pytest.raises(ToolDefinitionError, match=said):
+        Registry([tool(name="t", **declared)(lambda: 1)])
 
 
 def test_an_unknown_name_is_answered_with_a_close_one() -> None:
@@ -431,9 +431,3 @@ def test_a_foreign_tools_other_members_harm_nobody(member: str, value: Any) -> N
     seen = preview_of(probe, {})
     assert seen.text == "" or seen.text.endswith("told: RuntimeError: no device")
     assert asyncio.run(probe.call({})) == "probed"
-
-
-@pytest.mark.parametrize("told", ["needs_approval", "private", "cache"])
-def test_a_switch_of_a_tool_is_true_or_false(told: str) -> None:
-    with pytest.raises(ToolDefinitionError, match=f"{told}: 'no' is not True or False"):
-        tool(**{told: "no"})(undecorated)

@@ -541,6 +541,7 @@ def test_a_signature_that_cannot_be_is_refused_at_once(function: Any, what: str)
         ({"timeout": "5"}, "timeout"),
         ({"timeout": True}, "timeout"),
         ({"retry": "always"}, "retry"),
+        *(({key: "no"}, f"{key}: 'no' is not") for key in ("needs_approval", "private", "cache")),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused_at_once(declared: Any, what: str) -> None:
