@@ -1,46 +1,41 @@
-"""`mlx-tools serve`: the gateway, until it is stopped."""
+"""`mlx-tools serve`: the gateway, until it is stopped, or with every session of the user."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlx_tools.app import config
 from mlx_tools.cli import options
 from mlx_tools.cli.options import option
-from mlx_tools.cli.output import note
-from mlx_tools.errors import EXIT_OK, MissingDependency, UsageError
+from mlx_tools.cli.output import complain, note
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from mlx_tools.app import Configuration
+    from mlx_tools.app import Configuration, RunOptions
 
 app = typer.Typer(add_completion=False)
 
+KeyFile = Annotated[
+    Path | None, option("--api-key-file FILE", "A file with the key that clients must send.")
+]
 
-@app.command()
+
+@app.callback(invoke_without_command=True)
 @options.with_settings(*options.GATEWAY, *options.BACKEND, *options.WRITING)
 def serve(
-    api_key_file: Annotated[
-        Path | None,
-        option("--api-key-file FILE", "A file with the key that clients must send."),
-    ] = None,
-    *,
-    options_given: options.Options,
+    context: typer.Context, api_key_file: KeyFile = None, *, options_given: options.Options
 ) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""
+    if context.invoked_subcommand is not None:
+        context.obj = api_key_file, options_given
+        return EXIT_OK
+    run, key = _checked(options_given, api_key_file)
     import anyio
 
-    from mlx_tools.app import is_loopback
-
-    run = options.run_options(options_given, tools=False)
-    host = run.configuration.settings.gateway.host
-    key = _key(run.configuration, api_key_file)
-    if not key and not is_loopback(host):
-        raise UsageError(
-            f"{host} can be reached from other machines, and there is no key",
-            hint="name a file that holds one with --api-key-file",
-        )
     try:
         from mlx_tools.gateway import serve
     except ImportError as error:
@@ -48,6 +43,75 @@ def serve(
         raise MissingDependency(needs, hint="pip install 'mlx-tools[gateway]'") from error
     anyio.run(serve, run, key, note)
     return EXIT_OK
+
+
+@app.command()
+def install(context: typer.Context) -> int:
+    """Start the gateway now and with every session of yours; options stand before this word."""
+    from mlx_tools.gateway import Autostart
+
+    file, given = context.obj
+    _checked(given, file)
+    command = [*_program(), "serve", *_flags(given)]
+    if file is not None:
+        command += ["--api-key-file", str(file.expanduser().absolute())]
+    autostart = Autostart(home=Path.home())
+    left = autostart.install(command)
+    note(f"{autostart.file} starts it")
+    return _tell_left(left)
+
+
+@app.command()
+def uninstall() -> int:
+    """Stop the gateway that was installed, and start it no more."""
+    from mlx_tools.gateway import Autostart
+
+    return _tell_left(Autostart(home=Path.home()).uninstall())
+
+
+def _tell_left(left: list[str]) -> int:
+    for command in left:
+        complain(f"this did not work, and is left to do: {command}", kind="warning")
+    return EXIT_STOPPED if left else EXIT_OK
+
+
+def _program() -> list[str]:
+    """How this very program is started, wherever the user stands."""
+    script = Path(sys.argv[0])
+    if script.name == "mlx-tools":
+        return [str(script.absolute())]
+    return [sys.executable, "-P", "-m", "mlx_tools"]
+
+
+def _flags(given: options.Options) -> list[str]:
+    """The options again, as they were typed."""
+    flags: list[str] = []
+    for key, value in given.items():
+        flag = config.table()[key].setting.flag
+        if key == "model.name" and Path(str(value)).is_dir():
+            value = str(Path(str(value)).absolute())  # it starts elsewhere
+        if isinstance(value, bool):
+            flags += [flag] if value else []
+        else:
+            values = [value] if isinstance(value, str) else value
+            flags += [word for one in values for word in (flag, one)]
+    return flags
+
+
+def _checked(given: options.Options, key_file: Path | None) -> tuple[RunOptions, str]:
+    """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
+
+    from mlx_tools.app import is_loopback
+
+    run = options.run_options(given, tools=False)
+    host = run.configuration.settings.gateway.host
+    key = _key(run.configuration, key_file)
+    if not key and not is_loopback(host):
+        raise UsageError(
+            f"{host} can be reached from other machines, and there is no key",
+            hint="name a file that holds one with --api-key-file",
+        )
+    return run, key
 
 
 def _key(configuration: Configuration, file: Path | None) -> str:

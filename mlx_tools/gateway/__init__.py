@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
+    from mlx_tools.gateway.autostart import Autostart
     from mlx_tools.gateway.serving import serve
 
-__getattr__, __dir__ = names_of(__name__, {"serving": ("serve",)})
+__getattr__, __dir__ = names_of(__name__, {"autostart": ("Autostart",), "serving": ("serve",)})

@@ -26,7 +26,7 @@ from mlx_tools.gateway.turn import Speaker
 from mlx_tools.store import load_words
 
 DEFAULT: Final = "default"
-"""The name to which a lone model answers besides its own."""
+"""The name to which the model that was named, or the first that is served, answers too."""
 
 Note = Callable[[str], None]
 
@@ -48,8 +48,11 @@ class ServedModels:
         speaker = await self._open(named)
         own = named or speaker.manner.model or DEFAULT
         self._speakers[own] = speaker
-        listed = getattr(speaker.backend, "models", None)
-        others = () if named is not None or listed is None else await listed()
+        others: tuple[str, ...] = ()
+        if named is None and getattr(speaker.backend, "kind", "") == "completions":
+            others = await speaker.backend.models()  # type: ignore[attr-defined]
+        if (start := getattr(speaker.backend, "start", None)) is not None:
+            await start()  # the first client does not wait for it
         self._names = tuple(dict.fromkeys((own, *others)))
 
     async def aclose(self) -> None:
@@ -59,8 +62,7 @@ class ServedModels:
     async def speaker(self, name: str) -> Speaker:
         """The model of this name. Raises `ApiError` where there is none."""
         own = self._names[0]
-        if name in ("", DEFAULT) and (len(self._names) == 1 or not name):
-            name = own
+        name = own if name in ("", DEFAULT) else name
         if name not in self._names:
             names = ", ".join(self._names[:20])
             message = f"The model {name!r} does not exist. There are: {names}."
