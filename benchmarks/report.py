@@ -237,7 +237,7 @@ One text in, one tool call out; processor time. `json` is `json.loads`, `json_re
 brackets: as a multiple of mlx-tools' time on the same text. Where a parser did not find the call
 that stands in the text, the cell says what it gave instead, and its time is no comparison. `>`
 marks a parser that was ended after that time, or not asked again because it had been at a smaller
-size.
+size. `benchmarks/results.json` has the other sizes.
 """
 
 HOSTILE_WORDS = """\
@@ -250,31 +250,34 @@ call (`cut off inside a string`) must not become one. `some value` is a value ma
 GROWTH_WORDS = """\
 ### How the time grows
 
-Reading every kind of text, mlx-tools alone: the time of the longest, and the largest factor between
-a text and one ten times as long (by the minima of the rounds). Linear is 10.
+Reading {kinds} kinds of text, mlx-tools alone: the time of the longest, and the largest factor
+between a text and one ten times as long (by the minima of the rounds). Linear is 10. These are the
+{most} kinds that grow most.
 """
+
+SHOWN = ("1000", "100000")
+"""Sizes of texts that the page shows, of those that were measured."""
+
+MOST = 12
 
 
 def reading_part(reading: dict[str, Any]) -> list[str]:
-    lines = [READING]
-    for kind in [*COMPARED, *HOSTILE]:
-        if kind == next(iter(HOSTILE)):
-            lines.append(HOSTILE_WORDS)
-        if kind in reading:
-            lines += [f"{'####' if kind in HOSTILE else '###'} `{kind}`", ""]
-            lines += reading_table(reading[kind])
-    lines.append(GROWTH_WORDS)
-    return lines + growth_table(reading)
+    lines = [READING, *reading_table({kind: reading.get(kind, {}) for kind in COMPARED})]
+    lines += [HOSTILE_WORDS, *reading_table({kind: reading.get(kind, {}) for kind in HOSTILE})]
+    return lines + growth_part(reading)
 
 
-def reading_table(sizes: dict[str, dict[str, Cell]]) -> list[str]:
-    names = list(dict.fromkeys(name for cells in sizes.values() for name in cells))
+def reading_table(kinds: dict[str, dict[str, dict[str, Cell]]]) -> list[str]:
+    every = [cells for sizes in kinds.values() for cells in sizes.values()]
+    names = list(dict.fromkeys(name for cells in every for name in cells))
     names.sort(key=[OURS, STREAMED, "json", "json_repair", "LangChain"].index)
     rows = [
-        [bytes_of(size), *(reading_cell(name, cells) for name in names)]
-        for size, cells in sizes.items()
+        [f"`{kind}`", bytes_of(size), *(reading_cell(name, sizes[size]) for name in names)]
+        for kind, sizes in kinds.items()
+        for size in SHOWN
+        if size in sizes
     ]
-    return table(["size", *names], rows)
+    return table(["text", "size", *names], rows)
 
 
 def reading_cell(name: str, cells: dict[str, Cell]) -> str:
@@ -289,23 +292,27 @@ def reading_cell(name: str, cells: dict[str, Cell]) -> str:
     return text if cell["outcome"] == "the call" else f"{text}, {cell['outcome']}"
 
 
-def growth_table(reading: dict[str, Any]) -> list[str]:
-    rows = []
+def growth_part(reading: dict[str, Any]) -> list[str]:
+    rows: list[tuple[float, list[str]]] = []
     for kind in [*COMPARED, *HOSTILE, *GROWTH]:
         sizes = reading.get(kind, {})
-        last = [cells for cells in sizes.values() if done(cells.get(OURS))]
-        if not last:
+        if not any(done(cells.get(OURS)) for cells in sizes.values()):
             continue
-        row = [f"`{kind}`"]
+        row, most = [f"`{kind}`"], 0.0
         for name in (OURS, STREAMED):
             cell = next(reversed(sizes.values())).get(name, {})
             row.append(f"> {time(cell['over'])}" if "over" in cell else time(cell["median"]))
-            found = list(factors(sizes, name))
-            row.append(times(max(found)[0]) if found else "")
-        rows.append(row)
-    largest = max((int(size) for sizes in reading.values() for size in sizes), default=0)
-    size = bytes_of(str(largest))
-    return table(["text", f"{size}, whole", "factor", f"{size}, streamed", "factor"], rows)
+            factor = max(factors(sizes, name), default=(0.0, ""))[0]
+            row.append(times(factor) if factor else "")
+            most = max(most, factor)
+        rows.append((most, row))
+    rows.sort(key=lambda one: one[0], reverse=True)
+    size = bytes_of(
+        str(max((int(size) for sizes in reading.values() for size in sizes), default=0))
+    )
+    head = ["text", f"{size}, whole", "factor", f"{size}, streamed", "factor"]
+    shown = [row for _, row in rows[:MOST]]
+    return [GROWTH_WORDS.format(kinds=len(rows), most=len(shown)), *table(head, shown)]
 
 
 STEPS = """\

@@ -42,12 +42,12 @@ class ExpectedCall:
                 hint='write {"name": matcher, "arguments": matcher}',
             )
         self.wanted = wanted
-        self._name = Matcher(wanted.get("name", {"anything": True}))
-        self._arguments = Matcher(wanted.get("arguments", {"anything": True}))
+        self._name = matcher(wanted.get("name", {"anything": True}))
+        self._arguments = matcher(wanted.get("arguments", {"anything": True}))
 
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """True where a call is the one that should be made."""
-        return self._name.fits(name) and self._arguments.fits(arguments)
+        return self._name(name) and self._arguments(arguments)
 
 
 class Expectation:
@@ -76,25 +76,26 @@ class Expectation:
         self.calls = [ExpectedCall(call) for call in calls]
         self._any_order = bool(wanted.get("any_order", False))
         self._more = bool(wanted.get("more", False))
-        self._texts = {key: Matcher(wanted[key]) for key in ("answer", "reason") if key in wanted}
+        self._texts = {key: wanted[key] for key in ("answer", "reason") if key in wanted}
+        self._fits = {key: matcher(text) for key, text in self._texts.items()}
 
     def differences(self, outcome: Mapping[str, Any], where: str = "") -> list[Difference]:
         """The parts of an outcome that are not as they should be."""
         found = []
         made = [(call["name"], call["arguments"]) for call in outcome.get("calls", ())]
         if not self._made(made):
-            wanted = "\n".join(_line(call.wanted) for call in self.calls)
-            calls = "\n".join(_line({"name": n, "arguments": a}) for n, a in made)
+            wanted = "\n".join(_json(call.wanted) for call in self.calls)
+            calls = "\n".join(_json({"name": n, "arguments": a}) for n, a in made)
             found.append(Difference("outcome", "the calls", where, wanted, calls))
         status = outcome.get("status", "")
         if status != self.status:
             said = f"{status}: {reason}" if (reason := outcome.get("reason")) else str(status)
             found.append(Difference("outcome", "the status", where, self.status, said))
-        for key, matcher in self._texts.items():
+        for key, text in self._texts.items():
             value = outcome.get(key)
-            if not matcher.fits(value):
+            if not self._fits[key](value):
                 said = "" if value is None else str(value)
-                found.append(Difference("outcome", f"the {key}", where, str(matcher), said))
+                found.append(Difference("outcome", f"the {key}", where, _json(text), said))
         return found
 
     def _made(self, made: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
@@ -136,8 +137,8 @@ def _matched(calls: Sequence[ExpectedCall], made: Sequence[tuple[str, Mapping[st
     return all(place(call, set()) for call in range(len(calls)))
 
 
-def _line(call: Mapping[str, Any]) -> str:
-    return json.dumps(call, ensure_ascii=False, sort_keys=True)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 # --- what the questions came to -----------------------------------------------------------------
@@ -179,31 +180,17 @@ _NUMBER: Final = re.compile(r"[-−+]?\d[\d,_\u202f\u00a0']*(?:\.\d+)?(?:[eE][-+
 _Test = Callable[[Any], bool]
 
 
-class Matcher:
-    """Says whether a value is as it should be. Raises `UsageError` for what is no matcher."""
-
-    def __init__(self, wanted: Any) -> None:
-        self.wanted = wanted
-        self._test = _test(wanted)
-
-    def fits(self, value: Any) -> bool:
-        """True where the value is as it should be."""
-        return self._test(value)
-
-    def __str__(self) -> str:
-        return json.dumps(self.wanted, ensure_ascii=False, sort_keys=True)
-
-
-def _test(wanted: Any) -> _Test:
-    if isinstance(wanted, Mapping) and len(kinds := [k for k in wanted if k in _KINDS]) == 1:
-        kind = kinds[0]
-        further = set(wanted) - {kind, *_FURTHER.get(kind, ())}
-        if further:
-            raise UsageError(f"a {kind} matcher has no {min(further)!r}", hint=_HINT)
-        return _KINDS[kind](wanted)
-    if isinstance(wanted, Mapping) and any(key in _KINDS for key in wanted):
+def matcher(wanted: Any) -> _Test:
+    """A function that says whether a value is as it should be. Raises `UsageError` for what is no
+    matcher."""
+    kinds = [key for key in wanted if key in _KINDS] if isinstance(wanted, Mapping) else []
+    if not kinds:
+        return _exact({"exact": wanted})
+    if len(kinds) > 1:
         raise UsageError(f"this is no matcher: {json.dumps(wanted)[:200]}", hint=_HINT)
-    return _exact({"exact": wanted})
+    if further := set(wanted) - {*kinds, *_FURTHER.get(kinds[0], ())}:
+        raise UsageError(f"a {kinds[0]} matcher has no {min(further)!r}", hint=_HINT)
+    return _KINDS[kinds[0]](wanted)
 
 
 def _exact(wanted: Mapping[str, Any]) -> _Test:
@@ -214,7 +201,7 @@ def _exact(wanted: Mapping[str, Any]) -> _Test:
 def _subset(wanted: Mapping[str, Any]) -> _Test:
     if not isinstance(wanted["subset"], Mapping):
         raise UsageError("a subset matcher needs an object of matchers", hint=_HINT)
-    tests = {key: _test(inner) for key, inner in wanted["subset"].items()}
+    tests = {key: matcher(inner) for key, inner in wanted["subset"].items()}
     return lambda value: (
         isinstance(value, Mapping)
         and all(key in value and test(value[key]) for key, test in tests.items())
@@ -245,10 +232,8 @@ def _contains(wanted: Mapping[str, Any]) -> _Test:
     part = wanted["contains"]
     if not isinstance(part, str):
         raise UsageError("a contains matcher needs a text", hint=_HINT)
-    if wanted.get("ignore_case", False):
-        folded = part.casefold()
-        return lambda value: isinstance(value, str) and folded in value.casefold()
-    return lambda value: isinstance(value, str) and part in value
+    fold = str.casefold if wanted.get("ignore_case", False) else str
+    return lambda value: isinstance(value, str) and fold(part) in fold(value)
 
 
 def _regex(wanted: Mapping[str, Any]) -> _Test:
@@ -265,13 +250,11 @@ def _number(wanted: Mapping[str, Any]) -> _Test:
         if isinstance(one, bool) or not isinstance(one, int | float):
             raise UsageError("a number matcher needs numbers", hint=_HINT)
 
-    def near(value: float) -> bool:
-        return bool(abs(value - number) <= tolerance)
-
     def test(value: Any) -> bool:
         if isinstance(value, str):
-            return any(near(found) for found in _numbers_in(value))
-        return isinstance(value, int | float) and not isinstance(value, bool) and near(value)
+            return any(map(test, _numbers_in(value)))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and bool(abs(value - number) <= tolerance)
 
     return test
 
@@ -291,14 +274,14 @@ def _of_several(kind: str, fold: Callable[[Any], bool]) -> Callable[[Mapping[str
         inner = wanted[kind]
         if not isinstance(inner, Sequence) or isinstance(inner, str) or not inner:
             raise UsageError(f"a {kind} matcher needs a list of matchers", hint=_HINT)
-        tests = [_test(one) for one in inner]
+        tests = [matcher(one) for one in inner]
         return lambda value: fold(test(value) for test in tests)
 
     return make
 
 
 def _not(wanted: Mapping[str, Any]) -> _Test:
-    test = _test(wanted["not"])
+    test = matcher(wanted["not"])
     return lambda value: not test(value)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
 from mlx_tools.golden.difference import ROOMS, Room
-from mlx_tools.golden.steps import as_text, brief, by_number, pieces, spelled, steps_of
+from mlx_tools.golden.steps import as_text, brief, spelled, steps_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -140,11 +140,7 @@ def _template() -> Template:
 
 def seen(value: Any) -> Html:
     """A text as HTML, with what would not be seen in marks of its own."""
-    out = (
-        escape(part) if plain else f'<b class="x">{by_number(part)}</b>'
-        for plain, part in pieces(as_text(value))
-    )
-    return Html("".join(out))
+    return Html(spelled(escape(as_text(value)), '<b class="x">{}</b>'))
 
 
 def _final(value: Any) -> Any:

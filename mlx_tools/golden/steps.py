@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, Literal
@@ -373,36 +373,36 @@ _JOINERS: Final = frozenset("\u200c\u200d\ufe0e\ufe0f")
 _NOT_PLAIN: Final = re.compile(r"[^ -~\n\t]+")
 
 
-def pieces(text: str) -> Iterator[tuple[bool, str]]:
-    """The text in stretches: True with one that stays as it is, False with a character, however
-    often in a row, that is to be written by its number. Joined they are the text."""
-    end = 0
-    for found in _NOT_PLAIN.finditer(text):
-        if found.start() > end:
-            yield True, text[end : found.start()]
-        judged = _judged(found[0], text[found.start() - 1 : found.start()])
-        for (seen, _), own in groupby(judged, key=lambda each: each[0]):
-            yield seen, "".join(char for _, char in own)
-        end = found.end()
-    if end < len(text):
-        yield True, text[end:]
-
-
-def by_number(run: str) -> str:
-    """The number of a character that is not seen, and how often it stands there."""
-    number = f"U+{ord(run[0]):04X}"
-    return number if len(run) == 1 else f"{number}×{len(run)}"
-
-
 def brief(value: Any) -> str:
     """A value as a text that is a name, or a few words: cut where it is neither."""
     text = as_text(value)
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
-def spelled(text: str) -> str:
-    """The text, with the number of each character that is not seen in its place."""
-    return "".join(part if seen else by_number(part) for seen, part in pieces(text))
+def spelled(text: str, mark: str = "{}") -> str:
+    """The text, with the number of each character that is not seen in its place, within ``mark``,
+    and how often it stands there."""
+
+    def numbered(found: re.Match[str]) -> str:
+        out, marks = [], 0
+        last = text[found.start() - 1 : found.start()]
+        for char, run in groupby(found[0]):
+            count = len(list(run))
+            kind = unicodedata.category(char)
+            if char in _JOINERS:  # behind what it joins; emoji have a joiner behind a selector
+                joins = last not in _JOINERS or (last, char) == ("\ufe0f", "\u200d")
+                seen = joins and count == 1 and not last.isascii()
+            elif kind[0] == "M":
+                marks += count
+                seen = bool(last.strip()) and marks <= MAX_MARKS and not _FILLERS.match(char)
+            else:
+                seen, marks = kind not in _UNSEEN and not _FILLERS.match(char), 0
+            times = f"×{count}" if count > 1 else ""
+            out.append(char * count if seen else mark.format(f"U+{ord(char):04X}{times}"))
+            last = char
+        return "".join(out)
+
+    return _NOT_PLAIN.sub(numbered, text)
 
 
 def as_text(value: Any) -> str:
@@ -418,23 +418,3 @@ def as_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
     except RecursionError:
         return "(nested too deeply to be shown)"
-
-
-def _judged(text: str, before: str) -> Iterable[tuple[tuple[bool, str], str]]:
-    """Each character of a stretch behind what it is grouped by: whether it stays, and itself where
-    not. ``before`` is the character in front of it, if there is one."""
-    marks, last = 0, before
-    for char in text:
-        kind = unicodedata.category(char)
-        if char in _JOINERS:  # behind what it joins; emoji have a joiner behind a selector
-            joins = last not in _JOINERS or (last, char) == ("\ufe0f", "\u200d")
-            seen = joins and not last.isascii()
-        elif _FILLERS.match(char):
-            seen = False
-        elif kind[0] == "M":
-            marks += 1
-            seen = bool(last.strip()) and marks <= MAX_MARKS
-        else:
-            seen, marks = kind not in _UNSEEN, 0
-        yield (seen, "" if seen else char), char
-        last = char

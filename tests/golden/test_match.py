@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.expect import Expectation, Matcher, expectations
+from mlx_tools.golden.expect import Expectation, expectations, matcher
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -49,7 +49,7 @@ JSON = st.recursive(
     ],
 )
 def test_a_value_fits_or_does_not(wanted: Any, value: Any, fits: bool) -> None:
-    assert Matcher(wanted).fits(value) is fits
+    assert matcher(wanted)(value) is fits
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,14 @@ def test_a_value_fits_or_does_not(wanted: Any, value: Any, fits: bool) -> None:
 )
 def test_what_is_no_matcher_is_refused(wanted: Any, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
-        Matcher(wanted)
+        matcher(wanted)
 
 
 @given(value=JSON)
 def test_a_value_is_exactly_itself(value: Any) -> None:
-    matcher = Matcher({"exact": value})
-    assert matcher.fits(value)
-    assert not matcher.fits([value])
-    assert Matcher({"not": {"exact": value}}).fits(value) is False
+    fits = matcher({"exact": value})
+    assert fits(value) and not fits([value])
+    assert matcher({"not": {"exact": value}})(value) is False
 
 
 RECORDED = {

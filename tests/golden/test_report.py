@@ -27,7 +27,7 @@ from mlx_tools.golden import (
     replay,
     write_report,
 )
-from mlx_tools.golden.steps import MAX_CHARS, brief, by_number, folded, pieces, spelled, steps_of
+from mlx_tools.golden.steps import MAX_CHARS, brief, folded, spelled, steps_of
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -428,12 +428,11 @@ def test_whatever_is_shown_is_text(
 
 @given(HOSTILE)
 def test_a_text_is_shown_whole_and_nothing_in_it_is_unseen(text: str) -> None:
-    assert "".join(part for _, part in pieces(text)) == text
     shown = spelled(text)
     assert not set(shown) & set(ODD)
     assert shown.encode("utf-8").decode("utf-8") == shown
     for char in ODD:
-        assert char not in text or by_number(char) in shown
+        assert char not in text or f"U+{ord(char):04X}" in shown
 
 
 @pytest.mark.parametrize(
@@ -456,10 +455,10 @@ def test_scripts_and_emoji_stay_as_they_are(text: str) -> None:
     [
         ("a\u202eb", "aU+202Eb"),
         ("a\u200db", "aU+200Db"),
-        ("語\u200d\u200d語", "語\u200dU+200D語"),
+        ("語\u200d\u200d語", "語U+200D×2語"),
         ("\ud83d", "U+D83D"),
         ("a\u00a0b", "aU+00A0b"),
-        ("o" + "\u0301" * 6, "o" + "\u0301" * 4 + "U+0301×2"),
+        ("o" + "\u0301" * 6, "oU+0301×6"),
         ("\U000e0041", "U+E0041"),
     ],
 )
