@@ -37,6 +37,7 @@ from mlx_tools.transcript import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
+    dropped,
 )
 
 MAX_CHARS: Final = 20_000
@@ -95,6 +96,7 @@ def steps_of(records: Sequence[Record], differences: Sequence[Difference] = ()) 
     """The steps of a run, and at which of them its differences arise."""
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}
+    mends: list[MendRecord] = []
     question = turn = 0
     for record in records:
         call = getattr(record, "call", None) or ""
@@ -107,6 +109,9 @@ def steps_of(records: Sequence[Record], differences: Sequence[Difference] = ()) 
             question, turn = question + 1, 0
         turn = getattr(record, "turn", turn)
         step = _step(record)
+        mends = [*mends, record] if isinstance(record, MendRecord) else []
+        if isinstance(record, MendRecord):
+            step.words = f"{dropped(mends) or 'nothing'} → {record.put or 'written anew'}"
         step.type, step.question, step.turn, step.call = record.type, question, turn, call
         step.at = getattr(record, "at", "")
         if isinstance(record, CallRecord):
@@ -167,10 +172,7 @@ def _step(record: Record) -> ReportStep:
         case CompletionRecord():
             return _completion(record)
         case MendRecord():
-            texts = ("".join(record.drawn), "What was drawn"), (record.put, "What was put")
-            blocks = [folded(text, name) for text, name in texts if text]
-            notes = _notes((not record.put, "asked again"))
-            return ReportStep("host", "Mended", record.kind, notes, blocks=blocks)
+            return ReportStep("host", "Mended", record.kind)
         case RepairRecord():
             return ReportStep("call", "Repair", record.name)
         case SummaryRecord():

@@ -241,7 +241,8 @@ def test_a_mend_is_shown_by_steps_events_and_the_session(run: Any) -> None:
     with StrongServer(stumbling(MISSPELT)) as server:
         given = ("--url", server.url, "--chat-format", "chatml", QUESTION)
         assert line.search(run("ask", *given, "--steps").err)
-    assert line.search(run("sessions", "show", "last").out)
+    shown = re.compile(r'^Mended key: "expresion":".* → "expression":"$', re.M)
+    assert shown.search(run("sessions", "show", "last").out)
     with StrongServer(stumbling(MISSPELT)) as server:
         given = ("--url", server.url, "--chat-format", "chatml", QUESTION)
         (event,) = [e for e in run("ask", *given, "--events").lines if e["type"] == "mended"]
