@@ -28,7 +28,7 @@ from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
-from mlx_tools.prompt import SEARCH, build_catalog, is_search, told_when_needed
+from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, TranscriptStore
 from mlx_tools.toolbox import Jobs, WebOptions
 from mlx_tools.tools import OFF, Registry, ToolCollection, exposed_by
@@ -248,7 +248,7 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
     specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
     if any(map(is_search, specs)):
         return
-    listed = [spec for spec in specs if not told_when_needed(spec)]
+    listed = [spec for spec in specs if not is_on_demand(spec)]
     if hidden := len(build_catalog(listed, budget).hidden):
         note(
             f"{hidden} of {len(listed)} tools do not fit into the catalog, and {SEARCH}, with "

@@ -28,16 +28,16 @@ from mlx_tools.messages import Usage, total_usage
 from mlx_tools.prompt import (
     READER,
     Cut,
+    Placeholders,
     Prompt,
-    Stand,
+    compacted,
+    conversation_text,
+    count_turns,
     cut_at_rest,
     cut_to_fit,
     cut_to_sum_up,
-    retold,
+    replacements,
     stems,
-    tried,
-    turns_of,
-    worded,
 )
 from mlx_tools.store import ArtifactStore
 from mlx_tools.transcript import (
@@ -218,7 +218,7 @@ class ContextWindow:
     ) -> CompactedRecord | None:
         session, words = self._session, self._session.words
         began = monotonic()
-        text = retold(session.prompt, cut.gone, words)
+        text = conversation_text(session.prompt, cut.gone, words)
         summary, usages = await self._summaries(text)
         if not summary:
             return None
@@ -229,7 +229,7 @@ class ContextWindow:
         record = CompactedRecord(
             reason=reason,
             gone=cut.gone,
-            turns=turns_of(session.prompt, cut.gone),
+            turns=count_turns(session.prompt, cut.gone),
             content=content,
             artifacts=() if key is None else (key,),
             before=before,
@@ -253,13 +253,13 @@ class ContextWindow:
             r.call: self._kept(r.content or "", r.artifact) for r in leaving if r.call in cut.calls
         }
         if cut.gone:
-            kept[""] = self._kept(retold(prompt, cut.gone, self._session.words))
+            kept[""] = self._kept(conversation_text(prompt, cut.gone, self._session.words))
         keys = {call: key for call, key in kept.items() if key is not None}
-        content, observations = worded(cut, keys, self._session.words)
+        content, observations = replacements(cut, keys, self._session.words)
         record = CompactedRecord(
             reason="full",
             gone=cut.gone,
-            turns=turns_of(prompt, cut.gone),
+            turns=count_turns(prompt, cut.gone),
             content=content,
             observations=observations,
             artifacts=tuple(keys.values()),
@@ -267,9 +267,9 @@ class ContextWindow:
         )
         return self._counted(record, render)
 
-    def _stand(self, summary: str = "") -> Stand:
+    def _stand(self, summary: str = "") -> Placeholders:
         """What would stand in place of what leaves."""
-        return Stand(
+        return Placeholders(
             self._session.words, self._store is not None and self._outputs.can_read, summary
         )
 
@@ -285,7 +285,7 @@ class ContextWindow:
         than before, so that nothing would be won, and nobody asked for it."""
         if record.before is None:
             return record
-        after = self._tokens(render(tried(self._session.prompt, record)))
+        after = self._tokens(render(compacted(self._session.prompt, record)))
         if record.reason != "asked" and after >= record.before:
             return None
         return replace(record, after=after)

@@ -59,10 +59,10 @@ from mlx_tools.prompt import (
     Frame,
     Neutraliser,
     Openings,
+    is_on_demand,
     is_reader,
     is_search,
     read_history,
-    told_when_needed,
 )
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
@@ -431,7 +431,7 @@ class Controller:
                 f"this run lacks the required tool {', '.join(missing)}",
                 hint=f"it may call {', '.join(allowed) or 'nothing'}",
             )
-        if choice == "required" and all(map(told_when_needed, self._permitted())):
+        if choice == "required" and all(map(is_on_demand, self._permitted())):
             raise UsageError("a tool call is required, but no tool may be called")
 
     def _permitted(self) -> list[ToolSpec]:
@@ -463,7 +463,7 @@ class Controller:
             offered = (s for s in specs.values() if permitted(self.policy, s))
             frame = Frame(
                 words=words,
-                tools=tuple(s for s in offered if not told_when_needed(s)),
+                tools=tuple(s for s in offered if not is_on_demand(s)),
                 neutraliser=Neutraliser(chat_format.control_tokens),
                 style=style,
                 native=chat_format.tools,

@@ -46,7 +46,7 @@ from mlx_tools.errors import (
 )
 from mlx_tools.messages import tool_named
 from mlx_tools.policy import Policy, permitted
-from mlx_tools.prompt import told_when_needed
+from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult
@@ -259,7 +259,7 @@ class Conversation:
             return tool_choice
         policy = self.policy if session.state is State.EMPTY else session.policy
         allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
-        some = any(not told_when_needed(specs[name]) for name in allowed)
+        some = any(not is_on_demand(specs[name]) for name in allowed)
         if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(
                 f"tool_choice: {tool_choice!r} is not allowed",

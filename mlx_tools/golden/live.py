@@ -20,7 +20,7 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
 from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
-from mlx_tools.prompt import told_when_needed
+from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import canonical
 from mlx_tools.store import TranscriptStore, load
 from mlx_tools.tools import Registry, Tool, ToolError
@@ -127,7 +127,7 @@ class _Replayed:
         return [
             Tool(spec, partial(self._call, name))
             for name, spec in specs.items()
-            if not told_when_needed(spec)
+            if not is_on_demand(spec)
         ]
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:

@@ -25,9 +25,9 @@ from mlx_tools.prompt import (
     Opening,
     Openings,
     PromptWords,
+    is_on_demand,
     is_search,
     parts,
-    told_when_needed,
 )
 from mlx_tools.protocol import canonical
 from mlx_tools.toolbox import builtin_tools, file_access_spec
@@ -108,7 +108,7 @@ def opening_today(
     tools = tuple(specs[tool["name"]] for tool in header.tools if tool["name"] in specs)
     frame = Frame(
         words=words,
-        tools=tuple(spec for spec in tools if not told_when_needed(spec)),
+        tools=tuple(spec for spec in tools if not is_on_demand(spec)),
         neutraliser=Neutraliser(chat_format.control_tokens),
         style=header.style,
         native=chat_format.tools,

@@ -47,7 +47,7 @@ from mlx_tools.golden.recorded import (
 )
 from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.policy import BUILTIN
-from mlx_tools.prompt import MESSAGES, Cut, PromptWords, worded
+from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
 from mlx_tools.protocol import Reading, judge, read, with_mended
 from mlx_tools.store import FORMAT_VERSION, load_words, word_files
 from mlx_tools.transcript import (
@@ -375,7 +375,7 @@ class _Replayer:
         texts = {**record.observations, "": record.content}
         keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
         cut = Cut(tuple(record.observations), record.gone)
-        content, observations = worded(cut, keys, self._session.words)
+        content, observations = replacements(cut, keys, self._session.words)
         if record.reason != "full":
             content = record.content
         now = replace(record, content=content, observations=observations)

@@ -5,15 +5,15 @@ from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_n
 from mlx_tools.prompt.chat_template import format_from_template
 from mlx_tools.prompt.compaction import (
     Cut,
-    Stand,
+    Placeholders,
+    compacted,
+    conversation_text,
+    count_turns,
     cut_at_rest,
     cut_to_fit,
     cut_to_sum_up,
     may_leave,
-    retold,
-    tried,
-    turns_of,
-    worded,
+    replacements,
 )
 from mlx_tools.prompt.finder import (
     HUMP,
@@ -23,11 +23,11 @@ from mlx_tools.prompt.finder import (
     Finder,
     KnownTools,
     is_common,
+    is_on_demand,
     is_reader,
     is_search,
     stem,
     stems,
-    told_when_needed,
 )
 from mlx_tools.prompt.native_messages import ChatMessage, native_messages, neutral
 from mlx_tools.prompt.neutralise import Neutraliser

@@ -40,7 +40,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Placeholders:
     """The texts in place of what leaves, before anything is kept.
 
     ``readable``: the model can read what left. ``summary`` is as long as one would be, empty where
@@ -54,7 +54,7 @@ class Stand:
     def record(self, cut: Cut) -> CompactedRecord:
         """A record to try a cut with: it says about as much as the one that will be written."""
         keys = dict.fromkeys(("", *cut.calls), _KEY) if self.readable else {}
-        content, observations = worded(cut, keys, self.words)
+        content, observations = replacements(cut, keys, self.words)
         if self.summary:
             content = f"{self.words.text('compaction.summary', summary=self.summary)}\n{content}"
         return CompactedRecord(
@@ -68,7 +68,7 @@ class Stand:
         return self.words.text("compaction.observation", name=READER, id=key)
 
 
-def tried(prompt: Prompt, record: CompactedRecord) -> Prompt:
+def compacted(prompt: Prompt, record: CompactedRecord) -> Prompt:
     """The prompt as it would be with the record."""
     other = prompt.copy()
     other.add(record)
@@ -76,7 +76,13 @@ def tried(prompt: Prompt, record: CompactedRecord) -> Prompt:
 
 
 def cut_to_fit(
-    prompt: Prompt, stand: Stand, render: Render, count: Count, *, size: int, limit: int
+    prompt: Prompt,
+    placeholders: Placeholders,
+    render: Render,
+    count: Count,
+    *,
+    size: int,
+    limit: int,
 ) -> Cut | None:
     """The cut by which the prompt takes at most ``limit`` of a context of ``size`` tokens;
     None where nothing helps.
@@ -85,8 +91,8 @@ def cut_to_fit(
     next turns find the beginning of the prompt in the server's cache again. The observations that
     the model has not seen yet leave last, only as many as must, and only where it can read them.
     """
-    steps = _steps(prompt, stand)
-    late = _long(prompt, stand, late=True) if stand.readable else []
+    steps = _steps(prompt, placeholders)
+    late = _long(prompt, placeholders, late=True) if placeholders.readable else []
     early = len(steps) - 1
     steps += [
         Cut((*steps[-1].calls, *late[: number + 1]), steps[-1].gone) for number in range(len(late))
@@ -94,7 +100,7 @@ def cut_to_fit(
 
     @cache
     def cost(number: int) -> int:
-        return count(render(tried(prompt, stand.record(steps[number]))))
+        return count(render(compacted(prompt, placeholders.record(steps[number]))))
 
     floor = cost(early)
     if floor <= limit:
@@ -107,7 +113,7 @@ def cut_to_fit(
 
 
 def cut_to_sum_up(
-    prompt: Prompt, stand: Stand, render: Render, count: Count, *, size: int
+    prompt: Prompt, placeholders: Placeholders, render: Render, count: Count, *, size: int
 ) -> Cut | None:
     """The oldest turns, as many as must leave so that the rest takes half of the context, or all
     that can where that is not enough; None where not even these bring it below four fifths."""
@@ -115,7 +121,7 @@ def cut_to_sum_up(
 
     @cache
     def cost(place: int) -> int:
-        return count(render(tried(prompt, stand.record(Cut(gone=place)))))
+        return count(render(compacted(prompt, placeholders.record(Cut(gone=place)))))
 
     if not places or 5 * cost(places[-1]) >= 4 * size:
         return None
@@ -132,7 +138,9 @@ def cut_at_rest(prompt: Prompt) -> Cut | None:
     return Cut(gone=gone) if gone else None
 
 
-def worded(cut: Cut, keys: Mapping[str, str], words: PromptWords) -> tuple[str, Mapping[str, str]]:
+def replacements(
+    cut: Cut, keys: Mapping[str, str], words: PromptWords
+) -> tuple[str, Mapping[str, str]]:
     """The texts in place of the turns that leave, empty where none do, and of each observation.
 
     ``keys`` are the artifacts that keep it, by call, and those of the turns under an empty key;
@@ -153,7 +161,7 @@ def may_leave(prompt: Prompt, gone: int, *, answering: bool) -> bool:
     return gone in (0, *_places(prompt.records), *ends)
 
 
-def retold(prompt: Prompt, gone: int, words: PromptWords) -> str:
+def conversation_text(prompt: Prompt, gone: int, words: PromptWords) -> str:
     """The first ``gone`` records of the prompt in words, and before them what stands in place of
     those that left earlier."""
     lines = [prompt.gone] if prompt.gone else []
@@ -161,7 +169,7 @@ def retold(prompt: Prompt, gone: int, words: PromptWords) -> str:
     return "\n\n".join(lines)
 
 
-def turns_of(prompt: Prompt, gone: int) -> int:
+def count_turns(prompt: Prompt, gone: int) -> int:
     """The number of completions among the first ``gone`` records of the prompt."""
     return sum(isinstance(record, CompletionRecord) for record in prompt.records[:gone])
 
@@ -178,10 +186,10 @@ def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
                 yield words.text("compaction.tool", text=said or "", name=record.name)
 
 
-def _steps(prompt: Prompt, stand: Stand) -> list[Cut]:
+def _steps(prompt: Prompt, placeholders: Placeholders) -> list[Cut]:
     """The cuts, step by step: each holds all of the one before. The first is nothing."""
     steps = [Cut()]
-    for call in _long(prompt, stand):
+    for call in _long(prompt, placeholders):
         steps.append(Cut((*steps[-1].calls, call)))
     calls = steps[-1].calls
     for place in _places(prompt.records):
@@ -203,14 +211,14 @@ def _places(records: Sequence[Record]) -> list[int]:
     ]
 
 
-def _long(prompt: Prompt, stand: Stand, *, late: bool = False) -> list[str]:
+def _long(prompt: Prompt, placeholders: Placeholders, *, late: bool = False) -> list[str]:
     """The calls whose observations are worth replacing, those of the last turn (``late``) or of
     the turns before it, the oldest first."""
     records = prompt.records
     last = [0, *_places(records)][-1]
     some = records[last:] if late else records[:last]
     sizes = ((record.call, len(record.content or "")) for record in _observations(some))
-    return [call for call, size in sizes if size > _GAIN * len(stand.of_call)]
+    return [call for call, size in sizes if size > _GAIN * len(placeholders.of_call)]
 
 
 def _observations(records: Sequence[Record]) -> Iterator[ObservationRecord]:

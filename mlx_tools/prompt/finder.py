@@ -59,7 +59,7 @@ def is_reader(spec: ToolSpec | None) -> bool:
     return spec is not None and spec.name == READER and spec.plugin == BUILTIN
 
 
-def told_when_needed(spec: ToolSpec) -> bool:
+def is_on_demand(spec: ToolSpec) -> bool:
     """True where the catalog leaves this tool out, because it is told of where it is of use: the
     search where not all tools fit, the reader with an output that was cut."""
     return spec.plugin == BUILTIN and spec.name in (SEARCH, READER)
@@ -124,7 +124,7 @@ class KnownTools:
         self._names = set(header.shortlist)
         self._left: set[str] = set()  # those whose lines have left the prompt
         if not self._listed:
-            self._names = {name for name, spec in permitted.items() if not told_when_needed(spec)}
+            self._names = {name for name, spec in permitted.items() if not is_on_demand(spec)}
 
     @property
     def tools(self) -> dict[str, ToolSpec]:
@@ -138,7 +138,7 @@ class KnownTools:
         if not self._listed or (question == self._request and self._names.issuperset(first)):
             return ()
         if self._finder is None:
-            listed = (s for s in self._permitted.values() if not told_when_needed(s))
+            listed = (s for s in self._permitted.values() if not is_on_demand(s))
             self._finder = Finder(listed)
         return self._finder.offer(question, self._names - self._left, first)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -101,7 +102,7 @@ class Neutraliser:
         for match in patterns.longest.finditer(head + after[: self.reach]):
             if match.start() >= min(limit, len(head)):
                 return False
-            if _end(match) > len(head):
+            if match.end(match.lastindex or 0) > len(head):
                 return True
         return False
 
@@ -121,7 +122,7 @@ class Neutraliser:
         token = next(tokens, None)
         parts, done = [], 0
         for start, end in _strings(text, prose=prose):
-            while token is not None and _end(token) <= start:
+            while token is not None and token.end(token.lastindex or 0) <= start:
                 token = next(tokens, None)
             if token is None:
                 break
@@ -130,7 +131,7 @@ class Neutraliser:
             parts.append(text[done:start])
             position = start
             for unit in _UNIT.findall(text[start:end]):
-                while token is not None and _end(token) <= position:
+                while token is not None and token.end(token.lastindex or 0) <= position:
                     token = next(tokens, None)
                 inside = token is not None and token.start() <= position
                 escape = _escape(unit) if inside else None
@@ -143,6 +144,7 @@ class Neutraliser:
         return broken.sub(lambda match: match[0] + self.mark, escaped)
 
 
+@dataclass(slots=True)
 class Composer:
     """Text in the making, of host text and neutralised untrusted text.
 
@@ -150,12 +152,10 @@ class Composer:
     put between them; host text alone is never changed.
     """
 
-    def __init__(self, neutraliser: Neutraliser) -> None:
-        self._neutraliser = neutraliser
-        self._parts: list[str] = []
-        self._tail = ""
-        # The place in the tail up to which what goes on over its end may be anybody's.
-        self._untrusted = 0
+    _neutraliser: Neutraliser
+    _parts: list[str] = field(default_factory=list)
+    _tail: str = ""
+    _untrusted: int = 0  # up to this place of the tail what goes on over its end may be anybody's
 
     def host(self, text: str) -> None:
         """Appends host text."""
@@ -178,10 +178,7 @@ class Composer:
 
     def copy(self) -> Composer:
         """A composer that can be gone on with while this one stays."""
-        other = Composer(self._neutraliser)
-        other._parts = [str(self)]
-        other._tail, other._untrusted = self._tail, self._untrusted
-        return other
+        return Composer(self._neutraliser, [str(self)], self._tail, self._untrusted)
 
     def __str__(self) -> str:
         if len(self._parts) > 1:
@@ -267,11 +264,6 @@ def _alternatives(tokens: list[str], *, observation: bool = False) -> str:
 def _spelled(text: str) -> str:
     # Sentencepiece writes a space as U+2581, so either may come to the same token.
     return re.sub(r"\\ |▁", "[ ▁]", re.escape(text))
-
-
-def _end(match: re.Match[str]) -> int:
-    assert match.lastindex is not None
-    return match.end(match.lastindex)
 
 
 def _strings(text: str, *, prose: bool) -> Iterator[tuple[int, int]]:

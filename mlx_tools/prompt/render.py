@@ -107,6 +107,7 @@ class Prompt:
         self._words = words
         self._examples = tuple((one.get("role"), one.get("content")) for one in examples)
         self._silent = reasoning == "off" and chat_format.reasoning is not None
+        self.thought_open = chat_format.opens_thought and not self._silent  # without a prefix
         trims = "system" in chat_format.trims and self._native is None
         self._system = system.strip() if trims else system
         self._trims = "user" in chat_format.trims
@@ -161,13 +162,11 @@ class Prompt:
 
     def add(self, record: Record) -> None:
         """Folds one record; those that no model sees change nothing."""
-        if isinstance(record, _Seen):
-            self._records.append(record)
-            self._take(record)
-        elif isinstance(record, CompactedRecord):
+        if isinstance(record, CompactedRecord):
             self._compact(record)
-
-    def _take(self, record: _Seen) -> None:
+        if not isinstance(record, _Seen):
+            return
+        self._records.append(record)
         turn = self._open
         if not isinstance(record, CompletionRecord):
             self._asked = None
@@ -229,11 +228,6 @@ class Prompt:
         other._open, other._asked = self._open.copy(), None
         return other
 
-    @property
-    def thought_open(self) -> bool:
-        """True where `render` without a prefix leaves a thought open."""
-        return self._format.opens_thought and not self._silent
-
     # --- what records do ---
 
     def _compact(self, record: CompactedRecord) -> None:
@@ -246,15 +240,12 @@ class Prompt:
             kept.insert(0, [one for one in gone if isinstance(one, UserRecord)][-1])
         if record.gone:
             self._gone = record.content
-        self._records = [
-            replace(one, content=record.observations[one.call])
-            if isinstance(one, ObservationRecord) and one.call in record.observations
-            else one
-            for one in kept
-        ]
+        self._records = []
         self._begin()
-        for one in self._records:
-            self._take(one)
+        for one in kept:
+            if isinstance(one, ObservationRecord) and one.call in record.observations:
+                one = replace(one, content=record.observations[one.call])
+            self.add(one)
 
     def _ask(self, record: UserRecord) -> None:
         turn = self._open

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.policy import BUILTIN, Policy, permitted
-from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, one_line, told_when_needed
+from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, is_on_demand, one_line
 from mlx_tools.tools.context import ToolError, current_context
 from mlx_tools.tools.tool import Tool
 
@@ -83,7 +83,7 @@ def find_tools(
     What is hidden is counted among the ``limit`` best matches of all tools. A tool that policy
     forbids is counted as such whether it could work or not. With ``everything`` nothing is hidden.
     """
-    specs = [spec for spec in tools.all_specs().values() if not told_when_needed(spec)]
+    specs = [spec for spec in tools.all_specs().values() if not is_on_demand(spec)]
     allowed = {spec.name for spec in specs if permitted(policy, spec)}
     off = tools.disabled
     usable = specs

@@ -13,15 +13,15 @@ from mlx_tools.prompt import (
     NAMED_FORMATS,
     Cut,
     Neutraliser,
+    Placeholders,
     Prompt,
-    Stand,
+    compacted,
+    conversation_text,
+    count_turns,
     cut_at_rest,
     cut_to_fit,
     cut_to_sum_up,
     may_leave,
-    retold,
-    tried,
-    turns_of,
 )
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS
 from mlx_tools.transcript.records import (
@@ -78,8 +78,8 @@ def prompt_of(*records: Record) -> Prompt:
     return prompt
 
 
-def stand(*, readable: bool = True) -> Stand:
-    return Stand(WORDS, readable)
+def stand(*, readable: bool = True) -> Placeholders:
+    return Placeholders(WORDS, readable)
 
 
 def render(prompt: Prompt) -> str:
@@ -104,7 +104,7 @@ def test_a_question_that_is_being_answered_stays() -> None:
 
 
 @st.composite
-def compacted(draw: Any) -> tuple[str, list[Step]]:
+def compacted_runs(draw: Any) -> tuple[str, list[Step]]:
     """A style, and a conversation in which turns and observations leave now and then."""
     style = draw(st.sampled_from(STYLES))
     prompt, steps = opened(style), []
@@ -131,7 +131,7 @@ def compacted(draw: Any) -> tuple[str, list[Step]]:
     return style, steps
 
 
-@given(run=compacted())
+@given(run=compacted_runs())
 def test_the_bytes_only_grow_but_where_it_is_recorded(run: tuple[str, list[Step]]) -> None:
     style, steps = run
     prompt, before, folded = opened(style), "", []
@@ -167,7 +167,7 @@ def test_the_oldest_observations_leave_first_and_many_at_once() -> None:
     assert found.gone == 0
     assert found.calls == tuple(f"c{n}" for n in range(1, len(found.calls) + 1))
     assert len(found.calls) > 1
-    left = tried(prompt, stand().record(found)).render()
+    left = compacted(prompt, stand().record(found)).render()
     assert len(left) <= size * 3 // 4
 
 
@@ -176,7 +176,7 @@ def test_turns_leave_when_no_observation_is_left_to_go() -> None:
     prompt = prompt_of(*itertools.chain(*talk), asked("Last?"))
     found = cut(prompt, len(prompt.render()) - 1)
     assert found.calls == () and found.gone % 3 == 0 and found.gone
-    text = tried(prompt, stand().record(found)).render()
+    text = compacted(prompt, stand().record(found)).render()
     assert "Question 1?" not in text and "Last?" in text
 
 
@@ -209,7 +209,7 @@ def test_what_is_left_fits_or_nothing_could(run: Any, share: float) -> None:
     found = cut_to_fit(prompt, how, render, len, size=size, limit=size - 10)
     if found is not None:
         assert may_leave(prompt, found.gone, answering=True)
-        assert len(tried(prompt, how.record(found)).render()) <= size - 10
+        assert len(compacted(prompt, how.record(found)).render()) <= size - 10
         return
     least = opened(style)
     least.add(asked("And then?"))
@@ -223,10 +223,10 @@ def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
     size = len(prompt.render())
     found = cut_to_sum_up(prompt, stand(), render, len, size=size)
     assert found is not None
-    left = tried(prompt, stand().record(found)).render()
+    left = compacted(prompt, stand().record(found)).render()
     assert len(left) <= size // 2
     one_less = stand().record(Cut(gone=found.gone - 3))
-    assert len(tried(prompt, one_less).render()) > size // 2
+    assert len(compacted(prompt, one_less).render()) > size // 2
     assert cut_to_sum_up(prompt_of(asked("Hi")), stand(), render, len, size=10) is None
 
 
@@ -236,14 +236,14 @@ def test_at_rest_all_but_the_last_question_is_summed_up() -> None:
     assert cut_at_rest(one) == Cut(gone=3)
     two = prompt_of(asked("First?"), *answered(1, "One."), asked("Second?"), *answered(2, "Two."))
     assert cut_at_rest(two) == Cut(gone=3)
-    assert turns_of(two, 3) == 1
+    assert count_turns(two, 3) == 1
 
 
 def test_what_leaves_is_retold_with_what_had_left_before() -> None:
     prompt = prompt_of(
         asked("First?"), *looked(1, "rain"), *answered(2, "It rains."), asked("Next?")
     )
-    text = retold(prompt, 6, WORDS)
+    text = conversation_text(prompt, 6, WORDS)
     assert [line.partition(":")[0] for line in text.split("\n\n")] == [
         "User",
         "Assistant",
@@ -252,7 +252,7 @@ def test_what_leaves_is_retold_with_what_had_left_before() -> None:
     ]
     assert "rain" in text and "Next?" not in text
     prompt.add(CompactedRecord(reason="asked", gone=6, content="[summed up]"))
-    assert retold(prompt, 1, WORDS).startswith("[summed up]\n\nUser: Next?")
+    assert conversation_text(prompt, 1, WORDS).startswith("[summed up]\n\nUser: Next?")
 
 
 @pytest.mark.parametrize("gone", [1, 2, 4])

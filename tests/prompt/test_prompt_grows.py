@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.prompt import (
-    NAMED_FORMATS,
-    Prompt,
-)
+from mlx_tools.prompt import Prompt
 from mlx_tools.transcript.records import UserRecord
 from tests.prompt.conversations import formats
 from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, Texts, opened, transcripts
@@ -63,21 +59,3 @@ def test_the_prompt_of_a_turn_is_a_prefix_of_the_next(
     again.add(UserRecord(content="and then?"))
     assert again.render() == asked[-1]
     asked[-1].encode("utf-8")
-
-
-@pytest.mark.slow
-@given(run=runs(), text=CONTENT)
-def test_the_roles_alternate_whatever_happens(
-    run: tuple[str, str, str | int, list[Step]], text: str
-) -> None:
-    _, style, _, steps = run
-    bare = NAMED_FORMATS["chatml"]
-    prompt = opened(bare, style, hostile(text))
-    prompts_of(prompt, steps)
-    prompt.add(UserRecord(content="and then?"))
-    headers = [part.partition("\n")[0] for part in prompt.render().split("<|im_start|>")[1:]]
-    assert headers[0] == "system"
-    assert headers[1::2] == ["user"] * len(headers[1::2])
-    assert headers[2::2] == ["assistant"] * len(headers[2::2])
-    assert headers[-1] == "assistant"
-    assert prompt.render().count("<|im_end|>") == len(headers) - 1

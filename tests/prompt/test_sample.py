@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,52 +109,6 @@ JSON = st.recursive(
     ),
     max_leaves=5,
 )
-KEYWORDS = st.fixed_dictionaries(
-    {},
-    optional={
-        "type": st.sampled_from(
-            ["string", "integer", "number", "boolean", "null", "object", "array"]
-        ),
-        "minimum": st.integers(-9, 9),
-        "maximum": st.integers(-9, 9),
-        "exclusiveMinimum": st.integers(-9, 9),
-        "multipleOf": st.sampled_from([1, 2, 0.5, 7]),
-        "minLength": st.integers(0, 30),
-        "maxLength": st.integers(0, 30),
-        "minItems": st.integers(0, 3),
-        "maxItems": st.integers(0, 3),
-        "uniqueItems": st.booleans(),
-        "enum": st.lists(JSON, min_size=1, max_size=3),
-        "default": JSON,
-        "examples": st.lists(JSON, max_size=2),
-        "format": st.sampled_from(["date", "email", "odd"]),
-    },
-)
-SCHEMAS = st.recursive(
-    KEYWORDS,
-    lambda inner: st.builds(
-        lambda base, more: {**base, **more},
-        KEYWORDS,
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-                "required": st.lists(st.sampled_from("abcd"), max_size=2, unique=True),
-                "items": inner,
-                "anyOf": st.lists(inner, min_size=1, max_size=2),
-                "not": inner,
-            },
-        ),
-    ),
-    max_leaves=6,
-)
-
-
-@pytest.mark.slow
-@given(schema=SCHEMAS)
-def test_what_is_made_up_always_fits(schema: Any) -> None:
-    value = made(schema)
-    assert value is None or jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
 @given(schema=JSON)

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
+from mlx_tools.messages import FinishReason, ToolCall
 from mlx_tools.protocol import ReadingRules, Style, read, write_call
 from tests.protocol.texts import arguments
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
-WRITES = {"t": ToolSpec("t"), "u": ToolSpec("u")}
-CALLS: tuple[dict[str, Any], ...] = (
-    {},
-    {"path": "/home/u/project", "content": 'a\nb \\ "c" {é} 😀'},
-    {"n": 123, "f": -1.5e3, "b": True, "z": None, "l": [1, [2, {"k": "v"}]], "o": {}},
-)
 
 
 def wrong_cuts(text: str, whole: list[Any], rules: ReadingRules) -> list[int]:
@@ -36,12 +30,6 @@ def wrong_cuts(text: str, whole: list[Any], rules: ReadingRules) -> list[int]:
         if others or early:
             wrong.append(at)
     return wrong
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_every_cut_of_two_calls(style: Style) -> None:
-    text = "\n".join(write_call(name, CALLS[1], "c1", style) for name in "tu")
-    assert wrong_cuts(text, [("t", CALLS[1]), ("u", CALLS[1])], ReadingRules(style=style)) == []
 
 
 @pytest.mark.parametrize(
@@ -63,10 +51,11 @@ def test_no_cut_of_a_call_in_another_form_is_a_call(text: str) -> None:
         assert not any(isinstance(m, ToolCall) for m in read(text[:at], finish).messages), at
 
 
-@given(arguments, st.sampled_from(STYLES))
-def test_every_cut_of_any_call(given_arguments: dict[str, Any], style: Style) -> None:
-    text = write_call("t", given_arguments, style=style)
-    assert wrong_cuts(text, [("t", given_arguments)], ReadingRules(style=style)) == []
+@given(arguments, st.sampled_from(STYLES), st.sampled_from(("t", "tu")))
+def test_every_cut_of_any_calls(given_arguments: dict[str, Any], style: Style, names: str) -> None:
+    text = "\n".join(write_call(name, given_arguments, "c1", style) for name in names)
+    whole = [(name, given_arguments) for name in names]
+    assert wrong_cuts(text, whole, ReadingRules(style=style)) == []
 
 
 @given(arguments, st.sampled_from(STYLES))
