@@ -6,10 +6,11 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 from starlette.applications import Starlette
@@ -21,10 +22,17 @@ from starlette.routing import Route
 
 from mlx_tools.app import Door, Guard, Refusal
 from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.anthropic_messages import (
+    anthropic_messages_error,
+    read_anthropic_messages,
+    read_count_tokens,
+)
+from mlx_tools.gateway.body import unsupported
 from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
 from mlx_tools.gateway.completions_api import complete_text, completion_error, read_completion
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
+from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import Emit, Speaker
 
@@ -37,22 +45,33 @@ BODY_SECONDS: Final = 60.0
 KEEP_ALIVE_SECONDS: Final = 15.0
 """After so long a silence a stream says that it lives."""
 
+_MOST_HEADER: Final = 4000
+"""Characters of one header; clients and proxies take about twice as many for all of them."""
+
+_PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
+
 _KEEP_ALIVE: Final = ": keep-alive\n\n"
 
-ReadBody = Callable[..., tuple[TurnRequest, Reply]]
+ReadBody = Callable[[dict[str, Any], Request], tuple[TurnRequest, Reply]]
 ErrorBody = Callable[[ApiError], dict[str, Any]]
 Take = Callable[[Speaker, TurnRequest, Emit], Any]
 
 
 @dataclass
 class Gateway:
-    """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids."""
+    """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids,
+    ``temperature`` is what is sampled with where a client does not say."""
 
     models: ServedModels
     admission: Admission
     now: Callable[[], float] = time.time
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
     meters: Meters = field(default_factory=Meters)
+    temperature: float = 0.0
+    responses: ResponseStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.responses = ResponseStore(self.now)
 
     async def take(self, speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
         """A turn of a model, by the protocol."""
@@ -69,12 +88,12 @@ def application(gateway: Gateway, door: Door) -> Starlette:
         finally:
             await gateway.models.aclose()
 
-    chat = _Turns(gateway, read_chat_completion, chat_completion_error)
-    text = _Turns(gateway, read_completion, completion_error, complete_text)
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/completions", text, methods=["POST"]),
+            *_turn_routes(gateway),
+            Route("/v1/responses/{id}", _response, methods=["GET", "DELETE"]),
+            Route("/v1/responses/{id}/input_items", _input_items),
+            Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
             Route("/health", _health),
@@ -101,6 +120,30 @@ def application(gateway: Gateway, door: Door) -> Starlette:
     return app
 
 
+def _turn_routes(gateway: Gateway) -> list[Route]:
+    made: dict[str, Any] = {"new_id": gateway.new_id, "now": gateway.now}
+    kept: dict[str, Any] = {"store": gateway.responses, "temperature": gateway.temperature}
+    turns = {
+        "/v1/chat/completions": _Turns(
+            gateway, lambda body, _: read_chat_completion(body, **made), chat_completion_error
+        ),
+        "/v1/completions": _Turns(
+            gateway, lambda body, _: read_completion(body, **made), completion_error, complete_text
+        ),
+        "/v1/responses": _Turns(
+            gateway,
+            lambda body, request: read_responses(body, **made, **kept, key=_key_of(request)),
+            responses_error,
+        ),
+        "/v1/messages": _Turns(
+            gateway,
+            lambda body, _: read_anthropic_messages(body, new_id=gateway.new_id),
+            anthropic_messages_error,
+        ),
+    }
+    return [Route(path, endpoint, methods=["POST"]) for path, endpoint in turns.items()]
+
+
 # --- turns ----------------------------------------------------------------------------------------
 
 
@@ -122,9 +165,7 @@ class _Turns:
         sender = _Sender(send)
         gateway.meters.count("requests", path=scope["path"])
         try:
-            turn, reply = self._read(
-                await json_body(request), new_id=gateway.new_id, now=gateway.now
-            )
+            turn, reply = self._read(await json_body(request), request)
             error: ApiError | None = None
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
@@ -152,7 +193,7 @@ class _Turns:
     async def _answer(
         self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: _Sender
     ) -> None:
-        headers = {"x-mlx-tools-left-out": ", ".join(turn.left_out)} if turn.left_out else {}
+        headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
         if not reply.streamed:
             done = await self._take(speaker, turn, lambda event: None)
             self._gateway.meters.tokens(done.usage)
@@ -266,6 +307,11 @@ def _client_of(request: Request) -> str:
     return f"{host} {request.headers.get('user-agent', '')}"
 
 
+def _key_of(request: Request) -> str:
+    """By what a client is known: nobody else may see what is kept for it."""
+    return request.headers.get("x-api-key") or request.headers.get("authorization", "")
+
+
 async def json_body(request: Request) -> dict[str, Any]:
     """A request's body, a JSON object. Raises `ApiError`."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -286,6 +332,11 @@ async def json_body(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_json", "the body is no JSON object")
     return value
+
+
+def header_of(names: Iterable[str]) -> str:
+    """The names that a client gave, or as many as a header can hold, in a form that it can."""
+    return ", ".join(quote(name, safe=_PLAIN) for name in names)[:_MOST_HEADER]
 
 
 def _done_headers(done: TurnDone) -> dict[str, str]:
@@ -314,6 +365,27 @@ async def _model(request: Request) -> Response:
     raise ApiError(404, "model_not_found", message, param="model")
 
 
+async def _response(request: Request) -> Response:
+    """A response that was kept, or that it is forgotten now."""
+    kept, key = request.app.state.gateway.responses, _key_of(request)
+    if request.method == "DELETE":
+        return JSONResponse(kept.delete(key, request.path_params["id"]))
+    if request.query_params.get("stream", "false") != "false":
+        raise unsupported("stream", "a response that was kept comes in one piece")
+    return JSONResponse(kept.get(key, request.path_params["id"]).response)
+
+
+async def _input_items(request: Request) -> Response:
+    kept, key = request.app.state.gateway.responses, _key_of(request)
+    return JSONResponse(kept.input_items(key, request.path_params["id"], request.query_params))
+
+
+async def _count_tokens(request: Request) -> Response:
+    turn = read_count_tokens(await json_body(request))
+    speaker = await request.app.state.gateway.models.speaker(turn.model)
+    return JSONResponse({"input_tokens": speaker.count(turn)})
+
+
 async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
@@ -330,16 +402,24 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JSONResponse(chat_completion_error(error), error.status, headers=_error_headers(error))
+    body = _error_body(request.url.path)(error)
+    return JSONResponse(body, error.status, headers=_error_headers(error))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     message = f"{request.method} {request.url.path} is not served here"
-    body = chat_completion_error(ApiError(status, "not_found", message))
+    body = _error_body(request.url.path)(ApiError(status, "not_found", message))
     return JSONResponse(body, status, headers=getattr(error, "headers", None))
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     message = f"the gateway failed: {type(error).__name__}"
-    return JSONResponse(chat_completion_error(ApiError(500, "internal_error", message)), 500)
+    body = _error_body(request.url.path)(ApiError(500, "internal_error", message))
+    return JSONResponse(body, 500)
+
+
+def _error_body(path: str) -> ErrorBody:
+    """How errors are told at a path."""
+    messages = path.startswith("/v1/messages")
+    return anthropic_messages_error if messages else chat_completion_error

@@ -25,7 +25,11 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
     """
     own = options.configuration.settings.gateway
     models = ServedModels(options, note)
-    gateway = Gateway(models, Admission(own.concurrency, own.queue, time.monotonic))
+    gateway = Gateway(
+        models,
+        Admission(own.concurrency, own.queue, time.monotonic),
+        temperature=options.configuration.settings.model.temperature,
+    )
     door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
     config = uvicorn.Config(
         application(gateway, door),

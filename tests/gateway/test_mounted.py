@@ -1,0 +1,165 @@
+"""The responses and messages interfaces over the whole of the gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import openresponses_types as published
+import pytest
+
+from mlx_tools.app import Door
+from mlx_tools.backends import Chunk, CompletionRequest
+from mlx_tools.errors import BackendBroken
+from mlx_tools.testing import answer, call
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+WEATHER = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
+GROUP = {"type": "namespace", "name": "skies", "description": "Skies", "tools": [WEATHER]}
+WEATHER_TOOL = {"name": "get_weather", "input_schema": PARAMETERS}
+ROME = call("get_weather", city="Rome")
+
+
+class BreaksOff:
+    """A server that begins to answer."""
+
+    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        yield Chunk("Rain and ")
+        raise BackendBroken("it broke off")
+
+
+def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """What a request is answered with."""
+
+    async def ask() -> Any:
+        return await one.client.request(method, path, json=body, headers=headers)
+
+    return anyio.run(ask)
+
+
+def respond(one: Any, **body: Any) -> Any:
+    return send(one, "POST", "/v1/responses", {"model": "scripted", "input": "Rome?", **body})
+
+
+def message(one: Any, **body: Any) -> Any:
+    usual = {"model": "scripted", "max_tokens": 99}
+    asked = [{"role": "user", "content": "Rome?"}]
+    return send(one, "POST", "/v1/messages", {**usual, "messages": asked, **body})
+
+
+def events(response: Any) -> list[dict[str, Any]]:
+    lines = [line for line in response.text.split("\n") if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_a_call_of_a_grouped_tool_goes_out_and_its_result_comes_back(serving: Any) -> None:
+    one = serving(call("skies.get_weather", city="Rome"), answer("Rain."))
+    tools = [GROUP, {"type": "web_search"}]
+    first = respond(one, tools=tools, stream=True)
+    assert first.headers["x-mlx-tools-left-out"] == "web_search"
+    told = events(first)[-1]["response"]
+    published.ResponseResource.model_validate(told)
+    made = told["output"][0]
+    assert (made["namespace"], made["name"]) == ("skies", "get_weather")
+    output = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
+    second = respond(one, tools=tools, input=[{"role": "user", "content": "Rome?"}, made, output])
+    assert second.json()["output"][0]["content"][0]["text"] == "Rain."
+    assert one.backend.prompts[1].startswith(one.backend.prompts[0])
+
+
+def test_a_kept_response_goes_on_and_is_found_and_forgotten(serving: Any) -> None:
+    one = serving("Rain.", "Still rain.")
+    id_ = respond(one, store=True).json()["id"]
+    assert respond(one, input="And now?", previous_response_id=id_).status_code == 200
+    assert "Rain." in one.backend.prompts[1]
+    assert send(one, "GET", f"/v1/responses/{id_}").json()["store"] is True
+    items = send(one, "GET", f"/v1/responses/{id_}/input_items").json()
+    assert [item["content"][0]["text"] for item in items["data"]] == ["Rome?"]
+    refused = send(one, "GET", f"/v1/responses/{id_}?stream=true")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+    other = send(one, "GET", f"/v1/responses/{id_}", authorization="Bearer other")
+    assert other.status_code == 404
+    assert send(one, "DELETE", f"/v1/responses/{id_}").json()["deleted"] is True
+    assert send(one, "GET", f"/v1/responses/{id_}").status_code == 404
+
+
+def test_a_temperature_that_nobody_named_is_the_settings_own(serving: Any) -> None:
+    one = serving("a", "b")
+    assert respond(one).json()["temperature"] == 0.0
+    assert respond(one, temperature=0.5).json()["temperature"] == 0.5
+
+
+def test_a_message_calls_a_tool_and_goes_on_with_its_result(serving: Any) -> None:
+    one = serving(ROME, answer("Rain."))
+    first = message(one, tools=[WEATHER_TOOL]).json()
+    assert first["stop_reason"] == "tool_use"
+    made = first["content"][0]
+    assert made["input"] == {"city": "Rome"}
+    result = {"type": "tool_result", "tool_use_id": made["id"], "content": "rain"}
+    told = [
+        {"role": "user", "content": "Rome?"},
+        {"role": "assistant", "content": [made]},
+        {"role": "user", "content": [result]},
+    ]
+    second = events(message(one, tools=[WEATHER_TOOL], messages=told, stream=True))
+    assert [e["delta"]["text"] for e in second if e["type"] == "content_block_delta"] == ["Rain."]
+    assert second[-2]["delta"]["stop_reason"] == "end_turn"
+
+
+def test_a_stop_sequence_ends_a_message_and_is_named(serving: Any) -> None:
+    told = message(serving("Rain. END of it"), stop_sequences=["END"]).json()
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
+    assert told["content"][0]["text"] == "Rain. "
+
+
+def test_a_prompt_is_counted_and_no_model_is_asked(serving: Any) -> None:
+    one = serving()
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "Rome?"}]}
+    few = send(one, "POST", "/v1/messages/count_tokens", body).json()["input_tokens"]
+    more = {**body, "tools": [WEATHER_TOOL]}
+    assert 0 < few < send(one, "POST", "/v1/messages/count_tokens", more).json()["input_tokens"]
+    assert one.backend.requests == []
+
+
+def test_errors_have_the_shape_of_their_interface(serving: Any) -> None:
+    one = serving(context=10)
+    long = message(one, messages=[{"role": "user", "content": "a " * 400}])
+    assert (long.status_code, long.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert respond(one, input="a " * 400).json()["error"]["code"] == "context_length_exceeded"
+    unknown = send(one, "POST", "/v1/messages/count_tokens", {"model": "nobody"})
+    assert (unknown.status_code, unknown.json()["type"]) == (400, "error")
+    missing = send(one, "GET", "/v1/responses/resp_none")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("door", [Door(key="secret")])
+def test_a_key_is_taken_from_either_header(serving: Any, door: Door) -> None:
+    one = serving("Rain.", "Rain.", door=door)
+    body = {"model": "scripted", "input": "Rome?"}
+    assert send(one, "POST", "/v1/responses", body).status_code == 401
+    for header in ({"x-api-key": "secret"}, {"authorization": "Bearer secret"}):
+        assert send(one, "POST", "/v1/responses", body, **header).status_code == 200
+
+
+@pytest.mark.parametrize(("ask", "last"), [(respond, "response.failed"), (message, "error")])
+def test_a_server_that_breaks_off_in_the_middle_is_told(serving: Any, ask: Any, last: str) -> None:
+    told = events(ask(serving(backend=BreaksOff()), stream=True))
+    assert told[-1]["type"] == last
+    assert "it broke off" in json.dumps(told[-1])
+
+
+@pytest.mark.parametrize("name", ["a\r\nset-cookie: b", "名前", "\x00", "é", ""])
+def test_a_field_of_any_name_is_named_in_a_header_that_can_be_sent(serving: Any, name: str) -> None:
+    one = serving("Rain.", "Rain.")
+    for stream in (False, True):
+        response = respond(one, **{name: 1}, stream=stream)
+        assert response.status_code == 200
+        assert "set-cookie" not in response.headers
+        left_out = response.headers["x-mlx-tools-left-out"]
+        assert left_out.isascii() and left_out.isprintable()
