@@ -199,12 +199,6 @@ def test_what_cannot_be_added_is_the_callers_fault(base: KnowledgeBase, given: l
     assert not base.path.exists()
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", "ü", "-a", "a" * 65, "a\n"])
-def test_a_corpus_has_a_plain_name(base: KnowledgeBase, folder: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot name"):
-        base.add([folder], name)
-
-
 # --- the file -----------------------------------------------------------------------------------
 
 
@@ -241,46 +235,11 @@ def test_nothing_is_made_by_looking(base: KnowledgeBase) -> None:
     assert not base.path.exists()
 
 
-@pytest.mark.parametrize(
-    "data", [b"this is no database, not at all " * 99, b"SQLite format 3\0" * 500]
-)
-def test_a_damaged_file_is_told_of(base: KnowledgeBase, folder: Path, data: bytes) -> None:
-    base.path.write_bytes(data)
-    for use in (lambda: base.add([folder]), lambda: base.search("x"), base.corpora):
-        with pytest.raises(KnowledgeBaseError, match="knowledge base"):
-            use()
-    assert base.path.read_bytes() == data
-
-
 def test_the_file_of_another_program_is_left_alone(base: KnowledgeBase, folder: Path) -> None:
     with sqlite3.connect(base.path) as sql:
         sql.execute("CREATE TABLE other(x)")
     with pytest.raises(KnowledgeBaseError, match="no knowledge base"):
         base.add([folder])
-
-
-def test_the_file_of_a_newer_program_is_left_alone(base: KnowledgeBase, folder: Path) -> None:
-    base.add([folder])
-    with sqlite3.connect(base.path) as sql:
-        sql.execute("PRAGMA user_version=99")
-    with pytest.raises(KnowledgeBaseError, match="format 99"):
-        base.search("milk")
-
-
-def test_a_file_that_may_not_grow_is_told_of(base: KnowledgeBase, folder: Path) -> None:
-    code = (
-        "import resource, signal, sys\n"
-        "from pathlib import Path\n"
-        "from mlx_tools.errors import KnowledgeBaseError\n"
-        "from mlx_tools.toolbox.kb import KnowledgeBase\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
-        "try: KnowledgeBase(Path(sys.argv[1])).add(sys.argv[2:])\n"
-        "except KnowledgeBaseError as error: print(error)\n"
-    )
-    command = [sys.executable, "-c", code, str(base.path), str(folder)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "full" in run.stdout, run.stderr
-    assert base.add([folder]).added == 5
 
 
 def test_two_may_add_at_once(base: KnowledgeBase, tmp_path: Path) -> None:

@@ -411,33 +411,6 @@ def test_an_interval_may_say_its_zone() -> None:
     assert str(when) == "every 2 days at 09:00 from 2026-11-22 (Asia/Kolkata)"
 
 
-@pytest.mark.parametrize(
-    ("days", "start", "time", "shown"),
-    [
-        # past the end of months, and a leap day
-        (2, "2027-12-30", "09:00", ["12-30 08:00", "01-01 08:00", "01-03 08:00"]),
-        (2, "2028-02-28", "09:00", ["02-28 08:00", "03-01 08:00", "03-03 08:00"]),
-        (2, "2027-02-27", "09:00", ["02-27 08:00", "03-01 08:00", "03-03 08:00"]),
-        # clocks go from 2:00 to 3:00 on 2027-03-28, and from 3:00 to 2:00 on 2027-10-31
-        (2, "2027-03-26", "09:00", ["03-26 08:00", "03-28 07:00", "03-30 07:00"]),
-        (2, "2027-03-26", "02:30", ["03-26 01:30", "03-28 01:00", "03-30 00:30"]),
-        (14, "2027-10-17", "02:30", ["10-17 00:30", "10-31 00:30", "11-14 01:30"]),
-    ],
-)
-def test_months_and_clocks_shift_nothing(
-    days: int, start: str, time: str, shown: list[str]
-) -> None:
-    when = interval(days, start, time)
-    before = datetime.fromisoformat(start).replace(tzinfo=UTC) - timedelta(days=9)
-    assert [f"{due:%m-%d %H:%M}" for due in dues(when, before, 3)] == shown
-
-
-def test_a_date_that_never_was_is_due_right_after_it() -> None:
-    when = When("Pacific/Apia", interval=Interval(2, date(2011, 12, 28), clock_time(12)))
-    found = dues(when, datetime(2011, 12, 28, tzinfo=UTC), 3)
-    assert [f"{due:%m-%d %H:%M}" for due in found] == ["12-28 22:00", "12-30 10:00", "12-31 22:00"]
-
-
 def test_the_calendar_ends() -> None:
     assert (
         interval(999, "9998-01-01", "09:00").next_after(datetime(9999, 12, 1, tzinfo=UTC)) is None
