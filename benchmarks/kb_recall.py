@@ -102,7 +102,7 @@ def documents(corpus: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def knowledge_base(corpus: Path, folder: Path) -> Ask:
-    from mlx_tools.toolbox.kb import KnowledgeBase
+    from mlx_tools.toolbox import KnowledgeBase
 
     base = KnowledgeBase(folder / "kb.sqlite3")
     base.add([corpus])
@@ -239,7 +239,7 @@ def again(corpus: Path, folder: Path) -> dict[str, Any]:
     """A second add after a few changes: what was touched, and how long that took."""
     import sqlite3
 
-    from mlx_tools.toolbox.kb import KnowledgeBase
+    from mlx_tools.toolbox import KnowledgeBase
 
     base = KnowledgeBase(folder / "again.sqlite3")
 

@@ -14,28 +14,34 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.builtin import builtin_tools, tools
     from mlx_tools.toolbox.clock import local_zone, zone_of
     from mlx_tools.toolbox.file_access import create_file, file_access_spec
-    from mlx_tools.toolbox.kb import Added, Corpus, Hit, KnowledgeBase, Skipped
     from mlx_tools.toolbox.kb.documents import BINARY
-    from mlx_tools.toolbox.kb.knowledge_base import DEFAULT_CORPUS, DEFAULT_LIMIT, MAX_LIMIT
+    from mlx_tools.toolbox.kb.knowledge_base import (
+        DEFAULT_CORPUS,
+        DEFAULT_LIMIT,
+        MAX_LIMIT,
+        Added,
+        Corpus,
+        KnowledgeBase,
+        Skipped,
+    )
+    from mlx_tools.toolbox.kb.search import Hit
     from mlx_tools.toolbox.knowledge import Knowledge
     from mlx_tools.toolbox.note_tools import notes_create, notes_search
     from mlx_tools.toolbox.notes import Notes
     from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
-    from mlx_tools.toolbox.schedule import (
-        Ended,
+    from mlx_tools.toolbox.schedule.job import (
+        MISSED,
+        OPEN,
         Job,
         JobRun,
-        JobStore,
         Listed,
         Missed,
         RunEnd,
-        Runner,
         Seen,
-        parse_when,
-        settle,
     )
-    from mlx_tools.toolbox.schedule.job import MISSED, OPEN
-    from mlx_tools.toolbox.schedule.job_store import utc_now
+    from mlx_tools.toolbox.schedule.job_store import JobStore, utc_now
+    from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
+    from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
     from mlx_tools.toolbox.urls import UrlRefused, read_domain
     from mlx_tools.toolbox.web_tools import WebOptions
@@ -46,28 +52,22 @@ __getattr__, __dir__ = names_of(
         "builtin": ("builtin_tools", "tools"),
         "clock": ("local_zone", "zone_of"),
         "file_access": ("create_file", "file_access_spec"),
-        "kb": ("Added", "Corpus", "Hit", "KnowledgeBase", "Skipped"),
         "kb.documents": ("BINARY",),
-        "kb.knowledge_base": ("DEFAULT_CORPUS", "DEFAULT_LIMIT", "MAX_LIMIT"),
+        "kb.knowledge_base": (
+            *("DEFAULT_CORPUS", "DEFAULT_LIMIT", "MAX_LIMIT", "Added", "Corpus", "KnowledgeBase"),
+            "Skipped",
+        ),
+        "kb.search": ("Hit",),
         "knowledge": ("Knowledge",),
         "note_tools": ("notes_create", "notes_search"),
         "notes": ("Notes",),
         "restore": ("Undo", "UndoStep", "outermost", "undoable"),
-        "schedule": (
-            "Ended",
-            "Job",
-            "JobRun",
-            "JobStore",
-            "Listed",
-            "Missed",
-            "RunEnd",
-            "Runner",
-            "Seen",
-            "parse_when",
-            "settle",
+        "schedule.job": (
+            *("MISSED", "OPEN", "Job", "JobRun", "Listed", "Missed", "RunEnd", "Seen"),
         ),
-        "schedule.job": ("MISSED", "OPEN"),
-        "schedule.job_store": ("utc_now",),
+        "schedule.job_store": ("JobStore", "utc_now"),
+        "schedule.runner": ("Ended", "Runner", "settle"),
+        "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
         "urls": ("UrlRefused", "read_domain"),
         "web_tools": ("WebOptions",),

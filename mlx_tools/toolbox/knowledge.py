@@ -13,7 +13,8 @@ from mlx_tools.tools import Tool, ToolError, current_context, words_of
 from mlx_tools.transcript import Source, Sources
 
 if TYPE_CHECKING:
-    from mlx_tools.toolbox.kb import Corpus, Hit, KnowledgeBase
+    from mlx_tools.toolbox.kb.knowledge_base import Corpus, KnowledgeBase
+    from mlx_tools.toolbox.kb.search import Hit
 
 QUERY: Final = "query_knowledge_base"
 LIST: Final = "list_corpora"
@@ -61,7 +62,7 @@ class Knowledge:
         return self._looked[1]
 
     def _base(self) -> KnowledgeBase:
-        from mlx_tools.toolbox.kb import KnowledgeBase
+        from mlx_tools.toolbox.kb.knowledge_base import KnowledgeBase
 
         return KnowledgeBase(self._file)
 

@@ -145,7 +145,8 @@ def text_of(media: Media, data: bytes) -> str:
     """A body as text: by its byte order mark, else as declared, else as the page itself says, else
     UTF-8, else Windows-1252. A byte that does not fit becomes U+FFFD. Raises ToolError where it is
     no text at all."""
-    declared, data = _charset_of(media, data)
+    declared, data = marked(data)
+    declared = declared or _known(media.charset) or (named(data) if is_html(media, data) else None)
     if declared is not None:
         return _text(data.decode(declared, "replace"))
     try:
@@ -155,18 +156,20 @@ def text_of(media: Media, data: bytes) -> str:
         return _text(data.decode("utf-8" if cut_off else "cp1252", "replace"))
 
 
-def _charset_of(media: Media, data: bytes) -> tuple[str | None, bytes]:
-    """The charset's name in Python, None where nothing says it, and the body without its mark."""
+def marked(data: bytes) -> tuple[str | None, bytes]:
+    """The charset of the byte order mark, None where there is none, and what follows the mark."""
     for mark, name in _MARKS:
         if data.startswith(mark):
             return name, data.removeprefix(mark)
-    found = _known(media.charset)
-    if found is None and is_html(media, data):
-        meta = _META.search(data[:_META_BYTES])
-        found = _known(meta[1].decode("ascii")) if meta else None
-        if found is not None and found.startswith("utf-16"):
-            found = "utf-8"  # it could not have been read as ASCII up to here
-    return found, data
+    return None, data
+
+
+def named(data: bytes) -> str | None:
+    """The charset that a page says itself that it is in."""
+    meta = _META.search(data[:_META_BYTES])
+    found = _known(meta[1].decode("ascii")) if meta else None
+    # it could not have been read as ASCII up to here
+    return "utf-8" if found is not None and found.startswith("utf-16") else found
 
 
 def _known(label: str) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, builtin_tools
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.schedule import JobStore
+from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 
 CALLS: list[tuple[str, dict[str, Any]]] = [

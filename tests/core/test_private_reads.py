@@ -11,7 +11,7 @@ import pytest
 from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools
 from mlx_tools.controller import RunSettings
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox import KnowledgeBase
 
 READS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "read", "path": "plan.txt"}),

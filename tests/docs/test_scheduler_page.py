@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.toolbox.schedule import parse_when
+from mlx_tools.toolbox import parse_when
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scheduler.md").read_text()
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox import KnowledgeBase
 from tests.kb.shelf import written
 
 

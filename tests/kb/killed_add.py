@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox import sqlite as module
-from mlx_tools.toolbox.kb import KnowledgeBase, knowledge_base
+from mlx_tools.toolbox.kb import knowledge_base
 
 knowledge_base.BATCH_FILES = 3  # type: ignore[misc]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.errors import KnowledgeBaseError
-from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox import KnowledgeBase
 from tests.core.full_disk import file_size_limit
 from tests.kb.shelf import paths
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
-from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.documents import PDF_BOUNDS, UnreadableFile, read_pdf
 from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream, written

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.kb import MAX_LIMIT, Added, KnowledgeBase
+from mlx_tools.toolbox import MAX_LIMIT, Added, KnowledgeBase
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm
 from mlx_tools.toolbox.kb.search import search, snippet

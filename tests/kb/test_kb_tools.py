@@ -17,7 +17,7 @@ from mlx_tools import (
     builtin_tools,
 )
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox import KnowledgeBase
 
 TOOLS = ["query_knowledge_base", "list_corpora"]
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
-from mlx_tools.toolbox.kb import KnowledgeBase
+from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.database import TABLES
 from tests.examples import FEW
 from tests.kb.shelf import TEXTS, paths, written
@@ -209,7 +209,7 @@ def test_a_corpus_that_is_removed_leaves_the_others_as_they_were(
     before, told = contents(base), []
     base.add([folder], "goes")
     assert base.remove("goes", on_progress=lambda *done: told.append(done[:2])) == 5
-    assert contents(base) == before and told == [(5, 5)]
+    assert contents(base) == before and told[-1] == (5, 5)
 
 
 def test_the_only_corpus_is_removed_at_once(base: KnowledgeBase, folder: Path) -> None:

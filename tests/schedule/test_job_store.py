@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.schedule import Job, JobRun, JobStore, When, parse_when
+from mlx_tools.toolbox import Job, JobRun, JobStore, parse_when
 from mlx_tools.toolbox.schedule.job_store import KEPT_RUNS, MAX_JOBS
+from mlx_tools.toolbox.schedule.when import When
 from tests.examples import FEW
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -13,18 +13,9 @@ import pytest
 
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.schedule import (
-    Ended,
-    Job,
-    JobStore,
-    Listed,
-    RunEnd,
-    Runner,
-    Seen,
-    When,
-    settle,
-)
+from mlx_tools.toolbox import Ended, Job, JobStore, Listed, RunEnd, Runner, Seen, settle
 from mlx_tools.toolbox.schedule.runner import is_alive
+from mlx_tools.toolbox.schedule.when import When
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.clock import local_zone, zone_of
-from mlx_tools.toolbox.schedule import Interval, When, parse_when
 from mlx_tools.toolbox.schedule.cron import SHORTHANDS, checked, next_time
-from mlx_tools.toolbox.schedule.when import counts_from_now
+from mlx_tools.toolbox.schedule.when import Interval, When, counts_from_now, parse_when
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin

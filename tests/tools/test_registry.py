@@ -21,7 +21,7 @@ from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.schedule import JobStore
+from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import Offer, Registry, Tool, tool
 from mlx_tools.tools.registry import installed, own_offer

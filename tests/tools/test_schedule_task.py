@@ -16,7 +16,7 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.schedule import JobStore
+from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
 from mlx_tools.tools import ToolContext, ToolResult, execute, preview_of
 

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
+from mlx_tools.toolbox.web_text import marked, named
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_script
 
 READER: Final = "4"
@@ -55,17 +56,6 @@ _FIRST_STRING: Final = re.compile(
 _FRONT: Final = re.compile(r"\A---[ \t]*\r?\n((?:.*\n)*?)---[ \t]*\r?(?:\n|\Z)")
 _FRONT_TITLE: Final = re.compile(r"^title[ \t]*:[ \t]+(\S[^\n]*)", re.MULTILINE | re.IGNORECASE)
 _HEADING_LINES: Final = 50
-
-_MARKS: Final = (
-    *((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32")),
-    *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
-)
-_CHARSET: Final = re.compile(
-    rb"charset\s{0,5}=\s{0,5}[\"']?(iso-8859-[0-9]{1,2}|windows-125[0-9]|cp125[0-9]|latin1|koi8-[ru]"
-    rb"|shift_?jis|euc-(?:jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|macintosh)\b",
-    re.IGNORECASE,
-)
-"""Encodings that a page may name: not any that Python knows, since some take quadratic time."""
 
 _ODD: Final = re.compile("[\0-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _WESTERN_SHARE: Final = 0.3
@@ -271,22 +261,15 @@ def _code_title(text: str) -> str:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file that begins so is no text, as far as that can be told from zero bytes."""
-    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and _marked(head) is None
-
-
-def _marked(data: bytes) -> str | None:
-    """The encoding of two or four bytes a character that a text says that it is in."""
-    return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
+    """True where a file that begins so is no text, as far as zero bytes tell."""
+    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and marked(head)[0] is None
 
 
 def decoded(data: bytes) -> str:
-    """The bytes as text with line ends ``\\n``: UTF-8, UTF-16 or UTF-32, what a page names, else
+    """The bytes as text with line ends ``\\n``: UTF-8, UTF-16 with its mark, what a page names, or
     Windows-1252 where it can be. Raises `UnreadableFile` where they are none."""
-    encodings = [_marked(data) or "utf-8-sig"]
-    if (named := _CHARSET.search(data[:2048])) is not None:
-        encodings.append(named[1].decode("ascii"))
-    for encoding in encodings:
+    mark, data = marked(data)
+    for encoding in (mark,) if mark else ("utf-8", named(data) or "utf-8"):
         try:
             text = data.decode(encoding)
             break

@@ -166,9 +166,7 @@ class KnowledgeBase:
         with Database(self.path, create=False) as database, database.guarded():
             number = self._number(database, corpus)
             removed = _removed(database, number, on_progress)
-            with contextlib.suppress(
-                sqlite3.Error
-            ):  # a full disk: what is added next takes the room
+            with contextlib.suppress(sqlite3.Error):  # a full disk: what comes next takes the room
                 database.tidy()
             return removed
 
@@ -189,23 +187,16 @@ class KnowledgeBase:
 
 
 def _removed(database: Database, corpus: int, on_progress: OnProgress) -> int:
-    """Removes a corpus, at once where it is the only one, else batch by batch, and returns how many
-    of its files had text."""
-    with database.transaction(write=True):
+    """Removes a corpus and returns how many of its files had text."""
+    with database.transaction(write=True) as sql:
         files = database.files(corpus)
         if database.one("SELECT count(*) FROM corpus")[0] == 1:
             database.drop_all()
-            return sum(not row.problem for row in files)
-    for at in range(0, len(files), BATCH_FILES):
-        some = files[at : at + BATCH_FILES]
-        with database.transaction(write=True):
-            for row in some:
+        else:
+            for done, row in enumerate(files, start=1):
                 database.drop(corpus, row.path)
-        on_progress(at + len(some), len(files), some[-1].path)
-    with database.transaction(write=True) as sql:
-        for row in database.files(corpus):  # what somebody has added meanwhile
-            database.drop(corpus, row.path)
-        sql.execute("DELETE FROM corpus WHERE id=?", (corpus,))
+                on_progress(done, len(files), row.path)
+            sql.execute("DELETE FROM corpus WHERE id=?", (corpus,))
     return sum(not row.problem for row in files)
 
 
