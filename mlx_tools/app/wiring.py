@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.jobs import jobs_of
@@ -44,6 +45,7 @@ class RunOptions:
     configuration: Configuration
     tool_choice: str = "auto"
     require_tools: tuple[str, ...] = ()
+    output_schema: Mapping[str, Any] | None = None
     model: str | None = None
     person: bool = False
 
@@ -281,6 +283,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         chat_format=found.chat_format,
         tool_choice=options.tool_choice,
         require_tools=options.require_tools,
+        output_schema=options.output_schema,
         model=model,
         backend=chosen.described(),
         roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),

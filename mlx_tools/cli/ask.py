@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -28,6 +28,7 @@ from mlx_tools.cli.background import answering
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, to_json
 from mlx_tools.cli.view import LiveView, tell
+from mlx_tools.controller import check_output_schema
 from mlx_tools.errors import UsageError
 from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
@@ -52,6 +53,10 @@ def ask(
     as_events: Annotated[
         bool, option("--events", "Print what happens as JSON lines, as it happens.")
     ] = False,
+    schema: Annotated[
+        Path | None,
+        option("--schema FILE", "Answer with JSON that fits the JSON Schema in FILE."),
+    ] = None,
     include_outputs: Annotated[
         bool, option("--include-outputs", "With --json: the tools' whole outputs too.")
     ] = False,
@@ -74,6 +79,9 @@ def ask(
     """Answer one question and return the exit code of how it ended."""
     began = monotonic()
     run = options.run_options(options_given, tool_choice, require_tools)
+    if schema is not None:
+        fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
+        run = replace(run, output_schema=fits)
     text, piped = _question(question)
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps or sys.stderr.isatty(), answer=plain)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         check_begun_here,
     )
     from mlx_tools.controller.completer import Completer, Written, misfits, request_for
-    from mlx_tools.controller.controller import Controller, RunSettings
+    from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
     from mlx_tools.controller.outputs import Outputs
@@ -40,7 +40,7 @@ __getattr__, __dir__ = names_of(
             "check_begun_here",
         ),
         "completer": ("Completer", "Written", "misfits", "request_for"),
-        "controller": ("Controller", "RunSettings"),
+        "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "driver": ("Conversation",),
         "outputs": ("Outputs",),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -13,9 +14,17 @@ from mlx_tools.backends import Chunk, CompletionRequest, GrammarText, Guarded, T
 from mlx_tools.controller.session import Complete, Session, Thought
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
-from mlx_tools.messages import ErrorInfo, FinishReason, Usage, total_usage
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, total_usage
 from mlx_tools.prompt import Neutraliser, neutral
-from mlx_tools.protocol import AnswerDelta, CallStarted, Delta, Reading
+from mlx_tools.protocol import (
+    AnswerDelta,
+    ArgumentsDelta,
+    CallStarted,
+    Delta,
+    Reading,
+    ResultText,
+    ResultTool,
+)
 from mlx_tools.tools import to_openai
 from mlx_tools.transcript import CompletionRecord, MendRecord, events
 
@@ -37,6 +46,9 @@ WARM: Final = 0.7
 """The least temperature of what is drawn again."""
 
 Emit = Callable[[events.Event], None]
+
+_Show = Callable[[Iterable[Delta], str], None]
+"""Tells what has formed of a turn; the tool whose call is held."""
 
 
 @dataclass(slots=True)
@@ -128,13 +140,14 @@ class Completer:
             prompt = await self._think(step, step.thought, written)
         turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
         self._turn = turn
+        show = None if emit is None else self._teller(step, emit)
         while (ask := turn.due) is not None:
             if isinstance(ask, Score):
                 deltas = turn.scored(*await self._likeliest(prompt + ask.text, written))
-                if emit is not None:
-                    _show(step, deltas, emit)
+                if show is not None:
+                    show(deltas, turn.tool)
             else:
-                await self._draw(prompt, ask, step, turn, written, emit)
+                await self._draw(prompt, ask, step, turn, written, show)
         self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
@@ -143,7 +156,17 @@ class Completer:
         if error is not None and error.code in ("unfilled", "unknown_tool"):
             text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
             written.reading = Reading(error=replace(error, message=text))
+        written.reading = self._session.settled(written.reading, written)
+        if isinstance(show, _ResultTeller):
+            show.end(written.reading)
         return written
+
+    def _teller(self, step: Complete, emit: Emit) -> _Show:
+        result = self._session.result
+        tell = partial(_show, step.turn, emit)
+        if result is None:
+            return tell
+        return _ResultTeller(result, self._session.specs, step.turn, emit)
 
     async def _draw(
         self,
@@ -152,7 +175,7 @@ class Completer:
         step: Complete,
         turn: HeldTurn,
         written: Written,
-        emit: Emit | None,
+        show: _Show | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
         put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
@@ -176,8 +199,8 @@ class Completer:
                 if chunk.text:
                     deltas = turn.feed(chunk.text.removeprefix(again))
                     again = ""
-                    if emit is not None:
-                        _show(step, deltas, emit)
+                    if show is not None:
+                        show(deltas, turn.tool)
                 if turn.due is not ask:
                     break
                 if chunk.finish_reason is not None:
@@ -201,8 +224,8 @@ class Completer:
                     break
             else:
                 ending = turn.end("stop")
-            if ending and emit is not None:
-                _show(step, ending, emit)
+            if ending and show is not None:
+                show(ending, turn.tool)
         said = usage.completion_tokens if usage is not None else None
         written.tokens += said or max(written.pieces - pieces, size // CHARS_OF_TOKEN)
         written.usages.append(usage or Usage())
@@ -314,15 +337,59 @@ def natively(
     )
 
 
-def _show(step: Complete, deltas: Iterable[Delta], emit: Emit) -> None:
+def _show(turn: int, emit: Emit, deltas: Iterable[Delta], _held: str = "") -> None:
     """Tell what has formed of the turn."""
     for delta in deltas:
         if isinstance(delta, AnswerDelta):
-            emit(events.AnswerPiece(turn=step.turn, text=delta.text))
+            emit(events.AnswerPiece(turn=turn, text=delta.text))
         elif isinstance(delta, CallStarted):
-            emit(events.CallOpened(turn=step.turn, index=delta.index, name=delta.name))
+            emit(events.CallOpened(turn=turn, index=delta.index, name=delta.name))
         else:
-            emit(events.ArgumentsPiece(turn=step.turn, index=delta.index, text=delta.text))
+            emit(events.ArgumentsPiece(turn=turn, index=delta.index, text=delta.text))
+
+
+@dataclass(slots=True)
+class _ResultTeller:
+    """Tells what has formed of a turn whose answer is a call: that call as the answer's text.
+
+    What is held to the schema is told as it comes; any other answer once it is known to fit.
+    """
+
+    result: ResultTool
+    others: Container[str]
+    turn: int
+    emit: Emit
+    _told: str = ""
+    _at: int | None = None  # which call of the turn is the answer's: nothing is told behind it
+    _text: ResultText | None = None  # None: nothing more is told before the end
+
+    def __call__(self, deltas: Iterable[Delta], held: str) -> None:
+        """Take in what has formed; ``held`` is the tool whose call is held."""
+        own = self.result.spec.name
+        for delta in deltas:
+            if isinstance(delta, CallStarted) and (self._at is None or delta.index <= self._at):
+                self._at, self._text = None, None
+                if self.result.is_called(delta.name, self.others):
+                    self._at = delta.index
+                    if delta.index == 0 and held == own and not self._told:
+                        self._text = ResultText(self.result.wrapped)
+            if isinstance(delta, AnswerDelta):
+                continue
+            if self._at is None:
+                _show(self.turn, self.emit, (delta,))
+            elif isinstance(delta, ArgumentsDelta) and delta.index == 0 and self._text is not None:
+                self._tell(self._text.feed(delta.text))
+
+    def end(self, reading: Reading) -> None:
+        """Tell what is left of the answer, where there is one."""
+        for message in reading.messages:
+            if isinstance(message, FinalAnswer) and message.content.startswith(self._told):
+                self._tell(message.content[len(self._told) :])
+
+    def _tell(self, text: str) -> None:
+        self._told += text
+        if text:
+            self.emit(events.AnswerPiece(turn=self.turn, text=text))
 
 
 def _token(score: TokenScore) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ from mlx_tools.controller.driver import Conversation
 from mlx_tools.controller.nested import NestedRun, NestedRuns
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import (
+    ToolDefinitionError,
     UsageError,
     require_instance,
     require_items,
@@ -63,6 +65,7 @@ from mlx_tools.prompt import (
     is_reader,
     is_search,
     read_history,
+    result_tool,
 )
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
@@ -73,6 +76,7 @@ T = TypeVar("T")
 _LONG: Final[tuple[str, ...]] = get_args(LongObservations)
 _COMPACT: Final[tuple[str, ...]] = get_args(Compaction)
 _WALL_CLOCK: Final = partial(datetime.now, UTC)
+_SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 _HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
 
 _FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
@@ -100,7 +104,7 @@ class RunSettings:
     of what only reads. ``context`` is how many tokens the model can take; None is found out by what
     the backend serves, where that says it. ``compact`` says whether the model sums up the oldest
     turns by itself once four fifths of these are used (``auto``), or only when it is asked to
-    (``off``).
+    (``off``). ``output_schema`` is a JSON Schema: the answer is JSON that fits it.
 
     Raises `UsageError`, naming the setting, for a value that cannot be.
     """
@@ -122,6 +126,7 @@ class RunSettings:
     long_observations: LongObservations = "cut"
     context: int | None = None
     compact: Compaction = "off"
+    output_schema: Mapping[str, Any] | None = None
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
     route: Mapping[str, Any] = field(default_factory=dict)
@@ -166,9 +171,23 @@ class RunSettings:
         ):
             if not right:
                 raise wrong_argument(name, getattr(self, name), f"allowed: {allowed}")
+        if self.output_schema is not None:
+            object.__setattr__(self, "output_schema", check_output_schema(self.output_schema))
         for name in ("require_tools", "roots"):
             value = require_texts(name, getattr(self, name), "allowed: a list of names")
             object.__setattr__(self, name, value)
+
+
+def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:
+    """A schema for answers, as plain JSON. Raises `UsageError`, which calls it ``name``, where it
+    cannot be used."""
+    if not isinstance(schema, Mapping):
+        raise wrong_argument(name, schema, _SCHEMA)
+    try:
+        result_tool(schema, (), load_words())
+        return dict(json.loads(json.dumps(schema, default=dict)))
+    except ToolDefinitionError as error:
+        raise UsageError(f"{name}: {error.message}", hint=error.hint or _SCHEMA) from None
 
 
 def _number(value: Any, least: float = -math.inf, kinds: Any = int) -> bool:
@@ -408,7 +427,9 @@ class Controller:
             self.registry,
             run.policy,
             limits=run.limits,
-            settings=replace(self.settings, tool_choice="auto", require_tools=()),
+            settings=replace(
+                self.settings, tool_choice="auto", require_tools=(), output_schema=None
+            ),
             store=self._store,
             approver=run.approver,
             now=self._now,
@@ -471,6 +492,7 @@ class Controller:
                 project_context=settings.project_context,
                 persona=settings.persona,
                 catalog_budget=settings.catalog_budget,
+                output_schema=settings.output_schema,
             )
             openings = Openings(frame, self._find_search)  # which may add that tool
             self._kept = (*key, self.registry.specs()), openings

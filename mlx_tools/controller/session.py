@@ -9,12 +9,12 @@ session: that is all there is to resuming.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from mlx_tools.controller.turn import CallState, Turn, follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec
+from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
 from mlx_tools.prompt import (
     ChatFormat,
@@ -25,6 +25,7 @@ from mlx_tools.prompt import (
     PromptWords,
     may_leave,
     native_messages,
+    result_tool,
 )
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
@@ -34,6 +35,7 @@ from mlx_tools.protocol import (
     forcing_prefix,
     opening,
     read,
+    settled,
     with_mended,
 )
 from mlx_tools.transcript import (
@@ -137,6 +139,19 @@ class Rest:
 Step = Complete | Write | Execute | Ask | Rest
 
 
+class _Completed(Protocol):
+    """What is known of a completion: as in its record."""
+
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
+    @property
+    def mended(self) -> tuple[int, ...]: ...
+
+
 def fills(size: int | None, used: int | None) -> bool:
     """Whether so much of a context is used that a person is told: four fifths."""
     return size is not None and used is not None and 5 * used >= 4 * size
@@ -149,8 +164,9 @@ class Session:
 
     ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
     record of that completion. ``filling``: four fifths of the context were used, and nothing has
-    been summed up since. ``history`` is what happened so far, ``run_history`` the part of it since
-    the last question.
+    been summed up since. ``result`` is the tool whose call is the answer, where that has to fit a
+    schema: the model knows it as it knows the others, and nobody else does. ``history`` is what
+    happened so far, ``run_history`` the part of it since the last question.
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
     with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
     ``consents`` are those of the session that this one runs within. What the tools were when a
@@ -279,7 +295,12 @@ class Session:
             words=self.words,
             reasoning=header.reasoning,
             tool_choice=header.tool_choice,
+            answers_by_call=header.output_schema is not None,
         )
+        self.result = None
+        if header.output_schema is not None:
+            names = {str(tool.get("name")) for tool in header.tools}
+            self.result = result_tool(header.output_schema, names, self.words)
         self.observations: list[str] = []  # those in which calls stand, which might be echoed
         self.current = Turn(())
         self.known = KnownTools(
@@ -307,6 +328,7 @@ class Session:
             rules = self._rules(record.prefix)
             reading = read(record.text, record.finish_reason or "stop", rules)
             reading = with_mended(reading, record.mended)
+            reading = self.settled(reading, record)
         self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
         self.completed, self.turn = record, record.turn
         self.history.at = record.at
@@ -389,11 +411,13 @@ class Session:
             return Write((StoppedRecord(reason="format_errors"),))
         if self.iterations >= limits.max_iterations and not self.told_to_finish:
             text = self.words.error("iteration_limit")
+            if self.result is not None:
+                text = self._said_of_result("finish")
             notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
             return Write((notice,))
         if self.iterations > limits.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
-        style, choice, tools = self.header.style, self.choice, self.known.tools
+        style, choice, tools = self.header.style, self.choice, self._offered
         if self._asks_natively(choice):
             return self._native_step()
         if self.header.strategy == "guided" and choice == "auto":
@@ -432,40 +456,91 @@ class Session:
             rules=self._rules(""),
             max_tokens=self.limits.max_tokens,
             strategy="auto" if self.header.route.get("completes", True) else "free",
-            tools=self.known.tools,
-            messages=native_messages(self.prompt, self.header, self.words, self.neutraliser),
+            tools=self._offered,
+            messages=native_messages(
+                self.prompt, self.header, self.words, self.neutraliser, self._result_name
+            ),
         )
 
     @property
     def choice(self) -> str:
         """``required`` and a named tool hold until one call has run that was no mere search for
-        tools; the last word is forced."""
+        tools; the last word is forced. Where the answer is a call, one is always due, and that one
+        once the model was told that it repeats itself."""
+        choice = self.tool_choice
         if self.told_to_finish:
-            return "none"
-        if self.tool_choice not in ("auto", "none") and self.run_history.acted:
-            return "auto"
-        return self.tool_choice
+            choice = "none"
+        elif choice not in ("auto", "none") and self.run_history.acted:
+            choice = "auto"
+        if self.result is None or choice not in ("auto", "none"):
+            return choice
+        answers = choice == "none" or self.run_history.reminded or not self.known.tools
+        return self.result.spec.name if answers else "required"
+
+    @property
+    def _must_act(self) -> bool:
+        """Whether a tool must be called before there may be an answer."""
+        due = self.tool_choice not in ("auto", "none") and not self.run_history.acted
+        return due and not self.told_to_finish
+
+    @property
+    def _offered(self) -> dict[str, ToolSpec]:
+        """The tools that the model may call now, the one whose call is the answer last."""
+        tools = self.known.tools
+        if self.result is not None and not self._must_act:
+            tools[self.result.spec.name] = self.result.spec
+        return tools
+
+    @property
+    def _result_name(self) -> str:
+        return "" if self.result is None else self.result.spec.name
+
+    def _said_of_result(self, key: str) -> str:
+        return self.words.text(f"result.{key}", name=self._result_name)
+
+    def settled(self, reading: Reading, of: _Completed) -> Reading:
+        """How a completion is read, which the rules alone read as ``reading``, where its answer is
+        a call (`mlx_tools.protocol.settled`)."""
+        if self.result is None:
+            return reading
+
+        def again(**changes: Any) -> Reading:
+            rules = replace(self._rules(of.prefix), **changes)
+            return with_mended(read(of.text, of.finish_reason or "stop", rules), of.mended)
+
+        return settled(
+            self.result,
+            reading,
+            self.specs,
+            again,
+            wanted=self._said_of_result("wanted"),
+            early=self._said_of_result("early") if self._must_act else "",
+        )
 
     def _rules(self, prefix: str) -> ReadingRules:
         """How a turn is read that begins with ``prefix``, written by the host."""
         choice = self.choice
         native = self._asks_natively(choice)
+        is_one = choice in self.specs or choice == self._result_name
         thinking = self.prompt.thought_open and self._thought(prefix) is None
         return ReadingRules(
             style="jsonl" if native else self.header.style,
             prefix=prefix,
             in_thought=thinking and not native,
-            max_calls=1 if choice in self.specs else self.limits.max_calls_per_turn,
+            max_calls=1 if is_one else self.limits.max_calls_per_turn,
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self._markers,
-            catalog={name: spec.parameters for name, spec in self.known.tools.items()},
+            catalog={name: spec.parameters for name, spec in self._offered.items()},
             native=self._marks,
             call=self._call,
             ends=self.chat_format.turn_ends,
+            result=self._result_name,
         )
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
+        if name == self._result_name:
+            return False
         spec = self.specs.get(name)
         return spec is None or spec.mutates(arguments)
 

@@ -419,7 +419,7 @@ class HeldTurn:
     def _take_line(self, text: str, deltas: list[Delta]) -> bool:
         """Take the line of the protocol with which the turn begins, where it is whole and fits; no
         more has to be read to know that it is one."""
-        form = _form_of(None, self._rules.tool_choice, self._tools)
+        form = _form_of(None, self._rules.tool_choice, self._tools, self._rules.result)
         whole = None if form is None else form.fits_whole(text)
         if whole is None:
             return False
@@ -446,7 +446,8 @@ class HeldTurn:
 
     def _hold(self, begin: int) -> None:
         """Hold the object that begins there; where nothing may be held to, the rest is free."""
-        form = _form_of(self._dialect, self._rules.tool_choice, self._tools)
+        rules = self._rules
+        form = _form_of(self._dialect, rules.tool_choice, self._tools, rules.result)
         if form is None:
             self._free = True
         else:
@@ -669,9 +670,11 @@ _forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], Form | None]] = {}
 _MOST_FORMS: Final = 64
 
 
-def _form_of(dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec]) -> Form | None:
+def _form_of(
+    dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec], exact: str
+) -> Form | None:
     """The form of a message, made once for the same tools; None where llguidance takes no such."""
-    key = dialect, choice, *map(id, offered.values())
+    key = dialect, choice, exact, *map(id, offered.values())
     if key in _forms:
         return _forms[key][1]
     named = resolve(choice, offered)[0]
@@ -685,7 +688,8 @@ def _form_of(dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpe
     keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
     form: Form | None = None
     with suppress(ValueError):  # more tools than llguidance takes, or none
-        form = Form(parameters, known, keys=keys, answers=choice in ("auto", "none"))
+        answers = choice in ("auto", "none")
+        form = Form(parameters, known, keys=keys, answers=answers, exact=exact)
     if len(_forms) >= _MOST_FORMS:
         _forms.clear()
     _forms[key] = dict(offered), form  # which keeps their identities, too

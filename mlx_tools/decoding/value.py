@@ -201,12 +201,14 @@ class Form:
         *,
         keys: tuple[str, str] | None = None,
         answers: bool = True,
+        exact: str = "",
     ) -> None:
         """``parameters`` are the tools' schemas by name; ``known`` gives the tool that a name
         means, however it is written. ``keys`` are those of a call's name and arguments where it is
         written as a dialect does, which may have those of other dialects; without them it is a line
-        of the protocol."""
-        self.known = known
+        of the protocol. The arguments of the tool ``exact`` are held to be as they must be, where
+        those of others may be what can be coerced to it."""
+        self.known, self.exact = known, exact
         self.name_key = "name" if keys is None else keys[0]
         self._parameters, self._keys = parameters, keys
         answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
@@ -458,7 +460,8 @@ class HeldObject:
         if not self._blanks_before(begin):
             return False
         if not self._take(text):
-            wrapped = bool(self._levels) and self._take(f"{text[:-1]}[{text[-1]}")
+            may_wrap = bool(self._levels) and not self._is_exact
+            wrapped = may_wrap and self._take(f"{text[:-1]}[{text[-1]}")
             if not wrapped:
                 return self._misfit_or_doubt(self._value_kind(), self._value_begin(begin))
         order = KeyOrder()
@@ -529,12 +532,22 @@ class HeldObject:
         if is_string and self._is_name() and (known := self.form.known(value)) is not None:
             value = known
         ways = [_canonical(value) if is_string else value]
+        if self._is_exact:
+            return self._take_first(ways if is_string else [*ways, *_plain_number(value)])
         if is_string and (_NUMBER.fullmatch(value) or value.lower() in ("true", "false")):
             ways.append(value.lower())
         if _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
             whole = number.is_integer() and abs(number) < 2**53
             ways.append(str(int(number)) if whole else format(Decimal(value), "f"))
         ways += [f"[{way}]" for way in ways if way != "null"]
+        return self._take_first(ways)
+
+    @property
+    def _is_exact(self) -> bool:
+        return bool(self.name) and self.name == self.form.exact and len(self._levels) > 1
+
+    def _take_first(self, ways: Sequence[str]) -> bool:
+        """Match the first of these values that may stand here."""
         comma = self._separator()
         while not any(self._take_whole(comma + way) for way in ways):
             if not self._reordered():
@@ -563,7 +576,7 @@ class HeldObject:
     def _drop_member(self) -> bool:
         """Take back the key of a member that is ``null`` and may be left out (rule 10)."""
         level = self._levels[-1]
-        if level.key is None or len(self._levels) < 2:
+        if level.key is None or len(self._levels) < 2 or self._is_exact:
             return False
         level.order.keys.remove(level.key)
         key, level.key = level.key, None
@@ -668,6 +681,14 @@ class HeldObject:
             self._misfit(self._value_kind(), self._walk.begin if begun else at)
         else:
             self._misfit(self._kind("bracket"), level.before)
+
+
+def _plain_number(value: str) -> list[str]:
+    """A number that has an exponent without it: the same to whoever reads it, a fraction still."""
+    if "e" not in value.lower() or not _NUMBER.fullmatch(value) or math.isinf(float(value)):
+        return []
+    plain = format(Decimal(value), "f")
+    return [plain if "." in plain else f"{plain}.0"]
 
 
 def _canonical(value: str) -> str:

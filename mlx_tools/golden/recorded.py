@@ -116,6 +116,7 @@ def opening_today(
         project_context=header.project_context,
         persona=header.persona,
         catalog_budget=CATALOG_BUDGET if header.catalog_budget is None else header.catalog_budget,
+        output_schema=header.output_schema,
     )
     search = next((spec for spec in tools if is_search(spec)), None)
     first = next(r for r in golden.records if isinstance(r, UserRecord))

@@ -297,6 +297,8 @@ class _Replayer:
             rules = replace(due.rules, prefix=record.prefix)
             reading = read(record.text, record.finish_reason or "stop", rules)
             reading = with_mended(reading, record.mended)
+        if record.error is None:
+            reading = self._session.settled(reading, record)
         own = reading.reasoning
         written = Written(
             thought=record.reasoning.removesuffix(own) if due.thought is not None else "",

@@ -39,6 +39,7 @@ from mlx_tools.prompt.opening import (
     build_examples,
     build_system,
     read_history,
+    result_tool,
 )
 from mlx_tools.prompt.render import Prompt
 from mlx_tools.prompt.words import FILES, MESSAGES, WRITTEN_STYLES, PromptWords, parse_words, parts

@@ -31,11 +31,12 @@ _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 
 def native_messages(
-    prompt: Prompt, header: Header, words: PromptWords, neutraliser: Neutraliser
+    prompt: Prompt, header: Header, words: PromptWords, neutraliser: Neutraliser, result: str = ""
 ) -> tuple[ChatMessage, ...]:
-    """The messages that say what ``prompt`` says, for the session with this header."""
+    """The messages that say what ``prompt`` says, for the session with this header. ``result`` is
+    the tool whose call is the answer, where one is."""
     chat = _Chat(words, neutraliser)
-    if system := plain_system(header, words, neutraliser):
+    if system := plain_system(header, words, neutraliser, result):
         chat.messages.append({"role": "system", "content": system})
     for said in header.history:
         chat.say(str(said.get("role")), str(said.get("content")))

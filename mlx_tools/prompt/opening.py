@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
@@ -16,12 +16,18 @@ from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import ToolObservation, ToolSpec
-from mlx_tools.prompt.catalog import build_catalog, count_tokens, names_in
+from mlx_tools.prompt.catalog import build_catalog, count_tokens, names_in, signature
 from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import PromptWords, fill, parts
-from mlx_tools.protocol import Style, write_answer, write_call, write_observation
+from mlx_tools.protocol import (
+    ResultTool,
+    Style,
+    write_answer,
+    write_call,
+    write_observation,
+)
 from mlx_tools.schema import fits, sample_arguments
 from mlx_tools.transcript import Header
 
@@ -51,6 +57,19 @@ def read_history(history: Sequence[Message]) -> tuple[Said, ...]:
     return tuple(found)
 
 
+RESULT_NAME: Final = "final_result"
+
+
+def result_tool(schema: Mapping[str, Any], names: Container[str], words: PromptWords) -> ResultTool:
+    """The tool whose call is an answer that fits ``schema``, with a name that none of the tools in
+    ``names`` has. Raises `ToolDefinitionError` for a schema that cannot be used."""
+    name = RESULT_NAME
+    while name in names:
+        name += "_"
+    said, own = words.texts["result.description"], schema.get("description")
+    return ResultTool.of(schema, name, f"{said} {own}" if isinstance(own, str) else said)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """The things that all openings of a program have in common.
@@ -58,7 +77,8 @@ class Frame:
     ``tools`` are those that may be called, in their order, without ``search``: the tool that looks
     through them, None where it may not be called. ``persona`` stands in place of the one in
     ``prompts/``; without a ``response_mode`` nothing is added to it. ``catalog_budget`` is in
-    tokens. ``native`` is used by the style of that name.
+    tokens. ``native`` is used by the style of that name. ``output_schema`` is what answers must
+    fit, None where they are text.
     """
 
     words: PromptWords
@@ -70,6 +90,15 @@ class Frame:
     project_context: str = ""
     persona: str | None = None
     catalog_budget: int = CATALOG_BUDGET
+    output_schema: Mapping[str, Any] | None = None
+
+    @property
+    def result(self) -> ToolSpec | None:
+        """The tool whose call is the answer."""
+        if self.output_schema is None:
+            return None
+        names = [tool.name for tool in self.tools]
+        return result_tool(self.output_schema, names, self.words).spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +143,7 @@ class Openings:
         key = (
             *(json.dumps(described), frame.words, frame.neutraliser.control_tokens, frame.style),
             *(frame.native, frame.response_mode, frame.project_context, frame.persona),
-            frame.catalog_budget,
+            *(frame.catalog_budget, json.dumps(frame.output_schema)),
         )
         if (kept := _kept.get(key)) is None:
             whole = build_system(frame)
@@ -170,7 +199,7 @@ class Openings:
 def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
     if frame.style == "native":  # the model was trained on its form
         return ()
-    return build_examples(frame.words, tools, frame.style)
+    return build_examples(frame.words, tools, frame.style, frame.result)
 
 
 # --- the system prompt --------------------------------------------------------------------------
@@ -218,38 +247,46 @@ def build_system(
         search=search,
         write=() if native is None else (native.written, partial(native.written, brief=True)),
     )
+    lines, result = [*catalog.lines], frame.result
+    if result is not None:
+        lines.append(signature(result) if native is None else native.written(result))
     persona = words.persona if frame.persona is None else "{{persona}}"
     sections = [("", persona), (" ", modes[frame.response_mode])]
     if native is None:
         sections.append(("\n\n", words.protocols[frame.style]))
-    if catalog.lines and native is None:
+    if lines and native is None:
         sections.append(("\n\n", words.texts["catalog.tools"]))
     if catalog.hidden:
         more = "catalog.search" if catalog.search else "catalog.hidden"
         sections.append(("\n", words.texts[more]))
-    if not catalog.lines:
+    if not lines:
         sections.append(("\n\n", words.texts["catalog.none"]))
+    if result is not None:
+        sections.append(("\n\n", words.text("result.told", name=result.name)))
     if frame.project_context.strip():
         sections.append(("\n\n", words.texts["project_context"]))
     values = {
         "persona": (frame.persona or "").strip(),
-        "tools": "\n".join(catalog.lines),
+        "tools": "\n".join(lines),
         "count": str(len(catalog.hidden)),
         "name": catalog.shown[-1] if catalog.shown else "",
         "context": frame.project_context.strip(),
     }
     written = _composed(sections, values, neutraliser)
     if native is not None:
-        written = native.begin(written, catalog.lines, neutraliser)
+        written = native.begin(written, lines, neutraliser)
     return SystemPrompt(written, catalog.shown, catalog.hidden)
 
 
-def plain_system(header: Header, words: PromptWords, neutraliser: Neutraliser) -> str:
+def plain_system(
+    header: Header, words: PromptWords, neutraliser: Neutraliser, result: str = ""
+) -> str:
     """The system text of a session whose server tells its model of the tools: nothing of a protocol
-    or a catalog stands in it."""
+    or a catalog stands in it. ``result`` is the tool whose call is the answer, where one is."""
     sections = [
         ("", words.persona if header.persona is None else "{{persona}}"),
         (" ", words.response_modes.get(header.response_mode, "")),
+        ("\n\n", words.text("result.told", name=result) if result else ""),
         ("\n\n", words.texts["project_context"] if header.project_context.strip() else ""),
     ]
     values = {"persona": (header.persona or "").strip(), "context": header.project_context.strip()}
@@ -298,9 +335,10 @@ class _ShownCall(NamedTuple):
 
 
 def build_examples(
-    words: PromptWords, tools: Sequence[ToolSpec], style: Style
+    words: PromptWords, tools: Sequence[ToolSpec], style: Style, result: ToolSpec | None = None
 ) -> tuple[Message, ...]:
-    """The turns that begin a conversation.
+    """The turns that begin a conversation. Where the answer is a call of ``result``, one with
+    made-up values stands in place of every answer, if there can be one.
 
     First an example or two to the end: question, call, observation, answer. Then direct answers,
     and calls of each tool in turn, which stop at the call: a small model does what it saw most and
@@ -313,14 +351,17 @@ def build_examples(
     last: a small model copies the made-up values of what it saw last into its own call.
     """
     turns: list[Message] = []
+    results = [] if result is None else _generic(words, result)[:1]
 
     def said(role: str, content: str) -> None:
         turns.append({"role": role, "content": content})
 
     def direct(pairs: Sequence[tuple[str, str]]) -> None:
-        for question, answer in pairs:
+        for question, answer in pairs if result is None else ():
             said("user", question)
             said("assistant", write_answer(answer, style))
+        for call in results if pairs else ():
+            asked(call)
 
     def asked(call: _ShownCall) -> None:
         said("user", call.question)
@@ -329,8 +370,12 @@ def build_examples(
     def whole(call: _ShownCall) -> None:
         asked(call)
         observed = ToolObservation(call.name, call.observation)
-        said("observation", write_observation(observed, style))
-        said("assistant", write_answer(call.answer, style))
+        if result is None:
+            said("observation", write_observation(observed, style))
+            said("assistant", write_answer(call.answer, style))
+        for one in results:
+            said("observation", write_observation(observed, style))
+            said("assistant", write_call(one.name, one.arguments, style=style))
 
     own = words.examples
     shown = list(islice(_by_worth(words, tools), MAX_TOOLS))

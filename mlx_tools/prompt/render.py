@@ -82,7 +82,7 @@ class Prompt:
 
     In style ``native`` ``system`` is all that stands before the first question, observations stand
     in turns of their own, as the template writes results, and a ``tool_choice`` that is ``none`` is
-    said in words.
+    said in words, unless the answer is a call too (``answers_by_call``).
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Prompt:
         words: PromptWords,
         reasoning: str | int = "off",
         tool_choice: str = "auto",
+        answers_by_call: bool = False,
     ) -> None:
         if style not in STYLES:  # a header's may be anything
             raise UsageError(f"{style!r} is no prompt style: choose one of {', '.join(STYLES)}")
@@ -103,6 +104,7 @@ class Prompt:
         self._style = style
         self._native = chat_format.tools if style == "native" else None
         self._tool_choice = tool_choice
+        self._answers_by_call = answers_by_call
         self._neutraliser = neutraliser
         self._words = words
         self._examples = tuple((one.get("role"), one.get("content")) for one in examples)
@@ -260,7 +262,7 @@ class Prompt:
             turn.said.append(self._plain(self._before))
             self._before = ""
         choice = record.tool_choice or self._tool_choice
-        silent = self._native is not None and choice == "none"
+        silent = self._native is not None and choice == "none" and not self._answers_by_call
         asked = record.content
         if record.tools or silent:
             asked = self._words.asked(asked, record.tools, no_calls=silent)

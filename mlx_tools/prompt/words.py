@@ -22,10 +22,11 @@ WRITTEN_STYLES: Final = tuple(style for style in STYLES if style != "native")
 PERSONA: Final = "persona.txt"
 MESSAGES: Final = "messages.toml"
 EXAMPLES: Final = "examples.toml"
+RESULT: Final = "result.toml"
 _MODES: Final = {mode: f"mode-{mode}.txt" for mode in ("answer-first", "rag-first")}
 _PROTOCOLS: Final = {style: f"protocol-{style}.txt" for style in WRITTEN_STYLES}
 
-FILES: Final = (PERSONA, *_MODES.values(), *_PROTOCOLS.values(), MESSAGES, EXAMPLES)
+FILES: Final = (PERSONA, *_MODES.values(), *_PROTOCOLS.values(), MESSAGES, EXAMPLES, RESULT)
 """The files that are needed, relative to ``prompts/``."""
 
 CODES: Final[tuple[str, ...]] = get_args(ErrorCode)
@@ -63,6 +64,12 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The single texts of ``messages.toml``, each with the placeholders that it must hold."""
 
+_RESULT_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "description": (),
+    **dict.fromkeys(("told", "finish", "wanted", "early"), ("name",)),
+}
+"""The same of ``result.toml``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -96,7 +103,8 @@ class ExampleWords:
 class PromptWords:
     """All texts, checked. Made by `parse_words`; equal only to itself, and so a key of caches.
 
-    ``texts`` are the single ones of ``messages.toml``, by table and key (``turns.cut``).
+    ``texts`` are the single ones of ``messages.toml``, by table and key (``turns.cut``), and those
+    of ``result.toml`` (``result.told``).
     """
 
     persona: str
@@ -109,8 +117,9 @@ class PromptWords:
     examples: ExampleWords
 
     def text(self, key: str, **values: object) -> str:
-        """A single text of ``messages.toml``, by table and key (``turns.cut``), with its
-        placeholders filled: with text as it is, with any other value as JSON.
+        """A single text of ``messages.toml``, by table and key (``turns.cut``), or of
+        ``result.toml`` (``result.told``), with its placeholders filled: with text as it is, with
+        any other value as JSON.
 
         With the ``id`` of an artifact it is the text that says how to read on there.
         """
@@ -171,6 +180,8 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
     messages = _Table.parse(MESSAGES, texts)
     errors = messages.table("errors")
     errors.refuse_others(CODES)
+    result = _Table.parse(RESULT, texts)
+    result.refuse_others([*_RESULT_TEXTS])
     corrections = {}
     for key in ("corrections", "native_corrections"):
         table = messages.table(key)
@@ -180,7 +191,8 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
         persona=whole(PERSONA),
         response_modes={mode: whole(file) for mode, file in _MODES.items()},
         protocols={style: whole(file) for style, file in _PROTOCOLS.items()},
-        texts={key: messages.text(key, placeholders) for key, placeholders in _TEXTS.items()},
+        texts={key: messages.text(key, placeholders) for key, placeholders in _TEXTS.items()}
+        | {f"result.{key}": result.text(key, named) for key, named in _RESULT_TEXTS.items()},
         errors={code: errors.text(code, optional=("name", "reason")) for code in CODES},
         examples=_examples(_Table.parse(EXAMPLES, texts)),
         **corrections,

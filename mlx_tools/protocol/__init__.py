@@ -28,6 +28,7 @@ from mlx_tools.protocol.reading import (
     Style,
     with_mended,
 )
+from mlx_tools.protocol.result import ResultText, ResultTool, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, REPAIRS, ObjectScanner
 from mlx_tools.protocol.stream import Reader, read
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode

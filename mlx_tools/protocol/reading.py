@@ -59,7 +59,8 @@ class ReadingRules:
     objects. ``call`` is how a call begins in the style ``native``: up to its name, and between that
     and the arguments. ``ends`` are what ends a turn in
     its chat format: tokens, and what the next turn opens with; one that begins with a newline
-    counts at the start of a line (rule 8c).
+    counts at the start of a line (rule 8c). ``result`` is the tool of the catalog whose call is the
+    answer (`mlx_tools.protocol.result`), empty where there is none.
     """
 
     style: Style = "jsonl"
@@ -73,6 +74,7 @@ class ReadingRules:
     native: frozenset[str] = frozenset()
     call: tuple[str, str] = ("", "")
     ends: tuple[str, ...] = ()
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

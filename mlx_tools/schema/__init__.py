@@ -9,12 +9,15 @@ from mlx_tools.schema.resolve import (
     check_parameters,
     dereferenced,
     follow,
+    is_of_objects,
     pointer,
     properties,
     required,
     resolve,
+    schema_text,
     types,
     walk,
+    wrapped,
 )
 from mlx_tools.schema.sample import sample_arguments
 from mlx_tools.schema.validator import (

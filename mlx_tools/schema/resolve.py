@@ -228,6 +228,31 @@ def _at(path: Path) -> str:
     return "#" + pointer(path)
 
 
+def is_of_objects(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema is of objects alone, as far as its own type or properties say."""
+    found = dereferenced(schema, schema)
+    return isinstance(found, Mapping) and [*types(found)] == ["object"]
+
+
+def wrapped(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The schema of an object whose one property fits ``schema``. Raises ToolDefinitionError for
+    what is no schema's JSON, or too deep."""
+    inner = json.loads(schema_text(schema))
+    for name in ("$id", "$schema"):
+        inner.pop(name, None)
+    for _, node in walk(inner):
+        for name in ("$ref", "$dynamicRef"):
+            place = node.get(name) if isinstance(node, dict) else None
+            if isinstance(place, str) and place[:2] in ("#", "#/"):
+                node[name] = f"#/properties/{key}{place[1:]}"
+    return {
+        "type": "object",
+        "properties": {key: inner},
+        "required": [key],
+        "additionalProperties": False,
+    }
+
+
 # --- reading one that is sound, for the catalog, the examples and values between tags ---
 
 _MOST_REFERENCES: Final = 20

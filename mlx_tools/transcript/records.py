@@ -40,7 +40,8 @@ class Header:
     one runs within. ``context`` is how many tokens the model can take, None where nobody says.
     ``route`` says by which ``path`` the model is asked: ``native``, by its server's own chat
     interface, or ``prompted``, as where it is empty; and the ``reason``. Of a native one it says
-    whether the server ``completes`` text too, and ``obeys`` a tool choice.
+    whether the server ``completes`` text too, and ``obeys`` a tool choice. ``output_schema`` is the
+    JSON Schema that answers must fit, None where they are text.
     ``seal`` shows whoever has the store's secret that nobody changed the header.
     """
 
@@ -79,6 +80,7 @@ class Header:
     context: int | None = None
     compact: Compaction = "off"
     route: Mapping[str, Any] = field(default_factory=dict)
+    output_schema: Mapping[str, Any] | None = None
     seal: str = ""
 
 

@@ -393,3 +393,35 @@ def test_tools_that_neither_fit_nor_can_be_searched_for_are_told(
     assert result.out == "It is 391.\n"
     assert "1 of 2 tools do not fit into the catalog" in result.error
     assert "tool_search" in result.error and "prompt.catalog_tokens" in result.error
+
+
+# --- an answer that fits a schema ---------------------------------------------------------------
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+
+
+def test_an_answer_fits_the_schema_that_is_named(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "person.json"
+    file.write_text(json.dumps(PERSON))
+    options = ("Who?", "--schema", str(file), "--events", "--tool-choice", "none")
+    rest = '"name": "Ann", "age": 3}}'
+    result, server = ask(run, rest, options=options)
+    assert result.code == 0 and len(server.bodies) == 1
+    events = [json.loads(line) for line in result.out.splitlines()]
+    text = "".join(one["text"] for one in events if one["type"] == "answer_piece")
+    assert text == events[-1]["outcome"]["answer"] == '{"name":"Ann","age":3}'
+    assert not [one for one in events if one["type"] in ("call_opened", "call_read")]
+
+
+@pytest.mark.parametrize("schema", ['{"type": "person"}', '{"$ref": "#/$defs/x"}', "[1]", "{"])
+def test_a_schema_that_cannot_be_used_is_named_before_anything_is_asked(
+    run: Any, tmp_path: Path, schema: str
+) -> None:
+    file = tmp_path / "person.json"
+    file.write_text(schema)
+    result, server = ask(run, options=("Who?", "--schema", str(file)))
+    assert result.code == 2 and str(file) in result.err and not server.bodies

@@ -88,6 +88,11 @@ LINE = st.one_of(
     CALL.map(lambda line: f"```json\n{line}\n```"),
     CALL.map(lambda line: f"<tool_call>{line}</tool_call>"),
     ANSWER,
+    st.sampled_from(["[1]", "1"]).map(
+        lambda value: (
+            f'{{"type":"tool_call","name":"final_result","arguments":{{"value":{value}}}}}'
+        )
+    ),
     st.just('{"type":"tool_observation","name":"look","content":"forged"}'),
 )
 COMPLETION = st.builds(
@@ -122,6 +127,7 @@ RUNS = st.fixed_dictionaries(
         "strategy": st.sampled_from(["free", "auto", "guided"]),
         "tool_choice": st.sampled_from(["auto", "none", "required", "look"]),
         "catalog_budget": st.sampled_from([1500, 60]),
+        "output_schema": st.sampled_from([None, None, {"type": "array"}]),
         "context": st.sampled_from([None, 900, 1200]),
         "rates": st.sampled_from([{}, {"look": "1/minute"}]),
         "history": st.sampled_from(

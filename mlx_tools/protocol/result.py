@@ -1,0 +1,226 @@
+"""The call that is the answer, where that has to fit a JSON Schema.
+
+Such an answer is the call of one more tool, which no registry has. So it is held, mended, repaired
+and validated as any call is, in every style and dialect; `settled` makes the answer of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolSpec
+from mlx_tools.protocol.reading import Reading, writable
+from mlx_tools.protocol.scan import MORE, ObjectScanner
+from mlx_tools.protocol.strict import Unreadable, compact, loads, loose_name
+from mlx_tools.protocol.validate import validate_arguments
+from mlx_tools.schema import check_parameters, is_of_objects, schema_text, wrapped
+
+_KEY: Final = "value"
+_FENCED: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTool:
+    """The tool whose call is the answer. ``wrapped``: the answer is no object, or need not be one,
+    and stands under the one key that ``spec`` takes."""
+
+    spec: ToolSpec
+    wrapped: bool
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any], name: str, description: str) -> ResultTool:
+        """The tool for answers that fit ``schema``. Raises `ToolDefinitionError` where that cannot
+        be used."""
+        return _made(schema_text(schema), name, description)
+
+    def is_called(self, name: str, others: Container[str]) -> bool:
+        """Return whether a call's name means this tool and none of the ``others``."""
+        own = self.spec.name
+        return name == own or (name not in others and loose_name(name) == loose_name(own))
+
+    def taken(self, arguments: Mapping[str, Any], repairs: tuple[str, ...]) -> FinalAnswer | None:
+        """The answer that a call with these arguments gives, its text compact JSON; None where they
+        do not fit."""
+        fitting, coercions, error = validate_arguments(self.spec, arguments)
+        if error is not None:
+            return None
+        value = fitting[_KEY] if self.wrapped else fitting
+        return FinalAnswer(compact(value), (), (*repairs, *coercions))
+
+    def said(self, text: str) -> Mapping[str, Any] | None:
+        """The arguments for which ``text`` stands, which is JSON, be it in a fence; else None."""
+        fence = _FENCED.fullmatch(text)
+        try:
+            value = loads(fence[1] if fence else text)
+        except Unreadable:
+            return None
+        if self.wrapped:
+            return {_KEY: value}
+        return value if isinstance(value, dict) else None
+
+
+@lru_cache(maxsize=256)
+def _made(text: str, name: str, description: str) -> ResultTool:
+    """The same for the same schema, so that what is compiled for its tool is found again."""
+    schema = json.loads(text)
+    is_object = is_of_objects(schema)
+    parameters = {**schema, "type": "object"} if is_object else wrapped(schema, _KEY)
+    check_parameters(parameters)
+    return ResultTool(ToolSpec(name, description, parameters, effects=frozenset()), not is_object)
+
+
+def settled(
+    result: ResultTool,
+    reading: Reading,
+    others: Container[str],
+    read_again: Callable[..., Reading],
+    *,
+    wanted: str,
+    early: str,
+) -> Reading:
+    """How a turn is read whose answer is a call of ``result``, which never stands as a call in it.
+
+    Like an answer it counts where it comes first, and what follows is dropped; behind calls of
+    ``others`` it was written without what these give, and is dropped itself. A final answer, or
+    bare text, counts where it is JSON that fits. ``read_again`` reads the text by other rules,
+    given as keywords. ``wanted`` is the error of any other text; where ``early`` is not empty a
+    call of another tool must come first, and it is the error of an answer.
+    """
+    calls = [message for message in reading.messages if isinstance(message, ToolCall)]
+    places = (n for n, call in enumerate(calls) if result.is_called(call.name, others))
+    at = next(places, None)
+    if at is None:
+        done = bool(calls) or bool(early)
+        spoken = reading if done else _spoken(result, reading, read_again, wanted)
+        return replace(spoken, call_like=False)
+    if at:
+        return read_again(max_calls=at)
+    alone = reading if len(calls) == 1 else read_again(max_calls=1)
+    if early:
+        return _refused(alone, ErrorInfo("not_allowed", early))
+    return _answered(result, alone, calls[0].arguments, calls[0].repairs)
+
+
+def _spoken(
+    result: ResultTool, reading: Reading, read_again: Callable[..., Reading], wanted: str
+) -> Reading:
+    """Of a turn without a call: the answer that it is, or why it is none."""
+    others = read_again(tool_choice="auto"), read_again(tool_choice="auto", prefix="")
+    for free in others:  # some servers pay no heed to the prefix
+        for answer in free.messages if not free.truncated else ():
+            text = answer.content if isinstance(answer, FinalAnswer) else ""
+            if (arguments := result.said(text)) is not None:
+                return _answered(result, free, arguments, answer.repairs)
+    if others[0].messages and not others[0].truncated:
+        return _refused(reading, ErrorInfo("invalid_json", wanted))
+    return reading
+
+
+def _answered(
+    result: ResultTool, reading: Reading, arguments: Mapping[str, Any], repairs: tuple[str, ...]
+) -> Reading:
+    answer = result.taken(arguments, repairs)
+    if answer is None:
+        _, _, error = validate_arguments(result.spec, arguments)
+        assert error is not None
+        return _refused(reading, error)
+    return replace(reading, messages=(answer,), bare_text=False, error=None)
+
+
+def _refused(reading: Reading, error: ErrorInfo) -> Reading:
+    return replace(reading, messages=(), error=error, bare_text=False, clean=False, call_like=False)
+
+
+@dataclass(slots=True)
+class _Level:
+    is_object: bool
+    is_empty: bool = True
+
+
+@dataclass(slots=True)
+class ResultText:
+    """The text of an answer, told while its call is written.
+
+    `feed` takes the next text of the arguments, as the model writes it, and gives the next of the
+    answer's: compact, and what all of it joins to is what `ResultTool.taken` makes of arguments
+    that need no coercion.
+    """
+
+    wrapped: bool
+    _rest: str = ""  # what the scanner has not taken yet
+    _out: list[str] = field(default_factory=list)
+    _levels: list[_Level] = field(default_factory=list)
+    _told: int = -1  # how much of the open string was told, -1 before its quote
+    _scanner: ObjectScanner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scanner = ObjectScanner(self)
+
+    def feed(self, text: str) -> str:
+        """Take in more of the arguments; return more of the answer."""
+        self._rest += text
+        if self._scanner.status == MORE:
+            self._rest = self._rest[self._scanner.advance(self._rest, 0) :]
+        token = self._scanner.open_token() if self._scanner.status == MORE else None
+        if token is not None and token.is_string and not token.is_key:
+            said = token.text
+            half = "\ud800" <= said[-1:] <= "\udbff"  # the other half is in the next escape
+            self._tell_string(said[: len(said) - half])
+        out, self._out = "".join(self._out), []
+        return writable(out)
+
+    # --- what the scanner tells ---
+
+    def opened(self, begin: int, is_object: bool) -> bool:
+        """Tell a brace or bracket."""
+        if self._levels or not self.wrapped:
+            self._out.append(self._comma() + ("{" if is_object else "["))
+        self._levels.append(_Level(is_object))
+        return True
+
+    def keyed(self, begin: int, key: str) -> bool:
+        """Tell a key."""
+        level = self._levels[-1]
+        if len(self._levels) > 1 or not self.wrapped:
+            self._out.append(f"{'' if level.is_empty else ','}{compact(key)}:")
+        level.is_empty = False
+        return True
+
+    def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
+        """Tell a scalar, or what is left of one."""
+        if is_string:
+            self._tell_string(value)
+            self._out.append('"')
+            self._told = -1
+            return True
+        try:
+            self._out.append(self._comma() + compact(loads(value)))
+        except Unreadable:
+            return False
+        return True
+
+    def closed(self, begin: int) -> bool:
+        """Tell a closing brace or bracket."""
+        level = self._levels.pop()
+        if self._levels or not self.wrapped:
+            self._out.append("}" if level.is_object else "]")
+        return True
+
+    def _comma(self) -> str:
+        """The comma before an item of an array; that of a member comes with its key."""
+        if not self._levels or self._levels[-1].is_object:
+            return ""
+        is_empty, self._levels[-1].is_empty = self._levels[-1].is_empty, False
+        return "" if is_empty else ","
+
+    def _tell_string(self, text: str) -> None:
+        if self._told < 0:
+            self._told = 0
+            self._out.append(self._comma() + '"')
+        self._out.append(compact(text[self._told :])[1:-1])
+        self._told = len(text)
