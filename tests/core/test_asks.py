@@ -282,23 +282,3 @@ def test_a_run_within_shares_what_was_allowed_for_the_session(
     ]
     consent = ("session_consent", "save was allowed to write for the rest of the session")
     assert rules == ([consent] if for_session else [])
-
-
-def test_a_consent_does_not_reach_a_suspect_call_within(tmp_path: Path) -> None:
-    @tool(effects={"write"})
-    def save(text: str) -> str:
-        """Saves."""
-        return "saved"
-
-    repaired = call("save", text="within")[:-1] + ",}"
-    lines = (call("save", text="a"), call("around", question="?"), repaired, answer(), answer())
-    approver = Says(ApprovalAnswer(True, for_session=True))
-    made = Controller(
-        ScriptedBackend(*lines),
-        [save, within({"read"})],
-        Policy(allow=["*"]),
-        approver=approver,
-        store=TranscriptStore(tmp_path),
-    )
-    assert isinstance(made.run_sync("Go."), Answered)
-    assert approver.asked == ["c1", "c2/c1"]

@@ -159,23 +159,6 @@ def made(
     return asyncio.run(reads.call(subject, arguments, context, timeout=timeout))
 
 
-def test_a_failure_is_not_kept() -> None:
-    tries: list[int] = []
-
-    @tool(effects={"read"})
-    def look() -> str:
-        """Looks."""
-        tries.append(1)
-        if len(tries) == 1:
-            raise OSError("for once")
-        return "seen"
-
-    reads = Reads("run")
-    assert made(reads, look, {}).error is not None
-    assert made(reads, look, {}).content == "seen"
-    assert made(reads, look, {}).cached
-
-
 def test_a_call_that_was_approved_on_a_state_is_made() -> None:
     world = World()
     reads = Reads("run")

@@ -136,23 +136,6 @@ def test_at_most_four_calls_run_at_once() -> None:
     assert 1 < most[0] <= 4
 
 
-def test_a_tool_that_takes_too_long_is_given_up() -> None:
-    release = threading.Event()
-
-    @tool(effects={"read"})
-    def hang() -> None:
-        """Hangs."""
-        release.wait(10)
-
-    controller = Controller(
-        ScriptedBackend(call("hang"), answer()), [hang], ALL, limits=Limits(tool_timeout=0.05)
-    )
-    outcome = controller.run_sync("Hi")
-    release.set()
-    assert isinstance(outcome, Answered)
-    assert outcome.calls[0].error_code == "timeout"
-
-
 def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
     @tool(effects={"read"})
     async def hang() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mlx_tools import (
@@ -21,7 +20,6 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.errors import StorageError
 from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
@@ -118,17 +116,6 @@ def test_an_artifact_of_another_session_is_not_there(tmp_path: Path) -> None:
     assert second.calls[0].error_preview == guessed.calls[0].error_preview
 
 
-def test_without_a_folder_the_reader_is_off_and_not_told_of() -> None:
-    lines = call("long"), call("read_artifact", id="x"), answer()
-    made = controller(None, *lines, settings=RunSettings(strategy="free"))
-    made.registry.add_reader()  # as among the built-in tools
-    outcome = made.run_sync("Hi")
-    assert "read_artifact with id" not in prompts(made)[1]
-    assert "characters left out" in prompts(made)[1]
-    assert outcome.calls[1].error_code == "disabled"
-    assert "keeps no outputs" in (outcome.calls[1].error_preview or "")
-
-
 def test_where_there_is_no_room_for_the_notice_the_output_is_cut_as_ever(tmp_path: Path) -> None:
     made = controller(tmp_path, call("long"), answer(), limits=Limits(max_observation_chars=100))
     outcome = made.run_sync("Hi")
@@ -172,69 +159,6 @@ def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
     assert isinstance(outcome, Answered)
     assert kept_by(outcome) == {}
     assert "characters left out" in prompts(made)[1] and not TOLD.search(prompts(made)[1])
-
-
-@pytest.mark.parametrize(
-    ("script", "keep_all"),
-    [([call("long")], False), ([call("short")], True), ([call("short"), call("broken")], False)],
-    ids=["too long", "asked for", "a failure"],
-)
-def test_where_nothing_can_be_kept_the_run_says_why_and_the_call_is_made_again(
-    tmp_path: Path, script: list[str], keep_all: bool
-) -> None:
-    store = Blocked(TranscriptStore(tmp_path, keep_all=keep_all))
-
-    def unkept(*script: str) -> Controller:
-        return Controller(ScriptedBackend(*script), TOOLS, POLICY, limits=LIMITS, store=store)
-
-    with pytest.raises(StorageError, match=r"could not be kept.*sessions resume"):
-        unkept(*script).run_sync("Hi")
-    (path,) = tmp_path.glob("*/transcript.jsonl")
-    assert load(path)[-1].type == "execution_started"
-    (path.parent / "artifacts").unlink()
-    outcome = anyio.run(unkept(answer()).resume, path)
-    assert isinstance(outcome, Answered)
-    assert [one["name"] for one in reports(outcome)] == [json.loads(one)["name"] for one in script]
-    assert len([*path.parent.glob("artifacts/*")]) == (script[-1] != call("broken"))
-
-
-def test_what_a_call_that_changed_something_returned_is_written_down_though_it_cannot_be_kept(
-    tmp_path: Path,
-) -> None:
-    @tool(effects={"write"})
-    def change() -> str:
-        """Changes something, and says much."""
-        return WHOLE
-
-    unkept = Controller(
-        ScriptedBackend(call("change")),
-        [change],
-        Policy(allow=["change"], ask_effects=()),
-        limits=LIMITS,
-        store=Blocked(TranscriptStore(tmp_path)),
-    )
-    with pytest.raises(StorageError, match="could not be kept"):
-        unkept.run_sync("Hi")
-    (path,) = tmp_path.glob("*/transcript.jsonl")
-    last = load(path)[-1]
-    assert isinstance(last, ObservationRecord) and last.content and last.artifact is None
-
-
-class Blocked:
-    """A store whose artifacts cannot be written."""
-
-    def __init__(self, store: TranscriptStore) -> None:
-        self._store = store
-        self.secret = store.secret
-
-    def create(self) -> Any:
-        files = self._store.create()
-        assert files.artifacts is not None
-        files.artifacts.folder.write_text("a file stands in the way")
-        return files
-
-    def open(self, session: Any) -> Any:
-        return self._store.open(session)
 
 
 # --- what an outcome says ---

@@ -463,22 +463,6 @@ def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) 
     assert house.did == ["a"]
 
 
-def test_a_yes_to_a_call_over_the_network_is_used_up_when_it_starts(house: House) -> None:
-    @tool(needs_approval=True, effects={"network"})
-    def post(text: str) -> str:
-        """Posts."""
-        house.did.append(text)
-        return "posted"
-
-    house.tools.append(post)
-    paused = house.paused(call("post", text="x"))
-    resumed(house.controller(answer()), paused.session, True)
-    path = Path(paused.transcript or "")
-    cut_after(path, 1 + next(i for i, r in enumerate(load(path)) if r.type == "execution_started"))
-    assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
-    assert house.did == ["x"]
-
-
 def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house: House) -> None:
     @tool(effects={"write"})
     def save(text: str) -> str:

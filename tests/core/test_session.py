@@ -152,15 +152,6 @@ def test_repeated_calls_are_reminded_then_stopped(calls: list[str], ends: list[s
     assert (session.state is State.STOPPED) is stops
 
 
-def test_the_same_call_may_be_made_again_for_another_question() -> None:
-    session = _asked()
-    assert _loop(session, "look") == ["ran"]
-    say(session, answer())
-    session.apply(UserRecord(content="again"))
-    say(session, call("look"))
-    assert isinstance(session.next_step(), Execute)
-
-
 LINES = st.sampled_from(
     [
         call("look", x=1),

@@ -209,12 +209,6 @@ def test_an_id_may_be_its_beginning_or_last(
     assert three.find(given_id) == found
 
 
-def test_a_whole_id_is_meant_before_the_beginning_of_another(tmp_path: Path) -> None:
-    write(tmp_path, "a", header())
-    write(tmp_path, "ab", header())
-    assert SessionFolder(tmp_path).find("a") == "a"
-
-
 @pytest.mark.parametrize(
     "given_id",
     ["", ".", "..", "../x", "/etc", "2026", "20260102", "x", "*", "\0", "last/..", "a" * 9999],

@@ -117,12 +117,6 @@ def test_a_tool_that_is_not_listed_is_searched_for_and_called(style: Style) -> N
         assert after.startswith(before)
 
 
-def test_a_tool_that_is_not_listed_can_be_called_by_its_name() -> None:
-    backend = ScriptedBackend(call("weigh_satellite", satellite_id=7), answer())
-    outcome = controller(backend).run_sync("Translate the recipe number 3.")
-    assert [c.status for c in outcome.calls] == ["ok"]
-
-
 def test_the_tools_that_a_run_needs_are_listed_whatever_it_asks() -> None:
     backend = ScriptedBackend('"satellite_id":7}}', answer())
     run = {

@@ -55,18 +55,6 @@ def run(*lines: str, tools: Any = (look,), **rest: Any) -> Answered:
     return outcome
 
 
-def test_numbers_go_on_from_one_search_to_the_next_and_only_the_cited_are_listed() -> None:
-    backend = ScriptedBackend(call("tea"), call("milk"), answer("Tea [2], then milk [3]. Not [9]."))
-    outcome = Controller(backend, [look], ALL).run_sync("Go")
-    assert outcome.to_json()["sources"] == [
-        {"n": 2, "title": "tea 2", "location": "docs/tea-2.md"},
-        {"n": 3, "title": "milk 1", "location": "docs/milk-1.md"},
-    ]
-    assert "[1] tea 1 (docs/tea-1.md)\\n> About tea." in backend.prompts[1]
-    assert "[4] milk 2 (docs/milk-2.md)" in backend.prompts[2]
-    assert "like [3]" in backend.prompts[2]
-
-
 def test_numbers_go_on_over_questions_and_an_earlier_source_can_be_cited() -> None:
     lines = (call("tea"), answer("See [1]."), call("milk"), answer("As before [1], and [4]."))
 

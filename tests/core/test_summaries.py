@@ -28,7 +28,7 @@ from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
-from mlx_tools.transcript.records import ExecutionRecord, ObservationRecord, SummaryRecord
+from mlx_tools.transcript.records import ObservationRecord, SummaryRecord
 
 LIMIT = 1600
 LIMITS = Limits(max_observation_chars=LIMIT, max_iterations=8)
@@ -207,23 +207,6 @@ def test_secrets_are_in_no_prompt(tmp_path: Path) -> None:
 
 
 # --- what is written down, and told ---
-
-
-def test_a_run_that_broke_off_in_a_summary_goes_on_and_summarises_anew(tmp_path: Path) -> None:
-    store = TranscriptStore(tmp_path)
-    outcome = controller(call("log"), "One.", "Two.", answer(), store=store).run_sync("Hi")
-    assert outcome.transcript is not None
-    path = Path(outcome.transcript)
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    until = next(n for n, line in enumerate(lines) if '"type":"tool_observation"' in line)
-    path.write_text("".join(lines[:until]), encoding="utf-8")  # killed right behind the summary
-    again = controller("Three.", "Four.", answer(), store=store)
-    ended = anyio.run(again.resume, path)
-    assert isinstance(ended, Answered)
-    kinds = [type(record) for record in load(path)]
-    assert kinds.count(SummaryRecord) == kinds.count(ExecutionRecord) == 2
-    assert "Three." in seen(ended)
-    assert "One." not in seen(ended)
 
 
 # --- parts ---

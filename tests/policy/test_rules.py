@@ -131,18 +131,6 @@ def test_effects_that_cannot_be_told_are_all_effects() -> None:
     assert verdict(Policy(preset="readonly_files"), spec) == ("deny", "not_allowed")
 
 
-def test_what_writes_or_executes_is_asked_about_whoever_allows_it() -> None:
-    for allow in ({"allow": ["*"]}, {"allow": ["change", "undeclared", "file_access"]}):
-        policy = Policy(**allow)
-        assert verdict(policy, CHANGE) == ("ask", "requires_confirmation")
-        assert verdict(policy, UNDECLARED) == ("ask", "requires_confirmation")
-        assert verdict(policy, FILES, {"operation": "write"})[0] == "ask"
-        assert verdict(policy, FILES, {"operation": "read"}) == ("allow", None)
-        assert verdict(policy, FETCH if "*" in policy.allow else LOOK)[0] != "ask"
-    assert verdict(Policy(preset="workspace"), FILES, {"operation": "write"})[0] == "ask"
-    assert asks(ALL, CHANGE) and asks(ALL, UNDECLARED) and not asks(ALL, FILES)
-
-
 def test_which_effects_ask_is_said_by_the_policy_alone() -> None:
     silent = Policy(allow=["*"], ask_effects=())
     made = decide(silent, CHANGE, "change", {}, runs="freely")
