@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import anyio
+
+from mlx_tools import Controller
 from mlx_tools.controller import Session, Write
 from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
+from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import call
+from mlx_tools.transcript import Outcome, events
 from mlx_tools.transcript.records import (
     CompletionRecord,
     ExecutionRecord,
@@ -114,3 +120,41 @@ def in_state(state: str) -> Session:
     elif state == "stopped":
         session.apply(StoppedRecord(reason="interrupted"))
     return session
+
+
+# --- runs, and transcripts that somebody has been at ----------------------------------------------
+
+
+def resumed(controller: Controller, session: str | Path, approvals: Any = None) -> Any:
+    """The outcome of a session that is gone on with."""
+
+    async def go() -> Outcome:
+        return await controller.resume(session, approvals=approvals)
+
+    return anyio.run(go)
+
+
+def heard(controller: Controller, question: str = "What happened?") -> list[events.Event]:
+    """What a run tells, its outcome the last."""
+
+    async def go() -> list[events.Event]:
+        return [event async for event in controller.stream(question)]
+
+    return anyio.run(go)
+
+
+def cut_after(path: Path, number: int) -> None:
+    """Leave so many records of a transcript: what a crash leaves."""
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join(lines[:number]) + b"\n")
+
+
+def rewritten(path: Path, change: Callable[[Any], Record]) -> None:
+    """Change the records of a transcript."""
+    path.write_text("".join(encode(change(record)) + "\n" for record in load(path)))
+
+
+def add_record(path: Path, record: Record) -> None:
+    """Write one more record behind a transcript."""
+    with path.open("a") as out:
+        out.write(encode(record) + "\n")

@@ -29,6 +29,7 @@ from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
+from tests.core.sessions import resumed
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """
@@ -173,13 +174,6 @@ def test_no_preset_lets_anything_write_unasked(root: Path, preset: str) -> None:
     tool_name, arguments = CHANGING[name]
     outcome = run(root, call(tool_name, **arguments), policy=Policy(preset=preset))
     assert isinstance(outcome, Paused) and tree(root) == before
-
-
-def resumed(made: Controller, session: str, approvals: Any) -> Outcome:
-    async def go() -> Outcome:
-        return await made.resume(session, approvals=approvals)
-
-    return anyio.run(go)
 
 
 def test_an_approval_is_void_once_the_file_has_changed(root: Path) -> None:

@@ -40,7 +40,7 @@ from mlx_tools.transcript.records import (
     State,
     UserRecord,
 )
-from tests.core.sessions import in_state
+from tests.core.sessions import heard, in_state, resumed
 from tests.core.test_shortlist import DEEDS, THINGS
 from tests.core.test_shortlist import made as tool_for
 
@@ -63,13 +63,6 @@ def controller(*script: Any, tools: Sequence[Tool] = (log,), **more: Any) -> Con
 def backend_of(made: Controller) -> ScriptedBackend:
     assert isinstance(made.backend, ScriptedBackend)
     return made.backend
-
-
-def heard(made: Controller, question: str = "What happened?") -> list[events.Event]:
-    async def main() -> list[events.Event]:
-        return [event async for event in made.stream(question)]
-
-    return anyio.run(main)
 
 
 def last(happened: Sequence[events.Event]) -> Any:
@@ -392,13 +385,6 @@ def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path) -
         again = controller(*texts[done:], store=store)
         assert isinstance(resumed(again, whole), Answered)
         assert prompts_without_ids(again) == prompts_without_ids(made)[done:]
-
-
-def resumed(made: Controller, path: Path) -> Any:
-    async def main() -> Any:
-        return await made.resume(path)
-
-    return anyio.run(main)
 
 
 def prompts_without_ids(made: Controller) -> list[str]:

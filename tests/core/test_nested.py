@@ -27,6 +27,7 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import Header
+from tests.core.sessions import cut_after, resumed
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -171,18 +172,6 @@ def paused_within(folder: Path) -> Paused:
     outcome = controller(folder, *lines).run_sync("Go.")
     assert isinstance(outcome, Paused)
     return outcome
-
-
-def resumed(made: Controller, session: str, approvals: Any = None) -> Any:
-    async def go() -> Any:
-        return await made.resume(session, approvals=approvals)
-
-    return anyio.run(go)
-
-
-def cut_after(path: Path, records: int) -> None:
-    lines = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join(lines[:records]) + b"\n")
 
 
 END = (answer("done"), answer("Done."))

@@ -16,7 +16,6 @@ from mlx_tools import (
     ApprovalAnswer,
     ApprovalRequest,
     Controller,
-    Outcome,
     Paused,
     Policy,
     Tool,
@@ -26,7 +25,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import TranscriptError
-from mlx_tools.store.transcript import encode, load
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview, ToolError, current_context
 from mlx_tools.transcript.records import (
@@ -36,6 +35,7 @@ from mlx_tools.transcript.records import (
     Header,
     PauseRecord,
 )
+from tests.core.sessions import add_record, cut_after, resumed, rewritten
 
 ALL = Policy(allow=["*"])
 
@@ -103,15 +103,6 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path / "sessions")
-
-
-def resumed(controller: Controller, session: str, approvals: Any = None) -> Outcome:
-    import anyio
-
-    async def go() -> Outcome:
-        return await controller.resume(session, approvals=approvals)
-
-    return anyio.run(go)
 
 
 def test_an_approved_call_runs_once_and_the_run_goes_on_to_its_answer(house: House) -> None:
@@ -323,11 +314,6 @@ def test_a_session_in_use_is_not_resumed(house: House) -> None:
 # --- a transcript that somebody else wrote ---------------------------------------------------
 
 
-def rewritten(path: Path, change: Any) -> None:
-    records = [change(record) for record in load(path)]
-    path.write_text("".join(encode(r) + "\n" for r in records if r is not None))
-
-
 def test_a_header_that_was_changed_is_not_believed(house: House) -> None:
     paused = house.paused(call("send", text="hi"), policy=Policy(allow=["send"]))
     loose = Policy(allow=["*"]).to_json()
@@ -339,43 +325,25 @@ def test_a_header_that_was_changed_is_not_believed(house: House) -> None:
         resumed(house.controller(answer()), paused.session, True)
 
 
-def test_an_expiry_that_was_put_off_is_not_believed(house: House) -> None:
-    paused = house.paused(call("send", text="hi"))
-    rewritten(
-        Path(paused.transcript or ""),
-        lambda r: (
-            replace(r, expires_at="2999-01-01T00:00:00.000+00:00")
-            if isinstance(r, PauseRecord)
-            else r
-        ),
-    )
-    with pytest.raises(UsageError, match="changed since it was shown"):
-        resumed(house.controller(answer()), paused.session, True)
-    assert house.did == []
+DAYS = timedelta(days=1)
 
 
-def test_an_old_question_is_asked_anew(house: House) -> None:
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        ({"expires_at": 300_000}, "changed since it was shown"),
+        ({"at": -30, "expires_at": -23}, "too long ago"),
+        ({"at": 300}, "clock"),  # it was set back since
+    ],
+)
+def test_what_was_shown_in_its_time_cannot_be_made_to_last(
+    house: House, days: Mapping[str, int], said: str
+) -> None:
     paused = house.paused(call("send", text="hi"))
-    long_ago = (datetime.now(UTC) - timedelta(days=30)).isoformat()
-    ended = (datetime.now(UTC) - timedelta(days=23)).isoformat()
+    put = {name: (datetime.now(UTC) + n * DAYS).isoformat() for name, n in days.items()}
     path = Path(paused.transcript or "")
-    rewritten(
-        path,
-        lambda r: replace(r, at=long_ago, expires_at=ended) if isinstance(r, PauseRecord) else r,
-    )
-    with pytest.raises(UsageError, match="too long ago"):
-        resumed(house.controller(answer()), paused.session, True)
-    assert house.did == []
-
-
-def test_a_clock_that_was_set_back_does_not_make_an_approval_last(house: House) -> None:
-    paused = house.paused(call("send", text="hi"))
-    later = (datetime.now(UTC) + timedelta(days=300)).isoformat()
-    rewritten(
-        Path(paused.transcript or ""),
-        lambda r: replace(r, at=later) if isinstance(r, PauseRecord) else r,
-    )
-    with pytest.raises(UsageError, match="clock"):
+    rewritten(path, lambda r: replace(r, **put) if isinstance(r, PauseRecord) else r)
+    with pytest.raises(UsageError, match=said):
         resumed(house.controller(answer()), paused.session, True)
     assert house.did == []
 
@@ -404,8 +372,7 @@ def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) 
         expires_at=pause.expires_at,
         seal=seal,
     )
-    with path.open("a") as out:
-        out.write(encode(forged) + "\n")
+    add_record(path, forged)
     outcome = resumed(house.controller(answer()), paused.session)
     assert isinstance(outcome, Paused)
     assert house.did == []
@@ -433,8 +400,8 @@ def test_an_edit_that_nobody_made_lets_nothing_run(house: House) -> None:
 
     house.tools.append(save)
     paused = house.paused("Sure: " + call("save", text="a") + "\nok")
-    with Path(paused.transcript or "").open("a") as out:
-        out.write(encode(EditRecord(call="c1", arguments={"text": "evil"})) + "\n")
+    edit = EditRecord(call="c1", arguments={"text": "evil"})
+    add_record(Path(paused.transcript or ""), edit)
     for _ in range(2):
         assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
     assert house.did == []
@@ -445,8 +412,7 @@ def test_a_consent_that_nobody_gave_covers_nothing(house: House) -> None:
     forged = ApprovalRecord(
         call="c1", approved=True, digest="0" * 64, scope="session", seal="0" * 64
     )
-    with Path(paused.transcript or "").open("a") as out:
-        out.write(encode(forged) + "\n")
+    add_record(Path(paused.transcript or ""), forged)
     for _ in range(3):
         assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
     assert house.did == []
@@ -480,11 +446,6 @@ def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house:
 
 
 # --- crashes ---------------------------------------------------------------------------------
-
-
-def cut_after(path: Path, number: int) -> None:
-    lines = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join(lines[:number]) + b"\n")
 
 
 def test_a_mutating_call_that_was_cut_off_is_in_doubt_and_never_run_again_unasked(
