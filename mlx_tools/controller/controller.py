@@ -46,7 +46,6 @@ from mlx_tools.controller.session import Session
 from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,
-    require_instance,
     require_items,
     require_method,
     require_texts,
@@ -203,11 +202,9 @@ _RECORDED: Final = frozenset(
 """What of the settings stands in a header under the same name, as it is here."""
 
 
-_DEFAULTS: Final[Mapping[type, Any]] = {
-    Policy: Policy(),
-    Limits: Limits(),
-    RunSettings: RunSettings(),
-}
+_NOTHING_ALLOWED: Final = Policy()
+_USUAL_LIMITS: Final = Limits()
+_USUAL_SETTINGS: Final = RunSettings()
 
 
 class Store(Protocol):
@@ -245,12 +242,18 @@ class Controller:
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
-        self.policy = _given("policy", policy, Policy, "write Policy(allow=[…])")
-        self._standing = _given("standing", standing, Policy, "write Policy(allow=[…])")
-        if standing is None:
-            self._standing = self.policy
-        self.limits = _given("limits", limits, Limits, "write Limits(max_iterations=…)")
-        self.settings = _given("settings", settings, RunSettings, "write RunSettings(strategy=…)")
+        self.policy = _NOTHING_ALLOWED if policy is None else policy
+        self._standing = self.policy if standing is None else standing
+        self.limits = _USUAL_LIMITS if limits is None else limits
+        self.settings = _USUAL_SETTINGS if settings is None else settings
+        for name, value, kind, hint in (
+            ("policy", self.policy, Policy, "write Policy(allow=[…])"),
+            ("standing", self._standing, Policy, "write Policy(allow=[…])"),
+            ("limits", self.limits, Limits, "write Limits(max_iterations=…)"),
+            ("settings", self.settings, RunSettings, "write RunSettings(strategy=…)"),
+        ):
+            if not isinstance(value, kind):
+                raise wrong_argument(name, value, hint)
         self._now = now
         self._depth, self._parent = 0, ""
         self._consents: Consents | None = None
@@ -338,7 +341,13 @@ class Controller:
             self._check_tools()
         messages = read_history(require_items("history", history, _HISTORY))
         with found_within(self.limits.total_timeout - spent):
-            decided, context = await self._look_up()
+            if self._decided is None or self._decided[0] != self.settings:
+                self._decided = self.settings, await decide_for(self.backend, self.settings)
+            if (context := self.settings.context) is None:
+                if self._context is None:
+                    self._context = (await context_of(self.backend, self.settings.model),)
+                context = self._context[0]
+            decided = self._decided[1]
             chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
             decided = speakable(decided, chat_format, self.settings.style)
         openings = self._openings(decided.style, chat_format)
@@ -463,18 +472,6 @@ class Controller:
         self.registry.add_search()
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
-    async def _look_up(self) -> tuple[Decided, int | None]:
-        """The style and strategy of these settings, and the size of the model's context: each is
-        looked up once."""
-        if self._decided is None or self._decided[0] != self.settings:
-            self._decided = self.settings, await decide_for(self.backend, self.settings)
-        context = self.settings.context
-        if context is None:
-            if self._context is None:
-                self._context = (await context_of(self.backend, self.settings.model),)
-            context = self._context[0]
-        return self._decided[1], context
-
     def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
         """What makes the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, load_words()
@@ -538,10 +535,3 @@ class Controller:
             history=tuple({"role": r, "content": c} for r, c in history),
         )
         return replace(header, seal=seal(self._store.secret, "header", to_json(header)))
-
-
-def _given(name: str, value: T | None, kind: type[T], hint: str) -> T:
-    """What was given, or the default of its kind."""
-    if value is None:
-        return _DEFAULTS[kind]  # type: ignore[no-any-return]
-    return require_instance(name, value, kind, hint)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from mlx_tools.controller.turn import CallState, Turn, follow, refusal
+from mlx_tools.controller.turn import OF_A_CALL, CallState, Turn, follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
@@ -48,6 +48,7 @@ from mlx_tools.transcript import (
     Consents,
     CorrectionRecord,
     DecisionRecord,
+    EditRecord,
     ExecutionRecord,
     GoldenRecord,
     Header,
@@ -218,18 +219,29 @@ class Session:
     def check(self, record: Record) -> None:
         """Raise `TranscriptError` where this record may not come now; change nothing.
 
-        Beside the table: a record must speak of a call that is open, and start none that may not,
-        a question must say something, and what was shown have its digest.
+        Beside the table: a record must speak of a call that is open, start none that may not and
+        answer no question that nobody asks, a question must say something, and what was shown have
+        its digest.
         """
         if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
-        if isinstance(record, UserRecord) and not record.content.strip():
+        if isinstance(record, OF_A_CALL):
+            state = self.current.open_calls.get(record.call)
+            if state is None:
+                raise TranscriptError(
+                    f"a {record.type} record speaks of the call {record.call!r}, which is not open"
+                )
+            if isinstance(record, ExecutionRecord) and not state.may_run:
+                raise TranscriptError(f"the call {record.call!r} was not allowed to run")
+            if isinstance(record, ApprovalRecord | EditRecord) and not self.current.waits(
+                record.call
+            ):
+                raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
+        elif isinstance(record, UserRecord) and not record.content.strip():
             raise TranscriptError("the question is empty")
-        if isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
+        elif isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
             raise TranscriptError("a paused record has not one digest for each of its calls")
-        if self.state is not State.EMPTY:
-            self.current.check(record)
-        if isinstance(record, CompactedRecord):
+        elif isinstance(record, CompactedRecord):
             answering = self.state is State.COMPLETING
             if not may_leave(self.prompt, record.gone, answering=answering):
                 raise TranscriptError(f"a {record.type} record takes away what is no whole turn")

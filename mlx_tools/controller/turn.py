@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mlx_tools.errors import ErrorCode, TranscriptError
+from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer
 from mlx_tools.policy import Facts, Policy, RateCounts, decide, exceeded, facts_of
 from mlx_tools.protocol import JudgedCall, Reading, judge
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
-_OF_A_CALL: Final = (
+OF_A_CALL: Final = (
     *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
     *(SummaryRecord, ApprovalRecord, EditRecord),
 )
@@ -91,21 +91,6 @@ class Turn:
             if not (isinstance(r, DecisionRecord | ObservationRecord) and r.call in ended)
         )
 
-    def check(self, record: Record) -> None:
-        """Raise `TranscriptError` where the record speaks of a call that is not open, starts one
-        that may not run, or answers a question that nobody asks."""
-        if not isinstance(record, _OF_A_CALL):
-            return
-        state = self.open_calls.get(record.call)
-        if state is None:
-            raise TranscriptError(
-                f"a {record.type} record speaks of the call {record.call!r}, which is not open"
-            )
-        if isinstance(record, ExecutionRecord) and not state.may_run:
-            raise TranscriptError(f"the call {record.call!r} was not allowed to run")
-        if isinstance(record, ApprovalRecord | EditRecord) and not self.waits(record.call):
-            raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
-
     def all_written(self) -> None:
         """Take it that nothing more follows from the completion than what was noted."""
         self.records = self.records[: self.noted]
@@ -116,7 +101,7 @@ class Turn:
             self.noted += 1
         if isinstance(record, CallRecord):
             self.calls[record.call] = self.open_calls[record.call] = CallState(record)
-        if not isinstance(record, _OF_A_CALL):
+        if not isinstance(record, OF_A_CALL):
             return
         state = self.calls[record.call]
         match record:
@@ -190,7 +175,8 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
 def _calls(
     judged: Sequence[JudgedCall], completion: CompletionRecord, session: Session
 ) -> list[Record]:
-    """First every call and its repairs, then what becomes of each."""
+    """First every call and its repairs, then what becomes of each: the decision on it and, where it
+    may not run, its observation."""
     calls: list[Record] = []
     verdicts: list[Record] = []
     turn = completion.turn
@@ -212,35 +198,20 @@ def _calls(
         repeated = history.add(record.name, record.arguments, session.specs.get(record.name))
         if repeated and session.run_history.reminded:
             return [*calls, StoppedRecord(reason="repeated_call")]
-        error = None if record.name in session.disabled else call.error
-        verdict = _verdict(record, error, repeated, session, made, completion.at)
-        verdicts += verdict
-        if isinstance(verdict[-1], DecisionRecord):  # it was not refused: it counts
-            made[record.call] = record.name, completion.at
+        if repeated:
+            verdicts.append(refusal(record, session, "repeated_call"))
+        elif call.error is not None and record.name not in session.disabled:
+            verdicts.append(_refusal(record, call.error))
+        elif arguments_size(record.arguments) > session.limits.max_argument_bytes:
+            verdicts.append(refusal(record, session, "payload_too_large"))
+        else:
+            decision = decision_on(record, session, made=made, at=completion.at)
+            verdicts.append(decision)
+            if decision.decision == "deny":
+                verdicts.append(refusal_by(decision, record, session))
+            else:
+                made[record.call] = record.name, completion.at
     return calls + verdicts
-
-
-def _verdict(
-    record: CallRecord,
-    error: ErrorInfo | None,
-    repeated: bool,
-    session: Session,
-    made: RateCounts,
-    at: str,
-) -> list[Record]:
-    """The decision on a call and, where it may not run, its observation. ``error`` is what is wrong
-    with the call; ``made`` are the calls that were let through before it, ``at`` is when it was
-    read."""
-    if repeated:
-        return [refusal(record, session, "repeated_call")]
-    if error is not None:
-        return [_refusal(record, error)]
-    if arguments_size(record.arguments) > session.limits.max_argument_bytes:
-        return [refusal(record, session, "payload_too_large")]
-    decision = decision_on(record, session, made=made, at=at)
-    if decision.decision != "deny":
-        return [decision]
-    return [decision, refusal_by(decision, record, session)]
 
 
 def decision_on(
