@@ -148,6 +148,8 @@ class CompletionsBackend:
         retry: Retry | None = None,
     ) -> None:
         self.address: Address = parse_address(url)
+        if self.address.interface:
+            raise UsageError(f"{url} is no completions server", hint="use choose_backend")
         self.model = model
         self.forbidden_tokens = tuple(forbidden_tokens)
         self._headers = _headers(api_key, headers or {})

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from mlx_tools.backends.interface import CompletionRequest
@@ -62,23 +62,31 @@ class Address:
     """``base`` is the address without ``/v1`` and without a slash at its end.
 
     ``loopback`` says that its host is this machine by name or number; then no proxy is asked.
+    ``interface`` is whose interface the server speaks, where the address says that it is not
+    OpenAI's: ``anthropic`` or ``ollama``.
     """
 
     base: str
     loopback: bool
+    interface: Literal["", "anthropic", "ollama"] = ""
 
     def __str__(self) -> str:
         return self.base
 
 
 def parse_address(url: str) -> Address:
-    """Read ``url``: http or https, with or without ``/v1`` and a slash at the end.
+    """Read ``url``: http or https, with or without ``/v1`` and a slash at the end, and before it
+    ``anthropic:`` or ``ollama:`` where the server speaks that interface.
 
     Raises:
         UsageError: it is no such address; a user name or password in it is refused too, because an
             address is shown and recorded.
     """
     text = url.strip()
+    interface: Literal["", "anthropic", "ollama"] = ""
+    if (own := re.match(r"(?i)(anthropic|ollama):(?=https?:)", text)) is not None:
+        interface = "ollama" if own[1].lower() == "ollama" else "anthropic"
+        text = text[own.end() :]
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
 
     def refused(why: str, hint: str = "an address looks like http://127.0.0.1:8080") -> UsageError:
@@ -104,7 +112,8 @@ def parse_address(url: str) -> Address:
     if not _HOST.fullmatch(written) or ".." in host or port == 0:
         raise refused("names no host that can be reached")
     netloc = written if port is None else f"{written}:{port}"
-    return Address(f"{scheme[1].lower()}://{netloc}{_TAIL.sub('', parts.path)}", _is_loopback(host))
+    base = f"{scheme[1].lower()}://{netloc}{_TAIL.sub('', parts.path)}"
+    return Address(base, _is_loopback(host), interface)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,0 +1,449 @@
+"""Anthropic's and Ollama's own chat interfaces, each by its own SDK: messages and tools in, a turn
+as text out, as `mlx_tools.backends.chat_wire` writes it.
+
+Neither completes text, so what does not fit is told to the model. A request that brings no messages
+is asked as one question.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mlx_tools.backends.chat_wire import TurnText, arguments_text
+from mlx_tools.backends.completions import Health
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.transport import (
+    LOG_HINT,
+    Address,
+    Deadlines,
+    parse_address,
+    refused,
+    translate,
+)
+from mlx_tools.backends.wire import check_request, check_size, without_surrogates
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendError,
+    BackendRefused,
+    MissingDependency,
+    MlxToolsError,
+    UsageError,
+)
+from mlx_tools.messages import FinishReason, Usage
+
+if TYPE_CHECKING:
+    import asyncio
+
+Message = Mapping[str, Any]
+
+
+class VendorBackend(ABC):
+    """A server that is asked by messages alone, at ``url`` (with or without its prefix).
+
+    The SDK's client is made when it is first used, one for each event loop.
+
+    Raises:
+        UsageError: ``url`` is no address, or no model is named.
+    """
+
+    kind: Literal["native"] = "native"
+    completes = False
+    obeys_choice: bool
+    interface: str
+
+    def __init__(self, url: str, model: str | None = None, *, api_key: str | None = None) -> None:
+        self.address: Address = parse_address(url)
+        if not model:
+            raise UsageError(
+                f"{self.interface} is asked for a model by its name", hint="name it with --model"
+            )
+        self.model = model
+        self._api_key = api_key
+        self._client: tuple[asyncio.AbstractEventLoop, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.address)!r}, {self.model!r})"
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
+        """Go on with ``request.messages``; close the generator to cancel.
+
+        Raises:
+            UsageError: the request cannot be sent.
+            BackendError: the class says which way it failed; the text so far never counts.
+        """
+        prompt, name = check_request(request), str(self.address)
+        if request.grammar is not None:
+            raise UsageError(f"{self.interface} takes no grammars", hint="leave the strategy auto")
+        if request.top_logprobs:
+            yield Chunk("", "length")  # it tells no likelihoods
+            return
+        limits, turn, size = Deadlines(request, name), _Turn(), 0
+        messages = request.messages or ({"role": "user", "content": prompt},)
+        with self._translated():
+            events = aiter(self._events(request, messages))
+            try:
+                while (event := await _next(events, limits)) is not None:
+                    if text := without_surrogates(self._read(event, turn)):
+                        size += len(text.encode())
+                        check_size(size, request.max_tokens, name)
+                        yield Chunk(text)
+            finally:
+                with suppress(Exception):
+                    await events.aclose()  # type: ignore[attr-defined]
+        if turn.reason is None:
+            raise BackendBroken(f"{name} broke off in the middle of a turn", hint=LOG_HINT)
+        yield Chunk(turn.end(turn.reason), turn.reason, turn.usage)
+
+    async def health(self, timeout: float = 5.0) -> Health:
+        """How the server is, by whether it lists its models."""
+        import anyio
+
+        try:
+            with anyio.fail_after(timeout), self._translated():
+                await self._names()
+        except BackendRefused as error:
+            return Health("unknown", error.message)
+        except (MlxToolsError, TimeoutError) as error:
+            return Health("unreachable", getattr(error, "message", "it did not answer in time"))
+        return Health("ok")
+
+    async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
+        """The models it lists, empty where it will not say."""
+        import anyio
+
+        try:
+            with anyio.fail_after(timeout), self._translated():
+                return tuple(await self._names())
+        except (BackendError, TimeoutError):
+            return ()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        from asyncio import get_running_loop
+
+        client, self._client = self._client, None
+        if client is not None and client[0] is get_running_loop():
+            with suppress(Exception):
+                await self._close(client[1])
+
+    @property
+    def client(self) -> Any:
+        """The SDK's client for the running event loop."""
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            try:
+                self._client = loop, self._new_client()
+            except ImportError as error:
+                extra = self.interface.lower()
+                raise MissingDependency(
+                    f"{self.interface}'s interface needs its SDK",
+                    hint=f"pip install 'mlx-tools[{extra}]'",
+                ) from error
+        return self._client[1]
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turns the SDK's errors, raised within, into ours."""
+        try:
+            yield
+        except MlxToolsError:
+            raise
+        except Exception as error:
+            raise self._error(error) from error
+
+    def _error(self, error: Exception) -> Exception:
+        name = str(self.address)
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int) and status > 0:
+            said = getattr(error, "body", None) or getattr(error, "error", None) or str(error)
+            body = said if isinstance(said, str) else json.dumps(said, default=str)
+            return refused(status, body.encode("utf-8", "replace"), name)
+        if status == -1:  # in the stream
+            return BackendRefused(f"{name} broke off with an error: {error}"[:400])
+        return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)
+
+    @abstractmethod
+    def _new_client(self) -> Any: ...
+
+    @abstractmethod
+    async def _close(self, client: Any) -> None: ...
+
+    @abstractmethod
+    async def _names(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def _events(
+        self, request: CompletionRequest, messages: Sequence[Message]
+    ) -> AsyncIterator[Any]: ...
+
+    @abstractmethod
+    def _read(self, event: Any, turn: _Turn) -> str:
+        """The text that an event of the SDK's adds."""
+
+
+class _Turn(TurnText):
+    """A turn, why it ended (None where it goes on) and what it cost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason: FinishReason | None = None
+        self.usage: Usage | None = None
+
+
+async def _next(events: AsyncIterator[Any], limits: Deadlines) -> Any:
+    try:
+        with limits.step():
+            return await anext(events)
+    except StopAsyncIteration:
+        return None
+
+
+# --- Anthropic ----------------------------------------------------------------------------------
+
+_OFFICIAL: Final = "https://api.anthropic.com"
+_NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
+_ENDS: Final[Mapping[str, FinishReason]] = dict.fromkeys(
+    ("end_turn", "stop_sequence", "tool_use"), "stop"
+)
+
+
+class AnthropicBackend(VendorBackend):
+    """Anthropic's messages, at ``url``: its own service, or a server that speaks the same.
+
+    Without ``api_key`` the environment's ``ANTHROPIC_API_KEY`` goes to Anthropic's own service, and
+    nowhere else.
+    """
+
+    interface = "Anthropic"
+    obeys_choice = True
+
+    def _new_client(self) -> Any:
+        from anthropic import AsyncAnthropic
+
+        official = str(self.address) == _OFFICIAL
+        key = self._api_key or (os.environ.get("ANTHROPIC_API_KEY") if official else None)
+        return AsyncAnthropic(api_key=key or "none", base_url=str(self.address))
+
+    async def _close(self, client: Any) -> None:
+        await client.close()
+
+    async def _names(self) -> Sequence[str]:
+        return [model.id for model in (await self.client.models.list()).data]
+
+    async def _events(
+        self, request: CompletionRequest, messages: Sequence[Message]
+    ) -> AsyncGenerator[Any, None]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "messages": anthropic_messages(messages),
+            **anthropic_tools(request, messages),
+        }
+        if system := "\n\n".join(m["content"] for m in messages if m["role"] == "system"):
+            body["system"] = system
+        more = {k: v for k, v in request.sampling.items() if k in ("top_p", "top_k")}
+        if request.temperature > 0:  # some models take none
+            more["temperature"] = min(request.temperature, 1.0)
+        stream = await self.client.messages.create(**body, stream=True, extra_body=more or None)
+        async with stream:
+            async for event in stream:
+                yield event
+
+    def _read(self, event: Any, turn: _Turn) -> str:
+        match event.type:
+            case "message_start":
+                turn.usage = _anthropic_usage(event.message.usage, None)
+            case "content_block_start" if event.content_block.type == "tool_use":
+                block = event.content_block
+                return turn.call(
+                    event.index, block.id, block.name, arguments_text(block.input or None)
+                )
+            case "content_block_start" if event.content_block.type == "text":
+                return turn.say(event.content_block.text or "")
+            case "content_block_delta":
+                delta = event.delta
+                if delta.type == "text_delta":
+                    return turn.say(delta.text)
+                if delta.type == "input_json_delta":
+                    return turn.call(event.index, "", "", delta.partial_json)
+                if delta.type == "thinking_delta":
+                    return turn.think(delta.thinking)
+            case "message_delta":
+                turn.usage = _anthropic_usage(event.usage, turn.usage)
+                reason = event.delta.stop_reason
+                if reason == "refusal":
+                    raise BackendRefused(f"{self.address} gave the turn up: refusal")
+                turn.reason = _ENDS.get(reason, "length") if reason else turn.reason
+        return ""
+
+
+def _anthropic_usage(said: Any, before: Usage | None) -> Usage | None:
+    """Token counts; Anthropic counts what was cached apart from the rest of the prompt."""
+
+    def count(name: str) -> int | None:
+        value = getattr(said, name, None)
+        return value if isinstance(value, int) else None
+
+    read, wrote = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
+    fresh = count("input_tokens")
+    before = before or Usage()
+    if not fresh:  # the end repeats nothing of the prompt
+        return Usage(before.prompt_tokens, before.cached_tokens, count("output_tokens"))
+    return Usage(fresh + (read or 0) + (wrote or 0), read, count("output_tokens"))
+
+
+def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages of OpenAI's chat interface as Anthropic's has them: results stand in the user's
+    turn."""
+    found: list[dict[str, Any]] = []
+
+    def add(role: str, *blocks: dict[str, Any]) -> None:
+        if found and found[-1]["role"] == role:
+            found[-1]["content"] += blocks
+        elif blocks:
+            found.append({"role": role, "content": [*blocks]})
+
+    for message in messages:
+        role, content = message["role"], message.get("content") or ""
+        text = [{"type": "text", "text": content}] if content.strip() else []
+        if role == "tool":
+            given = _NO_ID.sub("_", message["tool_call_id"])
+            add("user", {"type": "tool_result", "tool_use_id": given, "content": content})
+        elif role != "system":
+            add(role, *text, *map(_tool_use, message.get("tool_calls", ())))
+    return found
+
+
+def _tool_use(call: Message) -> dict[str, Any]:
+    function = call["function"]
+    return {
+        "type": "tool_use",
+        "id": _NO_ID.sub("_", call["id"]),
+        "name": function["name"],
+        "input": json.loads(function["arguments"]),
+    }
+
+
+def anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> dict[str, Any]:
+    """``tools`` and ``tool_choice`` as Anthropic's interface has them."""
+    tools = [
+        {
+            "name": tool["function"]["name"],
+            "description": tool["function"].get("description", ""),
+            "input_schema": tool["function"]["parameters"],
+        }
+        for tool in request.tools
+    ]
+    choice: dict[str, Any] = {"type": {"required": "any"}.get(request.tool_choice, "auto")}
+    if request.tool_choice == "none" or not tools:
+        # calls may only be shown of tools that are there
+        choice = {"type": "none"}
+        shown = {c["function"]["name"] for m in messages for c in m.get("tool_calls", ())}
+        known = {tool["name"] for tool in tools}
+        tools += [
+            {"name": name, "input_schema": {"type": "object"}} for name in sorted(shown - known)
+        ]
+    elif request.tool_choice not in ("auto", "required"):
+        choice = {"type": "tool", "name": request.tool_choice}
+    return {"tools": tools, "tool_choice": choice} if tools else {}
+
+
+# --- Ollama -------------------------------------------------------------------------------------
+
+_OPTIONS: Final = ("top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty")
+
+
+class OllamaBackend(VendorBackend):
+    """Ollama's chat, at ``url``. It pays no heed to a tool choice, and has none of its own."""
+
+    interface = "Ollama"
+    obeys_choice = False
+
+    async def context(self, timeout: float = 2.0) -> int | None:
+        """How many tokens its model takes as it is loaded now; None where it is not."""
+        import anyio
+
+        try:
+            with anyio.fail_after(timeout), self._translated():
+                running = (await self.client.ps()).models
+        except (BackendError, TimeoutError):
+            return None
+        sizes = (
+            getattr(one, "context_length", None)
+            for one in running
+            if self.model in (one.model, str(one.model).removesuffix(":latest"))
+        )
+        return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+    def _new_client(self) -> Any:
+        from ollama import AsyncClient
+
+        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        return AsyncClient(
+            host=str(self.address), headers=headers, trust_env=not self.address.loopback
+        )
+
+    async def _close(self, client: Any) -> None:
+        await client.close()
+
+    async def _names(self) -> Sequence[str]:
+        return [str(one.model) for one in (await self.client.list()).models]
+
+    async def _events(
+        self, request: CompletionRequest, messages: Sequence[Message]
+    ) -> AsyncGenerator[Any, None]:
+        options: dict[str, Any] = {
+            "temperature": request.temperature,
+            "num_predict": request.max_tokens,
+            **{name: request.sampling[name] for name in _OPTIONS if name in request.sampling},
+        }
+        if request.seed is not None:
+            options["seed"] = request.seed
+        stream = await self.client.chat(
+            model=self.model,
+            messages=ollama_messages(messages),
+            tools=[*request.tools] if request.tool_choice != "none" else None,
+            stream=True,
+            options=options,
+        )
+        async for event in stream:
+            yield event
+
+    def _read(self, event: Any, turn: _Turn) -> str:
+        message = event.message
+        text = turn.think(message.thinking or "") + turn.say(message.content or "")
+        for call in message.tool_calls or ():
+            number = len(turn.calls)  # each comes whole
+            function = call.function
+            text += turn.call(number, "", function.name, arguments_text(dict(function.arguments)))
+        if event.done:
+            turn.reason = "length" if event.done_reason not in ("stop", None) else "stop"
+            turn.usage = Usage(event.prompt_eval_count, None, event.eval_count)
+        return text
+
+
+def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages of OpenAI's chat interface as Ollama's has them: arguments are objects, and a result
+    names its tool."""
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        made = {"role": message["role"], "content": message.get("content") or ""}
+        if message["role"] == "tool":
+            made["tool_name"] = names.get(message["tool_call_id"], "")
+        elif calls := message.get("tool_calls"):
+            names |= {call["id"]: call["function"]["name"] for call in calls}
+            made["tool_calls"] = [
+                {"function": one | {"arguments": json.loads(one["arguments"])}}
+                for one in (call["function"] for call in calls)
+            ]
+        found.append(made)
+    return found
