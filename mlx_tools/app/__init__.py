@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.app.checks import Check, check_all, check_native_tools, check_verdict
+    from mlx_tools.app.checks import (
+        Check,
+        check_all,
+        check_native_tools,
+        check_tried,
+        check_verdict,
+    )
     from mlx_tools.app.config import Configuration, Group, SettingRow
     from mlx_tools.app.guard import Door, Guard, Refusal, is_loopback
     from mlx_tools.app.jobs import job_store, jobs_of, lasting, roots_of
@@ -22,15 +28,17 @@ if TYPE_CHECKING:
         refuse_tools_where_off,
         refuse_where_off,
         registry_of,
+        route_of,
         run_settings,
         session_store,
         tools_of,
+        try_native,
     )
 
 __getattr__, __dir__ = names_of(
     __name__,
     {
-        "checks": ("Check", "check_all", "check_native_tools", "check_verdict"),
+        "checks": ("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
         "config": ("Configuration", "Group", "SettingRow"),
         "guard": ("Door", "Guard", "Refusal", "is_loopback"),
         "jobs": ("job_store", "jobs_of", "lasting", "roots_of"),
@@ -45,9 +53,11 @@ __getattr__, __dir__ = names_of(
             "refuse_tools_where_off",
             "refuse_where_off",
             "registry_of",
+            "route_of",
             "run_settings",
             "session_store",
             "tools_of",
+            "try_native",
         ),
     },
 )

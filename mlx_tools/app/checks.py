@@ -25,9 +25,11 @@ from mlx_tools.backends import (
     Health,
     LocalBackend,
     ModelFiles,
+    NativeVerdict,
     ServerBackend,
     StrategyChoice,
     StyleChoice,
+    VendorBackend,
     find_openblas,
     has_logprobs,
     honours_stop,
@@ -92,6 +94,9 @@ async def check_all(
         checks += [check_model(chosen), check_chat_format(chosen.files, chat_format)]
         checks += [native] if native is not None else []
         return [*checks, check_folder("transcripts", sessions)]
+    if chosen.backend.kind == "native":
+        checks = [await check_vendor(chosen.backend), check_model(chosen)]
+        return [*checks, check_folder("transcripts", sessions)]
     server, client = await check_server(chosen.backend)
     checks = [server, check_model(chosen), check_chat_format(chosen.files, chat_format)]
     if client is not None:
@@ -121,6 +126,23 @@ async def check_server(
     if health.status in ("unreachable", "loading"):
         return Check("server", "fail", health.detail, "start it, or wait until it is ready"), None
     return Check("server", "ok", f"{client.address} answers ({health.detail})"), client
+
+
+async def check_vendor(backend: VendorBackend) -> Check:
+    """Return whether a server that speaks a vendor's own interface answers."""
+    health = await backend.health()
+    if health.ok:
+        said = health.detail or "it lists its models"
+        return Check("server", "ok", f"{backend.address} answers ({said})")
+    return Check("server", "fail", health.detail, "check the address, the key and the network")
+
+
+def check_tried(tried: NativeVerdict | None) -> Check:
+    """Return whether the server's own function calling works with its model."""
+    if tried is None:
+        return Check("native calls", "skip", "not tried: there is no choice, or no model's name")
+    status: Status = "ok" if tried.passed else "warn"
+    return Check("native calls", status, f"{tried.reason} (tried {tried.measured_at})")
 
 
 async def check_local(backend: LocalBackend) -> list[Check]:

@@ -283,6 +283,13 @@ class LimitsSection(Section):
 
 
 class Routing(Section):
+    route: Literal["auto", "native", "prompted"] = setting(
+        "never",
+        "By which path a model is asked: by its server's own function calling (native), by a "
+        "prompt, or (auto) natively where that was tried and works",
+        option="--route PATH",
+        group="backend",
+    )
     local_enabled: bool = setting(
         "only_false",
         "Whether questions may go to a local model by way of a prompt",
@@ -294,14 +301,16 @@ class BackendSettings(Section):
     kind: Literal["auto", "completions", "server", "local", "native"] = setting(
         "never",
         "Where the model runs: on a completions server that is up, on one that is started for "
-        "the run, in this process (local), or (auto) at the named address, else at "
+        "the run, in this process (local), on a server that is asked by its own function calling "
+        "(native), or (auto) at the named address, else at "
         "127.0.0.1:8080 where a server answers, else the embedded model is started",
         option="--backend KIND",
         group="backend",
     )
     url: str | None = setting(
         "never",
-        "The completions server's address, with or without /v1",
+        "The server's address, with or without /v1; anthropic:URL and ollama:URL for servers "
+        "that speak these interfaces",
         check=ADDRESS,
         option="--url URL",
         group="backend",

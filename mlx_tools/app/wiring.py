@@ -6,6 +6,7 @@ import difflib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
@@ -15,21 +16,27 @@ from mlx_tools.backends import (
     Backend,
     Chosen,
     ModelMissing,
+    NativeVerdict,
+    Route,
+    VerdictStore,
     choose_backend,
     decide,
+    find_route,
     find_served_format,
     find_verdict,
     found_within,
     memory_bytes,
     model_identity,
     parse_address,
+    probe_native,
+    server_name,
     suggest_model,
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
-from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
+from mlx_tools.prompt import SEARCH, ChatFormat, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, TranscriptStore
 from mlx_tools.toolbox import Jobs, WebOptions
 from mlx_tools.tools import OFF, Registry, ToolCollection, exposed_by
@@ -123,12 +130,6 @@ def refuse_where_off(options: RunOptions, *, tools: bool = True) -> None:
     """Raise `UsageError` where a switch turns off what is about to be done, naming the switch."""
     configuration = options.configuration
     settings = configuration.settings
-    if not settings.routing.local_enabled:
-        raise UsageError(
-            "the path by way of a prompt to a local model is turned off by "
-            f"{configuration.named_by('routing.local_enabled')}",
-            hint="this version has no other path; set it to true",
-        )
     if tools and not settings.enabled and options.tool_choice != "none":
         raise _tools_off(configuration)
 
@@ -277,6 +278,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
     chosen.free_markers(style)
+    route = await route_of(options, chosen, found.chat_format)
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
@@ -286,8 +288,53 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         output_schema=options.output_schema,
         model=model,
         backend=chosen.described(),
+        route=route.to_json(),
         roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),
     )
+
+
+async def route_of(options: RunOptions, chosen: Chosen, chat_format: ChatFormat | None) -> Route:
+    """By which path the model that was chosen is asked. Raises `UsageError` where the settings
+    leave none."""
+    configuration = options.configuration
+    routing, wanted = configuration.settings.routing, configuration.settings.routing.route
+    if configuration.settings.backend.kind == "native":
+        if wanted == "prompted":
+            raise UsageError(
+                f"{configuration.named_by('backend.kind')} is native, and "
+                f"{configuration.named_by('routing.route')} prompted",
+                hint="leave one of them out",
+            )
+        wanted = "native"
+    return await find_route(
+        chosen.backend,
+        wanted,
+        model=identity_of(chosen, chosen.model or options.model_name),
+        chat_format=chat_format,
+        prompts=routing.local_enabled,
+    )
+
+
+async def try_native(
+    options: RunOptions, chosen: Chosen, *, again: bool = False
+) -> NativeVerdict | None:
+    """Whether the server's own function calling works with its model: tried once, then known.
+
+    None where it cannot matter, or could not be known again: there is no server, it takes nothing
+    but messages, or nothing tells which model it has. Raises `BackendError` where the server fails,
+    and `UsageError` where the verdict cannot be kept.
+    """
+    model = identity_of(chosen, chosen.model or options.model_name)
+    server = server_name(chosen.backend)
+    if model is None or server is None or chosen.backend.kind == "native":
+        return None
+    store = VerdictStore()
+    known = None if again else store.native(server, model)
+    if known is None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        known = await probe_native(chosen.backend, server=server, model=model, at=at)
+        store.put_native(known)
+    return known
 
 
 def identity_of(chosen: Chosen, model: str | None) -> str | None:

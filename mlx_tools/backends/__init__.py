@@ -43,27 +43,34 @@ if TYPE_CHECKING:
         suggest_model,
     )
     from mlx_tools.backends.models.tokens import TokenCounter
+    from mlx_tools.backends.native_probe import probe_native
     from mlx_tools.backends.openblas import find_openblas
     from mlx_tools.backends.router import (
+        Route,
+        RouteChoice,
         context_of,
         decide_for,
         find_chat_format,
+        find_route,
         find_served_format,
         folder_of,
         format_of,
         found_within,
         model_of,
+        server_name,
         speakable,
         takes_grammar,
     )
     from mlx_tools.backends.server import ServerBackend
     from mlx_tools.backends.transport import parse_address
+    from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend, VendorBackend
     from mlx_tools.backends.verdicts import (
         DEFAULT_STYLE,
         STRATEGIES,
         STYLES,
         Decided,
         FoundVerdict,
+        NativeVerdict,
         StrategyChoice,
         StyleChoice,
         StyleVerdict,
@@ -103,27 +110,34 @@ __getattr__, __dir__ = names_of(
             "suggest_model",
         ),
         "models.tokens": ("TokenCounter",),
+        "native_probe": ("probe_native",),
         "openblas": ("find_openblas",),
         "router": (
+            "Route",
+            "RouteChoice",
             "context_of",
             "decide_for",
             "find_chat_format",
+            "find_route",
             "find_served_format",
             "folder_of",
             "format_of",
             "found_within",
             "model_of",
+            "server_name",
             "speakable",
             "takes_grammar",
         ),
         "server": ("ServerBackend",),
         "transport": ("parse_address",),
+        "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),
         "verdicts": (
             "DEFAULT_STYLE",
             "STRATEGIES",
             "STYLES",
             "Decided",
             "FoundVerdict",
+            "NativeVerdict",
             "StrategyChoice",
             "StyleChoice",
             "StyleVerdict",

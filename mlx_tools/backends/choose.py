@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, some
@@ -28,10 +28,13 @@ from mlx_tools.backends.models.listing import (
 )
 from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import START_HINT
+from mlx_tools.backends.transport import START_HINT, Address, parse_address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean
+
+if TYPE_CHECKING:
+    from mlx_tools.backends.vendors import VendorBackend
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
 
@@ -79,7 +82,7 @@ class Chosen:
     the server does not say; ``files`` is what its files say, where they are on this machine.
     """
 
-    backend: CompletionsBackend | ServerBackend | LocalBackend
+    backend: CompletionsBackend | ServerBackend | LocalBackend | VendorBackend
     how: Literal["named", "found", "embedded", "started", "loaded"]
     note: str = ""
     suggestion: str = ""
@@ -90,8 +93,8 @@ class Chosen:
     def described(self) -> dict[str, str]:
         """The backend as a session's header has it."""
         found: dict[str, str] = {"kind": self.backend.kind, "how": self.how}
-        if self.backend.kind == "completions":
-            found["url"] = str(self.backend.address)
+        if self.backend.kind in ("completions", "native"):
+            found["url"] = self.backend.address.url
         return found
 
     def free_markers(self, style: Style) -> None:
@@ -113,10 +116,12 @@ async def choose_backend(
     """Choose by what was asked for; an address that was named never falls back to another.
 
     ``auto`` takes the address ``url``; without one, a server that answers at ``usual``; without
-    that, a server of our own with ``model`` or the embedded one. ``server`` and ``local`` take one
-    of these two, in a server of our own and in this process. A model's own markers of calls are
-    forbidden, where their ids are known and the server is mlx-lm's: see `Chosen.free_markers`.
-    ``note`` is told what a server of our own has to say later. Nothing is started yet.
+    that, a server of our own with ``model`` or the embedded one. ``native`` takes ``url`` or that
+    server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
+    ``server`` and ``local`` take one of these two models, in a server of our own and in this
+    process. A model's own markers of calls are forbidden, where their ids are known and the server
+    is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what a server of our own has to say
+    later. Nothing is started yet.
 
     Raises:
         UsageError: the options contradict each other, or name what is not there; a model that the
@@ -124,17 +129,20 @@ async def choose_backend(
         BackendUnreachable: the named server does not answer.
         ModelMissing: the model is not on this machine (its ``name`` can be pulled).
     """
-    if kind not in ("auto", "completions", "server", "local"):
-        what = "is not in this version" if kind == "native" else "is unknown"
-        raise UsageError(
-            f"the backend {kind} {what}", hint="use auto, completions, server or local"
-        )
+    if kind not in get_args(Kind):
+        raise UsageError(f"the backend {kind} is unknown", hint=f"use {', '.join(get_args(Kind))}")
     if kind in ("server", "local") and url is not None:
         what = (
             "starts a server of its own" if kind == "server" else "runs the model in this process"
         )
         raise UsageError(f"the backend {kind} {what}", hint="leave the address out")
-    if url is not None or kind == "completions":
+    if url is not None and (vendor := parse_address(url)).interface:
+        if kind == "completions":
+            raise UsageError(
+                f"{vendor.url} is no completions server", hint="use --backend native or auto"
+            )
+        return _vendor(vendor, model, api_key)
+    if url is not None or kind in ("completions", "native"):
         backend = CompletionsBackend(url or usual, model, api_key=api_key)
         return await look_at(backend, environ=environ)
     if kind == "auto" and model not in EMBEDDED:
@@ -143,6 +151,15 @@ async def choose_backend(
         if health is not None:
             return await _served(backend, health, "found", CALL_MARKERS, environ)
     return _own(kind, model, usual, note, environ)
+
+
+def _vendor(address: Address, model: str | None, api_key: str | None) -> Chosen:
+    """A server that speaks a vendor's own interface. Nothing is asked of it yet."""
+    from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend
+
+    make = AnthropicBackend if address.interface == "anthropic" else OllamaBackend
+    backend = make(address.url, model, api_key=api_key)
+    return Chosen(backend=backend, how="named", model=model)
 
 
 async def look_at(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from mlx_tools.backends.interface import Backend
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
@@ -15,8 +15,10 @@ from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
     Decided,
     FoundVerdict,
+    NativeVerdict,
     StrategyChoice,
     StyleChoice,
+    VerdictStore,
     decide,
     find_verdict,
 )
@@ -212,6 +214,109 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
         return None  # the run's own request will say what is wrong
 
 
+# --- native or prompted -----------------------------------------------------------------------
+
+RouteChoice = Literal["auto", "native", "prompted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """By which path a model is asked, and why.
+
+    ``native``: by its server's own chat interface, which tells it of tools and reads its calls. The
+    server ``completes`` text too, so that what does not fit is mended by a prompt; it ``obeys`` a
+    tool choice.
+    """
+
+    path: Literal["native", "prompted"]
+    reason: str
+    completes: bool = True
+    obeys: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The route as a header has it."""
+        said: dict[str, Any] = {"path": self.path, "reason": self.reason}
+        return said if self.path == "prompted" else asdict(self)
+
+
+def server_name(backend: Backend) -> str | None:
+    """What a server is known by from run to run; None for what is no server."""
+    address = getattr(backend, "address", None)
+    if address is not None:
+        return str(getattr(address, "url", address))
+    return "a server of our own" if getattr(backend, "kind", "") == "server" else None
+
+
+async def find_route(
+    backend: Backend,
+    wanted: RouteChoice = "auto",
+    *,
+    model: str | None,
+    chat_format: ChatFormat | None = None,
+    prompts: bool = True,
+    store: VerdictStore | None = None,
+) -> Route:
+    """By which path the model behind ``backend`` is asked.
+
+    What is wanted holds; ``auto`` is native only where that was tried with this server and model
+    (`mlx_tools.backends.native_probe`), and prompted else. ``model`` is what identifies it,
+    ``chat_format`` what its template says. Without ``prompts`` no model may be prompted.
+
+    Raises:
+        UsageError: there is no such path.
+    """
+    server = server_name(backend)
+    if getattr(backend, "completes", True) is False:
+        if wanted == "prompted":
+            raise UsageError(
+                f"{server} takes messages alone, no prompts", hint="use --route auto or native"
+            )
+        obeys = bool(getattr(backend, "obeys_choice", False))
+        return Route(
+            path="native", reason="its server takes messages alone", completes=False, obeys=obeys
+        )
+    if server is None and (wanted == "native" or not prompts):
+        raise UsageError(
+            "there is no native path to a model in this process: it is prompted",
+            hint="name a server with --url, or allow prompts: --route, routing.local_enabled",
+        )
+    known = None
+    if server is not None and model is not None:
+        known = (store or VerdictStore()).native(server, model)
+    if not prompts:
+        reason = "prompts to a local model are turned off"
+        obeys = known is not None and known.obeys
+        return Route(path="native", reason=reason, completes=False, obeys=obeys)
+    if wanted == "prompted" or server is None:
+        reason = "as asked" if wanted == "prompted" else "it runs in this process"
+        return Route(path="prompted", reason=reason)
+    if wanted == "native":
+        if known is not None:
+            return replace(_measured(known), path="native", reason="as asked")
+        from mlx_tools.backends.native_probe import completes_text
+
+        return Route(path="native", reason="as asked", completes=await completes_text(backend))
+    return _measured(known) if known is not None else _untried(chat_format)
+
+
+def _measured(known: NativeVerdict) -> Route:
+    return Route(
+        path="native" if known.passed else "prompted",
+        reason=known.reason,
+        completes=known.completes,
+        obeys=known.obeys,
+    )
+
+
+def _untried(chat_format: ChatFormat | None) -> Route:
+    """A model that was never tried is prompted, whatever its template says: a server may have no
+    parser for its calls, and drop them."""
+    reason = "its server's own calling was not tried (mlx-tools doctor does)"
+    if chat_format is not None and chat_format.tools is not None:
+        reason += ", though its template tells of tools"
+    return Route(path="prompted", reason=reason)
+
+
 # --- style and strategy -----------------------------------------------------------------------
 
 
@@ -228,6 +333,8 @@ class Wishes(Protocol):
     def model(self) -> str | None: ...
     @property
     def chat_format(self) -> ChatFormat | None: ...
+    @property
+    def route(self) -> Mapping[str, Any]: ...
 
 
 async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
@@ -238,6 +345,8 @@ async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
     `BackendUnreachable` where a server is asked, and does not answer.
     """
     style, strategy, found = wishes.style, wishes.strategy, wishes.verdict
+    if wishes.route.get("path") == "native":
+        style = DEFAULT_STYLE  # in which a server's own calls are written down
     if "auto" not in (style, strategy):
         found = FoundVerdict()
     elif found is None:

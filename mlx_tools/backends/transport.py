@@ -73,6 +73,11 @@ class Address:
     def __str__(self) -> str:
         return self.base
 
+    @property
+    def url(self) -> str:
+        """The address as `parse_address` reads it."""
+        return f"{self.interface}:{self.base}" if self.interface else self.base
+
 
 def parse_address(url: str) -> Address:
     """Read ``url``: http or https, with or without ``/v1`` and a slash at the end, and before it

@@ -55,6 +55,7 @@ class VendorBackend(ABC):
     kind: Literal["native"] = "native"
     completes = False
     obeys_choice: bool
+    forbidden_tokens: tuple[int, ...] = ()  # none needs to be
     interface: str
 
     def __init__(self, url: str, model: str | None = None, *, api_key: str | None = None) -> None:

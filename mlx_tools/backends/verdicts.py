@@ -40,6 +40,9 @@ FORMAT: Final = 1
 MAX_BYTES: Final = 1 << 20
 """No verdict is this long: a file that is longer is not read."""
 
+_NATIVE: Final = "native-"
+"""How files begin that are on a server's own calling."""
+
 SHIPPED: Final = "config/verdicts/{}.json"
 
 
@@ -99,8 +102,36 @@ class Verdict:
         return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeVerdict:
+    """Whether a server's own function calling works with a model (`mlx_tools.backends.native_probe`
+    asks): ``passed``, and why or why not.
+
+    ``obeys``: a tool choice is obeyed. ``completes``: the server completes text too. ``server`` is
+    the address, or what stands for servers of our own.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"strict": True}
+    server: str
+    model: str
+    passed: bool
+    obeys: bool = False
+    completes: bool = False
+    reason: str = ""
+    measured_at: str = ""
+
+
 def parse_verdict(text: bytes, model: str) -> Verdict:
     """The verdict on ``model`` in a file. Raises `NoVerdict` for anything else."""
+    verdict: Verdict = _parsed(text, Verdict)
+    if verdict.style not in verdict.styles:
+        raise NoVerdict(f"styles: {verdict.style} is missing")
+    if verdict.model != model:
+        raise NoVerdict("it is on another model")
+    return verdict
+
+
+def _parsed(text: bytes, kind: type) -> Any:
     from pydantic import ValidationError
 
     if len(text) > MAX_BYTES:
@@ -114,22 +145,17 @@ def parse_verdict(text: bytes, model: str) -> Verdict:
     if (found := value.get("format")) != FORMAT or isinstance(found, bool):
         raise NoVerdict(f"it is of format {found!r}, not {FORMAT}")
     try:
-        verdict: Verdict = _reader().validate_json(text)
+        return _reader(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise NoVerdict(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if verdict.style not in verdict.styles:
-        raise NoVerdict(f"styles: {verdict.style} is missing")
-    if verdict.model != model:
-        raise NoVerdict("it is on another model")
-    return verdict
 
 
 @cache
-def _reader() -> Any:
+def _reader(kind: type) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Verdict)
+    return TypeAdapter(kind)
 
 
 # --- what it decides --------------------------------------------------------------------------
@@ -233,10 +259,45 @@ class VerdictStore:
 
         Raises `UsageError` where it cannot be written; the earlier one then still stands.
         """
-        path = self.path(verdict.model)
+        return self._write(self.path(verdict.model), verdict.to_json())
+
+    def native(self, server: str, model: str) -> NativeVerdict | None:
+        """The verdict on this server's own calling with this model, None where none is kept."""
+        found = self._native_in(self._native_path(server, model))
+        return (
+            found if found is not None and (found.server, found.model) == (server, model) else None
+        )
+
+    def natives(self, model: str) -> tuple[NativeVerdict, ...]:
+        """Those on a model, whatever its server, by the server's name."""
+        try:
+            paths = sorted(self.folder.glob(f"{_NATIVE}*.json"))
+        except OSError:
+            return ()
+        found = [one for path in paths if (one := self._native_in(path)) is not None]
+        return tuple(sorted((one for one in found if one.model == model), key=lambda v: v.server))
+
+    def put_native(self, verdict: NativeVerdict) -> Path:
+        """Keeps a verdict in place of the earlier one. Raises as `put` does."""
+        path = self._native_path(verdict.server, verdict.model)
+        return self._write(path, {"format": FORMAT, **asdict(verdict)})
+
+    def _native_path(self, server: str, model: str) -> Path:
+        path = self.path(f"{model} {server}")
+        return path.with_name(f"{_NATIVE}{path.name}")
+
+    def _native_in(self, path: Path) -> NativeVerdict | None:
+        try:
+            with path.open("rb") as file:
+                found: NativeVerdict = _parsed(file.read(MAX_BYTES + 1), NativeVerdict)
+        except (OSError, NoVerdict):
+            return None  # it is measured again
+        return found
+
+    def _write(self, path: Path, value: Mapping[str, Any]) -> Path:
         private_dir(self.folder)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        text = json.dumps(verdict.to_json(), indent=1) + "\n"
+        text = json.dumps(value, indent=1) + "\n"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:

@@ -20,14 +20,18 @@ from mlx_tools.app import (
     Share,
     check_all,
     check_native_tools,
+    check_tried,
     check_verdict,
     choose,
     identity_of,
+    route_of,
     run_settings,
+    try_native,
 )
 from mlx_tools.backends import (
     Chosen,
     FoundVerdict,
+    Route,
     StrategyChoice,
     Verdict,
     VerdictStore,
@@ -66,6 +70,7 @@ _WITHIN: Final = 1800.0
 class _Findings:
     checks: list[Check] = field(default_factory=list)
     verdict: FoundVerdict = field(default_factory=FoundVerdict)
+    route: Route | None = None
     probed: Probed | None = None
 
     @property
@@ -119,6 +124,7 @@ def _as_json(found: _Findings) -> dict[str, Any]:
         "ok": not found.failed,
         "checks": [asdict(check) for check in found.checks],
         "verdict": verdict,
+        "route": found.route.to_json() if found.route is not None else None,
     }
     return value if found.probed is None else value | {"probe": found.probed.to_json()}
 
@@ -129,7 +135,8 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
     except MlxToolsError as error:
         return _Findings([Check("server", "fail", error.message, error.hint or "")])
     try:
-        found = _Findings(await _checks(run, chosen))
+        found = _Findings()
+        await _check(run, chosen, found, again=within is not None)
         if within is not None and not found.failed:
             try:
                 found.probed = await probe(run, chosen, within)
@@ -144,20 +151,30 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
         await chosen.backend.aclose()
 
 
-async def _checks(run: RunOptions, chosen: Chosen) -> list[Check]:
-    found = await find_served_format(
+async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bool) -> None:
+    """Makes the checks. A server's own function calling is tried where it was not, or ``again``."""
+    served = await find_served_format(
         chosen.backend,
         run.configuration.settings.model.chat_format,
         files=chosen.files,
         model=chosen.model or run.model_name,
     )
-    return await check_all(
+    found.checks += await check_all(
         chosen,
         sessions=state_dir() / "sessions",
-        chat_format=f"{found.chat_format.name}, by {found.source}",
-        control_tokens=found.chat_format.control_tokens,
-        native=check_native_tools(found.chat_format),
+        chat_format=f"{served.chat_format.name}, by {served.source}",
+        control_tokens=served.chat_format.control_tokens,
+        native=check_native_tools(served.chat_format),
     )
+    if found.failed:
+        return
+    try:
+        found.checks.append(check_tried(await try_native(run, chosen, again=again)))
+        found.route = await route_of(run, chosen, served.chat_format)
+        said = f"{found.route.path}: {found.route.reason}"
+        found.checks.append(Check("route", "ok", said))
+    except MlxToolsError as error:
+        found.checks.append(Check("route", "fail", error.message, error.hint or ""))
 
 
 # --- the probe ----------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
 from mlx_tools.backends import (
     ListedModel,
+    NativeVerdict,
     PullProgress,
+    VerdictStore,
     list_models,
     memory_bytes,
+    model_identity,
     model_path,
     pull_model,
     suggest_model,
@@ -21,6 +25,7 @@ from mlx_tools.cli.output import (
     amount,
     complain,
     print_json,
+    print_prose,
     print_row,
     print_text,
     progress_bar,
@@ -42,14 +47,19 @@ _STAGES: Final = {
 def list_all(
     as_json: AsJsonLines = False,
 ) -> None:
-    """List the embedded model and what the Hugging Face cache holds."""
+    """List the embedded model and what the Hugging Face cache holds, and where its servers' own
+    function calling was tried (doctor does), by which path each is asked."""
     for model in list_models():
+        tried = VerdictStore().natives(model_identity(model.name, model.path) or "")
         if as_json:
-            print_json(_as_json(model))
+            print_json(_as_json(model, tried))
         else:
             here = str(model.path) if model.pulled else "not pulled"
             note = "" if model.mlx else "  (not in MLX's form)"
             print_row(f"{model.name:<44} {amount(model.size):>9} ", f"{here}{note}")
+            for one in tried:
+                path = "native" if one.passed else "prompted"
+                print_prose(f"    {path} on {one.server}: {one.reason}", " " * 6)
     if not as_json and sys.stderr.isatty():
         complain(suggest_model(memory_bytes()).line, kind="suggestion")
 
@@ -80,7 +90,7 @@ def path(name: Name) -> None:
     print_text(str(model_path(name)))
 
 
-def _as_json(model: ListedModel) -> dict[str, object]:
+def _as_json(model: ListedModel, tried: Sequence[NativeVerdict]) -> dict[str, object]:
     return {
         "name": model.name,
         "source": model.source,
@@ -88,4 +98,12 @@ def _as_json(model: ListedModel) -> dict[str, object]:
         "size_bytes": model.size,
         "path": str(model.path) if model.path is not None else None,
         "mlx": model.mlx,
+        "routes": [
+            {
+                "server": one.server,
+                "path": "native" if one.passed else "prompted",
+                "reason": one.reason,
+            }
+            for one in tried
+        ],
     }

@@ -121,11 +121,6 @@ def load(options: Options) -> Configuration:
     loaded = config.load(options=options)
     keep_output()
     warn_all(loaded.warnings)
-    if loaded.settings.backend.kind == "native":
-        raise UsageError(
-            f"{loaded.named_by('backend.kind')}: native is not in this version",
-            hint="available: auto, completions, server, local",
-        )
     return loaded
 
 
