@@ -188,8 +188,8 @@ class Completion:
 
 
 class ScriptedServer:
-    """A completions server on loopback that serves the scripted completions one after the other,
-    also by its chat interface: real HTTP, no model. Out of script, it answers 500.
+    """A completions server on loopback that serves the scripted completions one after the other:
+    real HTTP, no model. Out of script, it answers 500. With ``chat`` it has a chat interface too.
 
     Each is a `Completion`, a text (which costs `USAGE`), or a function from the prompt to one of
     these. It knows no likelihoods: a request for some gets none, and nothing of the script. The
@@ -205,8 +205,10 @@ class ScriptedServer:
         *script: str | Completion | Callable[[str], str | Completion],
         model: str = "scripted",
         hanging: str = "",
+        chat: bool = False,
     ) -> None:
         self.hanging = hanging
+        self.posts = ("/v1/completions", "/v1/chat/completions")[: 1 + chat]
         self.ended = threading.Event()
         self._script = list(script)
         self._lock = threading.Lock()
@@ -281,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path not in ("/v1/completions", "/v1/chat/completions"):
+        if self.path not in self.scripted.posts:
             self._json(404, {"error": "no such page"})
             return
         body = json.loads(raw)

@@ -15,8 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from mlx_tools.backends.interface import Backend, CompletionRequest
+from mlx_tools.backends.transport import Dropped, ServerFailed
 from mlx_tools.backends.verdicts import NativeVerdict
-from mlx_tools.errors import BackendBroken, BackendRefused, BackendTimeout
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnreachable,
+)
 from mlx_tools.messages import Style, ToolCall, ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.process import clean
@@ -150,7 +157,7 @@ async def probe_native(
         reason += ", and a tool choice is obeyed" if obeys else "; a tool choice is not obeyed"
     except _Failed as error:
         reason = str(error)
-    except BackendTimeout:
+    except (BackendTimeout, BackendDead, BackendUnreachable, Dropped, ServerFailed):
         raise
     except (BackendRefused, BackendBroken) as error:
         reason = f"tools are not taken: {clean(error.message, 160)}"

@@ -266,6 +266,11 @@ async def find_route(
         UsageError: there is no such path.
     """
     server = server_name(backend)
+    if wanted == "prompted" and not prompts:
+        raise UsageError(
+            "no model may be prompted: routing.local_enabled is false",
+            hint="set it to true, or leave --route prompted out",
+        )
     if getattr(backend, "completes", True) is False:
         if wanted == "prompted":
             raise UsageError(

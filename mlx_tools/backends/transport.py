@@ -275,8 +275,11 @@ def dead(address: str) -> BackendDead:
     )
 
 
-def refused(status: int, body: bytes, address: str, location: str = "") -> MlxToolsError:
-    """The error for an answer that is no completion: ``status`` and the body's first bytes."""
+def refused(
+    status: int, body: bytes, address: str, location: str = "", path: str = "/v1/completions"
+) -> MlxToolsError:
+    """The error for an answer that is no completion: ``status`` and the body's first bytes.
+    ``path`` is what was asked for."""
     said = words_of(body)
     if DEAD_WORDS in said:
         return dead(address)
@@ -287,7 +290,7 @@ def refused(status: int, body: bytes, address: str, location: str = "") -> MlxTo
     elif status in (401, 403):
         hint = "the server wants a key, or refuses this one"
     elif status in (404, 405) and len(said) < 20 and not re.search("(?i)error|model", said):
-        hint = "it may be no completions server: /v1/completions is not offered there"
+        hint = f"it may be no completions server: {path} is not offered there"
     elif status == 404:
         hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):
@@ -429,7 +432,8 @@ class Exchange:
                 break
         if response.status_code != 200:
             said, location = first[:ERROR_BYTES], headers.get("location", "")
-            raise refused(response.status_code, said, str(self._address), location)
+            path = response.request.url.path
+            raise refused(response.status_code, said, str(self._address), location, path)
         if not first:
             raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
         begun = Begun(response, stream, first, limits, silent)

@@ -12,7 +12,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mlx_tools.backends.chat_wire import TurnText, arguments_text
@@ -415,8 +415,9 @@ class OllamaBackend(VendorBackend):
             stream=True,
             options=options,
         )
-        async for event in stream:
-            yield event
+        async with aclosing(stream):  # which closes the connection
+            async for event in stream:
+                yield event
 
     def _read(self, event: Any, turn: _Turn) -> str:
         message = event.message

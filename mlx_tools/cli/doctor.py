@@ -170,6 +170,9 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
         return
     try:
         found.checks.append(check_tried(await try_native(run, chosen, again=again)))
+    except MlxToolsError as error:
+        found.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
+    try:
         found.route = await route_of(run, chosen, served.chat_format)
         said = f"{found.route.path}: {found.route.reason}"
         found.checks.append(Check("route", "ok", said))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.testing import USAGE, Completion, ScriptedServer, answer, call
+from mlx_tools.testing import USAGE, ChatCall, Completion, ScriptedServer, answer, call
 
 KEYS = [
     *("status", "answer", "bare_text", "truncated", "call_like", "reason", "session", "transcript"),
@@ -296,7 +296,7 @@ def test_no_tools_at_all(run: Any) -> None:
         (("--require-tools", "run_command"), "run_command"),
         (("--require-tools", "clock,file_access"), "file_access"),
         (("--tool-choice", "run_command"), "run_command"),
-        (("--backend", "native"), "available: auto, completions, server, local"),
+        (("--backend", "native", "--route", "prompted"), "leave one of them out"),
         (("--backend", "remote"), "--backend"),
         (("--max-iterations", "0"), "an integer from 1 to 1000"),
         (("--timeout", "soon"), "--timeout: 'soon' is not allowed"),
@@ -335,12 +335,30 @@ def test_the_switch_turns_tools_off_and_is_named(run: Any, monkeypatch: pytest.M
     assert result.code == 0 and "calculator(" not in server.prompts[0]
 
 
-def test_the_switch_turns_the_prompted_path_off_and_is_named(
+def test_the_switch_turns_the_prompted_path_off_and_leaves_the_native_one(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROUTING_LOCAL_ENABLED", "false")
-    result, server = ask(run, options=("Hi",))
-    assert result.code == 2 and "ROUTING_LOCAL_ENABLED" in result.error and server.bodies == []
+    result, server = ask(run, options=("Hi", "--route", "prompted"))
+    assert result.code == 2 and "routing.local_enabled" in result.error and server.bodies == []
+    with ScriptedServer(Completion("Hello!"), chat=True) as server:
+        result = run("ask", "Hi", "--url", server.url, "--json")
+    assert (result.code, result.json["answer"], server.prompts) == (0, "Hello!", [])
+
+
+def test_a_model_is_asked_by_its_servers_own_function_calling(run: Any) -> None:
+    native = Completion(
+        "", finish_reason="tool_calls", calls=[ChatCall("calculator", '{"expression": "6*7"}')]
+    )
+    for options in (("--route", "native"), ("--backend", "native")):
+        script = "x", native, Completion("It is 42.")  # first: does it complete text too?
+        with ScriptedServer(*script, chat=True) as server:
+            result = run("ask", "6 times 7?", "--url", server.url, *options, "--json")
+        assert result.code == 0, result.err
+        assert result.json["answer"] == "It is 42." and len(server.chats) == 2
+        assert [one["status"] for one in result.json["calls"]] == ["ok"]
+        header = json.loads(Path(result.json["transcript"]).read_text().splitlines()[0])
+        assert header["route"]["path"] == "native" and header["route"]["reason"] == "as asked"
 
 
 def test_a_warning_of_the_configuration_goes_to_standard_error(

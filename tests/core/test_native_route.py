@@ -35,7 +35,7 @@ def scripted(*script: Any, route: Any = (), **settings: Any) -> Iterator[Any]:
         asked.append(city)
         return f"sunny in {city}"
 
-    with ScriptedServer(*script) as server:
+    with ScriptedServer(*script, chat=True) as server:
         controller = Controller(
             backend=CompletionsBackend(server.url),
             tools=[weather],
@@ -133,7 +133,7 @@ def test_without_a_way_to_complete_text_the_model_is_told_what_was_wrong() -> No
 def test_the_last_word_has_no_tools_to_call() -> None:
     from mlx_tools.policy import Limits
 
-    with ScriptedServer(calls(ChatCall("weather", PARIS)), ANSWER) as server:
+    with ScriptedServer(calls(ChatCall("weather", PARIS)), ANSWER, chat=True) as server:
 
         @tool(effects={"read"})
         def weather(city: str) -> str:
@@ -166,7 +166,8 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
     from mlx_tools.store import MemoryStore, load_words
 
     store = MemoryStore()
-    with ScriptedServer(calls(ChatCall("weather", PARIS), text="Let me look."), ANSWER) as server:
+    script = calls(ChatCall("weather", PARIS), text="Let me look."), ANSWER
+    with ScriptedServer(*script, chat=True) as server:
 
         @tool(effects={"read"})
         def weather(city: str) -> str:
