@@ -6,7 +6,6 @@ a list of tools, or a function without parameters that returns either.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 GROUP: Final = "mlx_tools.tools"
 OWN: Final = "mlx-tools"
 """This package's own name."""
+OWN_TOOLS: Final = "mlx_tools.toolbox:tools"
+"""Its own entry point."""
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
@@ -54,9 +55,11 @@ class Registry:
             self.add(tool)
 
     def with_builtin(self, **options: Any) -> Self:
-        """Adds the tools that come with the package: they are found as those of any package are, by
-        its entry point, and made with these options (`mlx_tools.toolbox.tools`)."""
-        for tool in own_offer().load()(registry=self, **options):
+        """Adds the tools that come with the package: what its own entry point names, made with
+        these options."""
+        from importlib.metadata import EntryPoint
+
+        for tool in EntryPoint(BUILTIN, OWN_TOOLS, GROUP).load()(registry=self, **options):
             self.provide(tool)
         return self
 
@@ -314,17 +317,6 @@ class Offer:
         except BaseException as error:  # somebody else's code: nothing is known of it
             text = f"{type(error).__name__}: {error}"
             raise ToolDefinitionError(f"it could not be loaded: {text[:300]}") from None
-
-
-def own_offer() -> Offer:
-    """Return what this package offers itself."""
-    from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
-
-    point = EntryPoint("builtin", "mlx_tools.toolbox:tools", GROUP)
-    with contextlib.suppress(PackageNotFoundError):
-        # a checkout may have been installed before it offered any: then it is as it stands here
-        (point,) = distribution(OWN).entry_points.select(group=GROUP) or (point,)
-    return Offer(BUILTIN, point.name, point.load)
 
 
 def installed() -> list[Offer]:

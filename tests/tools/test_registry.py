@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from mlx_tools.policy import Policy
 from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import Offer, Registry, Tool, tool
-from mlx_tools.tools.registry import installed, own_offer
+from mlx_tools.tools.registry import OWN_TOOLS, installed
 from mlx_tools.tools.tool import of_plugin, preview_of
 from scripts.stretch import ROOT
 
@@ -354,9 +353,7 @@ def test_a_run_with_a_tool_of_ones_own_loads_no_built_in_one() -> None:
 
 def test_the_built_in_tools_are_found_by_the_entry_point_of_the_package(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (entry,) = project["entry-points"]["mlx_tools.tools"].values()
-    module, _, name = entry.partition(":")
-    assert own_offer().load() is getattr(importlib.import_module(module), name)
+    assert [*project["entry-points"]["mlx_tools.tools"].values()] == [OWN_TOOLS]
     assert all(offer.plugin != "mlx-tools" for offer in installed())
     registry = Registry().with_builtin(roots=[tmp_path])
     assert list(registry.all_specs()) == EVERY and "file_access" in registry.specs()

@@ -48,7 +48,9 @@ def main() -> None:
     """Runs the tool, waits for it, ends what is left, says how it ended."""
     path, results = sys.argv[1], int(sys.argv[2])
     os.set_inheritable(results, False)
-    request = _request()
+    request = sys.stdin.buffer.readline()
+    if not request.endswith(b"\n"):
+        return  # nobody is there any more
     if "offline" in sys.argv[3:] and (why := _leave_network()):
         _write(results, _line({"refused": why}))
         return
@@ -65,17 +67,6 @@ def main() -> None:
         _write(results, _line({"ended": status}))
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)  # what is left in the group, this process with it
-
-
-def _request() -> bytes:
-    """The line on standard input."""
-    text = bytearray()
-    while not text.endswith(b"\n"):
-        piece = os.read(0, 65_536)
-        if not piece:
-            os._exit(1)
-        text += piece
-    return bytes(text)
 
 
 def _line(told: Mapping[str, Any]) -> bytes:
