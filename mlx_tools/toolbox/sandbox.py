@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -135,23 +134,21 @@ def sandbox() -> Sandbox:
 
 
 def find(platform: str, folders: Sequence[str]) -> Sandbox:
-    """The sandbox of a system whose own programs are in ``folders``, tried out. Raises
-    NoSandbox."""
+    """The sandbox of a system whose own programs are in ``folders``: the first that works, once it
+    has been seen to deny. Raises NoSandbox."""
+    sandboxes: list[Sandbox]
     if platform == "darwin":
         path = program("sandbox-exec", folders)
         if path is None:
             raise NoSandbox("sandbox-exec is missing")
-        return _proven([Seatbelt(path)], folders)
-    path, prlimit = program("bwrap", folders), program("prlimit", folders)
-    if path is None:
-        raise NoSandbox("there is no sandbox: bwrap is missing (install bubblewrap)")
-    if prlimit is None:
-        raise NoSandbox("prlimit is missing (install util-linux)")
-    return _proven([Bubblewrap(path, prlimit, some) for some in SWITCHES], folders)
-
-
-def _proven(sandboxes: Sequence[Sandbox], folders: Sequence[str]) -> Sandbox:
-    """The first that works, once it has been seen to deny. Raises NoSandbox."""
+        sandboxes = [Seatbelt(path)]
+    else:
+        path, prlimit = program("bwrap", folders), program("prlimit", folders)
+        if path is None:
+            raise NoSandbox("there is no sandbox: bwrap is missing (install bubblewrap)")
+        if prlimit is None:
+            raise NoSandbox("prlimit is missing (install util-linux)")
+        sandboxes = [Bubblewrap(path, prlimit, some) for some in SWITCHES]
     reason = ""
     for candidate in sandboxes:
         fault = probe(candidate, folders)
@@ -361,12 +358,11 @@ class Ran:
 def run(
     confined: Confined,
     environment: Mapping[str, str],
-    seconds: float | None,
+    seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
-    most: int = MAX_OUTPUT_BYTES,
 ) -> Ran:
     """Runs the command, without input, until it ends or ``seconds`` are over, or ``cancelled``, or
-    it has printed ``most`` bytes. Whatever it started is ended with it. Raises OSError where it
+    it has printed `MAX_OUTPUT_BYTES`. Whatever it started is ended with it. Raises OSError where it
     cannot be started."""
     ending: Ending = "cancelled"
     with subprocess.Popen(  # noqa: S603 - absolute paths, no shell
@@ -380,30 +376,29 @@ def run(
         start_new_session=True,
     ) as child:
         try:
-            reader = _OutputReader(child, confined.status, most)
+            program = _Running(child, confined.status)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
-            ending = _watch(child, reader, seconds, cancelled)
+            ending = program.watch(time.monotonic() + seconds, cancelled)
         finally:
             # one that multiplies is given no time for it
             end(child, 0.0 if ending == "processes" else _GRACE)
         if ending == "finished":
-            reader.drain()
-            ending = "flood" if reader.flooded else ending
-        reader.pipes.close()
-    status = None if confined.status is None else bytes(reader.status)
+            ending = program.drain()
+        program.pipes.close()
+    status = None if confined.status is None else bytes(program.status)
     started = ending != "finished" or status is None or "exit-code" in status_of(status)
-    output, errors = bytes(reader.output), bytes(reader.errors)
+    output, errors = bytes(program.output), bytes(program.errors)
     return Ran(ending, child.returncode, output, errors, status, started)
 
 
-class _OutputReader:
-    """Reads what a child prints, and what the sandbox tells of it, as it comes."""
+class _Running:
+    """A child: what it prints, and what the sandbox tells of it, as it comes."""
 
-    def __init__(self, child: subprocess.Popen[bytes], status: int | None, most: int) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], status: int | None) -> None:
         self.output, self.errors, self.status = bytearray(), bytearray(), bytearray()
-        self._most = most
+        self._child = child
         assert child.stdout is not None and child.stderr is not None
         self._ends = child.stdout.fileno(), child.stderr.fileno()
         takers: dict[int, Callable[[bytes], bool]] = {
@@ -414,50 +409,44 @@ class _OutputReader:
             takers[status] = self._take_status
         self.pipes = Pipes(takers)
 
-    @property
-    def flooded(self) -> bool:
-        return len(self.output) + len(self.errors) > self._most
-
     def _take(self, into: bytearray, piece: bytes) -> bool:
-        into += piece[: self._most + 1 - len(self.output) - len(self.errors)]
-        return not self.flooded
+        into += piece[: MAX_OUTPUT_BYTES + 1 - len(self.output) - len(self.errors)]
+        return not self._flooded
 
     def _take_status(self, piece: bytes) -> bool:
         self.status += piece
         return len(self.status) < MAX_STATUS_BYTES
 
-    def drain(self) -> None:
+    @property
+    def _flooded(self) -> bool:
+        return len(self.output) + len(self.errors) > MAX_OUTPUT_BYTES
+
+    def watch(self, until: float, cancelled: Callable[[], bool]) -> Ending:
+        """Waits for an end, at the latest until this time."""
+        looked = time.monotonic()
+        while True:
+            self.pipes.read(min(_COUNT, max(until - time.monotonic(), 0)))
+            if self._flooded:
+                return "flood"
+            if self._child.poll() is not None:
+                return "finished"
+            if cancelled():
+                return "cancelled"
+            if time.monotonic() >= until:
+                return "timeout"
+            if time.monotonic() - looked >= _COUNT:
+                looked = time.monotonic()
+                if _processes(bytes(self.status)) > PROCESSES:
+                    return "processes"
+
+    def drain(self) -> Ending:
         """Read what is left in the pipes of a child that has ended; not for long, since a program
         that got away might hold them open."""
         until = time.monotonic() + _GRACE
         while any(end in self.pipes for end in self._ends) and time.monotonic() < until:
             self.pipes.read(TICK)
         self.pipes.read(0)
-
-
-def _watch(
-    child: subprocess.Popen[bytes],
-    reader: _OutputReader,
-    seconds: float | None,
-    cancelled: Callable[[], bool],
-) -> Ending:
-    until = math.inf if seconds is None else time.monotonic() + seconds
-    looked = time.monotonic()
-    while True:
-        wait = min(_COUNT, max(until - time.monotonic(), 0))
-        reader.pipes.read(wait)
-        if reader.flooded:
-            return "flood"
-        if child.poll() is not None:
-            return "finished"
-        if cancelled():
-            return "cancelled"
-        if time.monotonic() >= until:
-            return "timeout"
-        if time.monotonic() - looked >= _COUNT:
-            looked = time.monotonic()
-            if _processes(bytes(reader.status)) > PROCESSES:
-                return "processes"
+        return "flood" if self._flooded else "finished"
 
 
 def _processes(status: bytes) -> int:
