@@ -64,7 +64,6 @@ async def execute(
     context: ToolContext | None = None,
     *,
     timeout: float,
-    max_output_chars: int = MAX_OUTPUT_CHARS,
     clean: Callable[[str], str] = str,
 ) -> ToolResult:
     """Calls a tool with arguments that were validated and allowed.
@@ -75,7 +74,7 @@ async def execute(
     in which a person is waited for on behalf of the call does not count.
 
     Every exception of the tool is a ``tool_error``, ``sys.exit()`` too; arguments that its types
-    refuse are ``invalid_arguments``; an output of more than ``max_output_chars`` is
+    refuse are ``invalid_arguments``; an output of more than `MAX_OUTPUT_CHARS` is
     ``payload_too_large``. A call that failed is made once more, within the same time, where the
     tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError`
     that does not say otherwise are final. ``clean`` is what an error's words pass before they are
@@ -114,7 +113,7 @@ async def execute(
         late = f"no result within {seconds:g} s"
         runs_on = "; it may still be running" if member_of(tool, "blocking") else ""
         return _failed("timeout", late + runs_on, duration_ms)
-    return _result(outcome, duration_ms, max_output_chars, clean)
+    return _result(outcome, duration_ms, clean)
 
 
 async def _attempt(
@@ -215,9 +214,7 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, final)
 
 
-def _result(
-    outcome: Outcome, duration_ms: int, max_output_chars: int, clean: Callable[[str], str]
-) -> ToolResult:
+def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:
     value, error = outcome
     if error is not None:
         return _failed(*_words(error, clean), duration_ms)
@@ -225,10 +222,10 @@ def _result(
     text = value
     if sources is not None:
         text = "\n".join(part for part in (lay_out(sources).text, sources.note) if part)
-    if len(text) > max_output_chars:
+    if len(text) > MAX_OUTPUT_CHARS:
         message = (
             f"the call was made, but its output of {len(text)} characters is too large "
-            f"(at most {max_output_chars})"
+            f"(at most {MAX_OUTPUT_CHARS})"
         )
         return _failed("payload_too_large", message, duration_ms, len(text))
     return ToolResult(text, None, duration_ms, len(text), sources=sources)

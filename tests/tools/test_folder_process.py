@@ -101,17 +101,27 @@ def test_any_arguments_reach_the_tool_as_they_are(
     assert json.loads(result.content) == {"got": {"many": many}}
 
 
-def test_what_is_printed_stands_in_no_result(tmp_path: Path) -> None:
-    code = """
+PRINTS = """
 import os, sys
 def execute(arguments):
     print('{"result": {"x": 1}}')
     print('{"ended": 0}', file=sys.stderr)
     os.write(1, b"\\xff\\n")
     os.system("echo more")
-    return {"x": 2}
+    return {"n": 1}
 """
-    assert call(make_folder(tmp_path, code=code)).content == '{"x":2}'
+FORKS = "import os\ndef execute(a):\n os.fork()\n os.fork()\n return {'n': 1}"
+THREADS = """
+import threading, time
+def execute(arguments):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return {"n": 1}
+"""
+
+
+@pytest.mark.parametrize("code", [PRINTS, FORKS, THREADS], ids=["prints", "forks", "threads"])
+def test_a_result_is_told_once_whatever_else_goes_on(tmp_path: Path, code: str) -> None:
+    assert call(make_folder(tmp_path, code=code)).content == '{"n":1}'
 
 
 def test_an_asynchronous_execute_and_other_files_of_the_folder_work(tmp_path: Path) -> None:
@@ -418,20 +428,3 @@ def test_nothing_outlives_a_caller_that_is_killed(tmp_path: Path) -> None:
         caller.wait()
     wait_for(lambda: all(gone(path) for path in places) and not any((tmp_path / "tmp").iterdir()))
     assert len(places) == 3  # what it started, and itself
-
-
-@linux
-def test_a_tool_that_forks_answers_once(tmp_path: Path) -> None:
-    code = "import os\ndef execute(a):\n os.fork()\n os.fork()\n return {'n': 1}"
-    assert call(make_folder(tmp_path, code=code)).content == '{"n":1}'
-
-
-@linux
-def test_a_result_is_not_lost_to_a_thread_that_never_ends(tmp_path: Path) -> None:
-    code = """
-import threading, time
-def execute(arguments):
-    threading.Thread(target=time.sleep, args=(600,)).start()
-    return {"n": 1}
-"""
-    assert call(make_folder(tmp_path, code=code)).content == '{"n":1}'
