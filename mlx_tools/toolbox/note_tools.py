@@ -99,16 +99,20 @@ def ranked(
     counts = [*_counts(notes, roots, given_up, terms_of or terms)]
     if len(counts) < len(notes):
         return []
+    said = set().union(*counts)
 
     def holding(one: WantedTerm) -> int:
-        return sum(any(map(one.matches, count)) for count in counts)
+        matching = {term for term in said if one.matches(term)}
+        return sum(not matching.isdisjoint(count) for count in counts)
 
     wanted = query_of(query, holding).wanted
+    matches = {term: [one.expression for one in wanted if one.matches(term)] for term in said}
     texts = []
     for note, count in zip(notes, counts, strict=True):
-        said = {one.expression: sum(count[t] for t in count if one.matches(t)) for one in wanted}
-        rest = {"": len(note.text) // WORD_CHARS}  # which nobody asks for: it makes the length
-        texts.append({term: times for term, times in said.items() if times} | rest)
+        text = Counter({"": len(note.text) // WORD_CHARS})  # nobody asks for it: it makes a length
+        for term, times in count.items():
+            text.update(dict.fromkeys(matches[term], times))
+        texts.append(text)
     scores = Bm25(texts).scores({one.expression for one in wanted})
     found = [
         (round(score, 6), note)

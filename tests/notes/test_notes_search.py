@@ -85,6 +85,7 @@ def test_what_has_no_stems_is_found_as_it_stands(notes: Notes, query: str) -> No
         ("ｶﾞｿﾘﾝ", "ガソリンを買う"),
         ("서울 여행", "서울에서 여행한"),
         ("recipes", "the recipe for bread"),
+        ("running", "he runs"),
         ("readFile", "it calls readFile once"),
         ("readFile thing", "it calls readFile once"),
         ("read file", "it calls readFile once"),

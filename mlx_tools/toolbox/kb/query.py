@@ -118,6 +118,13 @@ def folded(text: str) -> str:
     return plain.replace("_", "").replace(".", "").replace("-", "")
 
 
+def _stem(term: str) -> str:
+    """The stem of a term, of which short ones lose a doubled letter too: *running*, *run*."""
+    short = stem(term)
+    doubled = len(short) == 4 < len(term) and short[2] == short[3] and short[3] not in "aeiouls"
+    return short[:3] if doubled else short
+
+
 # --- what a question looks for ------------------------------------------------------------------
 
 
@@ -135,11 +142,11 @@ class WantedTerm(NamedTuple):
     @property
     def root(self) -> str:
         """What all terms that match begin with."""
-        return self.term if self.begins else stem(self.term)
+        return _stem(self.term)
 
     def matches(self, term: str) -> bool:
         """True where a text that has this term has what is wanted."""
-        return term.startswith(self.term) if self.begins else stem(term) == stem(self.term)
+        return term.startswith(self.root) if self.begins else _stem(term) == self.root
 
 
 CountHolding = Callable[[WantedTerm], int]
@@ -163,14 +170,14 @@ class TermMatcher:
 
     def __init__(self, wanted: Iterable[WantedTerm]) -> None:
         words = list(wanted)
-        self._stems = {stem(one.term) for one in words if not one.begins}
+        self._stems = {one.root for one in words if not one.begins}
         self._beginnings = tuple(one.term for one in words if one.begins)
 
     def said(self, line: str) -> set[str]:
         """What is said of them, each under one name."""
         found = set()
         for term in terms(line):
-            if (short := stem(term)) in self._stems:
+            if (short := _stem(term)) in self._stems:
                 found.add(short)
             elif term.startswith(self._beginnings):
                 found.add(next(one for one in self._beginnings if term.startswith(one)))
