@@ -99,13 +99,14 @@ def bfcl(
 ) -> None:
     """Questions of the Berkeley Function-Calling Leaderboard (BFCL v4), one turn each."""
     categories = _categories(category)
+    half = cast(Half, options.one_of("--half", half, get_args(Half)))
     run = options.run_options(options_given, tools=False)
     strategies = _strategies(strategy, run)
     path, data = _data(wheel)
     items = [
         item
         for name in categories
-        for item in sample(load_items(name, path), limit=limit, seed=seed, half=_half(half))
+        for item in sample(load_items(name, path), limit=limit, seed=seed, half=half)
     ]
 
     async def ask(
@@ -179,13 +180,8 @@ def _data(wheel: Path | None) -> tuple[Path, str]:
     return have_wheel(), f"{PACKAGE}=={VERSION}"
 
 
-def _half(text: str) -> Half:
-    (half,) = options.chosen("--half", text, get_args(Half))[:1]
-    return cast(Half, half)
-
-
 def _categories(text: str) -> Sequence[str]:
-    names = options.chosen("--category", text, ("all", *CATEGORIES))
+    names = options.some_of("--category", text, ("all", *CATEGORIES))
     return CATEGORIES if "all" in names else names
 
 
@@ -193,7 +189,7 @@ def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
     """The strategies that were named, each once; else the configured one."""
     if text is None:
         return (run.configuration.settings.model.strategy,)
-    names = options.chosen("--strategy", text, config.table()["model.strategy"].choices)
+    names = options.some_of("--strategy", text, config.table()["model.strategy"].choices)
     return cast(Sequence[StrategyChoice], names)
 
 

@@ -95,8 +95,8 @@ def run(
             _show(_told(check))
 
     if live:
-        styles = options.chosen("--style", style, STYLES) if style else (None,)
-        strategies = options.chosen("--strategy", strategy, STRATEGIES) if strategy else (None,)
+        styles = options.some_of("--style", style, STYLES) if style else (None,)
+        strategies = options.some_of("--strategy", strategy, STRATEGIES) if strategy else (None,)
         ways = list(product(styles, strategies))
         asked = options.run_options(options_given)
         goldens = [read_golden(path) for path in files]

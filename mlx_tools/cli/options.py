@@ -146,15 +146,18 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
-def chosen(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
+    """Return the text. Raises `UsageError` where it is not one of those that are allowed."""
+    if text not in allowed:
+        said = f"{text!r} is not allowed" if text else "none is named"
+        raise UsageError(f"{option}: {said}", hint=f"one of {', '.join(allowed)}")
+    return text
+
+
+def some_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     """The names in a list with commas, each once. Raises `UsageError` for one that is not allowed,
     and for none."""
-    found = tuple(dict.fromkeys(names(text)))
-    for name in found or ("",):
-        if name not in allowed:
-            said = f"{name!r} is not allowed" if found else "none is named"
-            raise UsageError(f"{option}: {said}", hint=f"one of {', '.join(allowed)}")
-    return found
+    return tuple(one_of(option, name, allowed) for name in dict.fromkeys(names(text)) or ("",))
 
 
 def _option(name: str, row: SettingRow) -> inspect.Parameter:

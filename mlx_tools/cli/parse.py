@@ -68,7 +68,7 @@ def parse(
     options_given: options.Options,
 ) -> int:
     """Exit code 1 where the reading holds an error."""
-    (finish_reason,) = options.chosen("--finish-reason", finish_reason, ("stop", "length"))
+    options.one_of("--finish-reason", finish_reason, ("stop", "length"))
     style = options.load(options_given).settings.model.prompt_style
     # Bytes that are no UTF-8 become lone surrogates, which reading refuses by name in a message.
     text = read_bytes(file).decode("utf-8", "surrogateescape")

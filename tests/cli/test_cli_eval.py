@@ -91,6 +91,7 @@ def test_the_halves_and_the_seed_choose_the_questions(run: Any, wheel: str) -> N
         (("--category", "simple"), "--category: 'simple' is not allowed"),
         (("--category", ","), "--category: none is named"),
         (("--half", "first"), "--half: 'first' is not allowed"),
+        (("--half", "tune,report"), "--half: 'tune,report' is not allowed"),
         (("--strategy", "wild"), "--strategy: 'wild' is not allowed"),
         (("--strategy", ","), "--strategy: none is named"),
         (("--limit", "0"), "--limit"),

@@ -190,6 +190,7 @@ def test_a_bad_list_of_tools_is_one_line_and_exit_code_2(
         (["."], ".: Is a directory"),
         (["--style", "json"], "--style: 'json' is not allowed"),
         (["--finish-reason", "end"], "one of stop, length"),
+        (["--finish-reason", "stop,length"], "one of stop, length"),
         (["--observations", "bad.json"], "expected a JSON list of texts"),
         (["--tools", "tools.json", "--tool-choice", "calculater"], "calculator"),
         (["--bogus"], "--bogus"),
