@@ -24,7 +24,6 @@ from mlx_tools.evaluate import (
     PACKAGE,
     VERSION,
     Half,
-    How,
     Result,
     Results,
     described,
@@ -140,9 +139,6 @@ def tasks(
             show_default="those that come along",
         ),
     ] = FILE,
-    all_tools: Annotated[
-        bool, option("--all-tools", "Offer every tool in every task, not its own alone.")
-    ] = False,
     transcripts: Annotated[
         Path | None, option("--transcripts DIR", "Keep the transcript of each run in DIR.")
     ] = None,
@@ -155,16 +151,19 @@ def tasks(
     """Whole runs with real tools, judged by their outcome."""
     known = load_tasks(tasks_file).only(options.names(category), options.names(only))
     run = options.run_options(options_given)
-    data = {"tasks": f"sha256:{file_sha256(tasks_file)}", "all_tools": all_tools}
-    how = How(limits=run.configuration.limits(), all_tools=all_tools, transcripts=transcripts)
+    data = f"sha256:{file_sha256(tasks_file)}"
 
     async def ask(
         backend: Backend, each: Mapping[str, RunSettings], results: Results, step: Step
     ) -> Sequence[Result]:
-        return await run_tasks(known, backend, each, results, how, step=step)
+        limits = run.configuration.limits()
+        return await run_tasks(
+            known, backend, each, results, limits=limits, transcripts=transcripts, step=step
+        )
 
     strategies, items = _strategies(strategy, run), len(known.tasks)
-    head, results = anyio.run(partial(_measured, "tasks", run, strategies, out, items, ask, **data))
+    asking = partial(_measured, "tasks", run, strategies, out, items, ask, tasks=data)
+    head, results = anyio.run(asking)
     _tell(head, results, as_json=as_json)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlx_tools.evaluate.results import Result, Results, described
     from mlx_tools.evaluate.summary import summarise, table
     from mlx_tools.evaluate.task_file import FILE, load_tasks
-    from mlx_tools.evaluate.tasks import How, run_tasks
+    from mlx_tools.evaluate.tasks import run_tasks
 
 __getattr__, __dir__ = names_of(
     __name__,
@@ -58,6 +58,6 @@ __getattr__, __dir__ = names_of(
         "results": ("Result", "Results", "described"),
         "summary": ("summarise", "table"),
         "task_file": ("FILE", "load_tasks"),
-        "tasks": ("How", "run_tasks"),
+        "tasks": ("run_tasks",),
     },
 )

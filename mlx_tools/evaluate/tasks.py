@@ -44,31 +44,27 @@ from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stop
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class How:
-    """How tasks are asked. ``all_tools`` offers every tool in every task, not those that the task
-    names; ``transcripts`` is a folder in which the run of each is kept, None for none."""
-
-    limits: Limits | None = None
-    all_tools: bool = False
-    transcripts: Path | None = None
-
-
 async def run_tasks(
     tasks: TaskSet,
     backend: Backend,
     strategies: Mapping[str, RunSettings],
     results: Results,
-    how: How = How(),
     *,
+    limits: Limits | None = None,
+    transcripts: Path | None = None,
     step: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """The results of all tasks by all strategies, each with its settings."""
+    """The results of all tasks by all strategies, each with its settings; ``transcripts`` is a
+    folder in which the run of each is kept."""
 
+    def kept(name: str) -> Path | None:
+        return None if transcripts is None else transcripts / f"{name}.jsonl"
+
+    ask = partial(ask_task, tasks=tasks, backend=backend, limits=limits)
     todo = [
         (
             Key(task.category, task.id, strategy),
-            partial(ask_task, task, tasks, backend, settings, how, f"{task.id}-{strategy}"),
+            partial(ask, task, settings=settings, kept=kept(f"{task.id}-{strategy}")),
         )
         for strategy, settings in strategies.items()
         for task in tasks.tasks
@@ -81,11 +77,12 @@ async def ask_task(
     tasks: TaskSet,
     backend: Backend,
     settings: RunSettings,
-    how: How = How(),
-    name: str = "",
+    *,
+    limits: Limits | None = None,
+    kept: Path | None = None,
 ) -> dict[str, Any]:
     """One task's result: a whole run in a folder of its own. ``tasks`` says what time it is there,
-    ``name`` what its transcript is kept as.
+    ``kept`` where its transcript is kept.
 
     ``correct`` says that it ended as the task demands; ``valid`` that nothing the model wrote was
     broken or repaired; ``repeated`` counts calls that were made before in the run.
@@ -96,8 +93,8 @@ async def ask_task(
         controller = Controller(
             backend,
             world.registry(),
-            world.policy(all_tools=how.all_tools),
-            limits=how.limits,
+            world.policy(),
+            limits=limits,
             settings=replace(settings, roots=(world.root,)),
             store=world.sessions,
             approver=SaysYes(),
@@ -109,8 +106,8 @@ async def ask_task(
         if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
             raise BackendError(outcome.message)  # that is no result of the model's
         fault = fault_of(task, outcome, world.left())
-        if how.transcripts is not None:
-            _keep(outcome, how.transcripts / f"{name or task.id}.jsonl")
+        if kept is not None:
+            _keep(outcome, kept)
     return _result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
 
 
@@ -240,10 +237,8 @@ class World:
         tools += [notes_create(notes), notes_search(notes), schedule_task(jobs)]
         return Registry(tools)
 
-    def policy(self, *, all_tools: bool = False) -> Policy:
-        """What the task's person allows: its preset, its tools; with ``all_tools`` every tool."""
-        if all_tools:
-            return Policy(allow=("*",))
+    def policy(self) -> Policy:
+        """What the task's person allows: its preset, its tools."""
         return Policy(allow=(*self._task.tools, READING_ON), preset=self._task.preset)
 
     def left(self) -> Left:

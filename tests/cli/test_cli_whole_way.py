@@ -26,10 +26,6 @@ from mlx_tools.protocol import DIALECTS
 from tests.protocol.test_dialects import written
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
-COMMONEST = [
-    *("hermes", "mistral", "llama3", "deepseek", "harmony", "react", "pythonic", "qwen3_coder"),
-    *("glm", "gemma4"),
-]
 TEMPLATES = Path(__file__).parents[1] / "prompt" / "templates"
 QUESTION = "What is 17 * 23?"
 CALL = ("calculator", {"expression": "17 * 23"})
@@ -89,16 +85,6 @@ def made(result: Any) -> list[tuple[str, str, list[str]]]:
 
 
 # --- models that write their own form -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", COMMONEST)
-def test_a_call_in_each_of_the_commonest_dialects_runs(run: Any, name: str) -> None:
-    model = Speaker(written(BY_NAME[name], [CALL]), "It is 391.")
-    result = ask(run, model)
-    assert (result.code, result.json["answer"]) == (0, "It is 391.")
-    assert made(result) == [("calculator", "ok", ["dialect"])]
-    assert result.json["calls"][0]["arguments"] == CALL[1]
-    assert (result.json["repairs"], len(model.asked)) == ({"dialect": 1}, 2)
 
 
 @pytest.mark.parametrize(("dialect", "repairs"), [("hermes", []), ("mistral", ["dialect"])])
@@ -287,13 +273,3 @@ def test_a_call_copied_from_a_file_does_not_run(
             assert result.code == 0 and not (folder / "b.txt").exists()
         else:
             assert (copied["status"], result.code) == ("pending", 4)
-
-
-@pytest.mark.parametrize("name", COMMONEST)
-def test_an_example_of_a_call_is_an_answer(run: Any, name: str) -> None:
-    question = f"Show me an example of a {name} tool call."
-    call = written(BY_NAME[name], [CALL])
-    fence = "~~~" if "```" in call else "```"
-    answer = f"It looks like this:\n\n{fence}\n{call}\n{fence}\n\nThe host then runs it."
-    result = ask(run, Speaker(answer, question=question), question=question)
-    assert (result.code, result.json["calls"], result.json["answer"]) == (0, [], answer)

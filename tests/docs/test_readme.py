@@ -352,35 +352,3 @@ def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"]
     assert [name for name in pages if f"]({name})" not in index] == []
-
-
-@pytest.mark.parametrize(
-    ("shown", "output", "same"),
-    [
-        ("a\nb", "a\nb\n", True),
-        ("a\nb", "a  \nb\n\n", True),
-        ("a\n...\nd", "a\nb\nc\nd\n", True),
-        ("a\n...", "a\n", True),
-        ("took … ms", "took 31 ms\n", True),
-        ("a", "a\nb\n", False),
-        ("…", "a\nb\n", False),
-        ("a.c", "abc\n", False),
-        ("a\n...\nd", "a\nb\nc\n", False),
-    ],
-)
-def test_shown_output_is_compared_whole_but_for_its_marks(
-    shown: str, output: str, same: bool
-) -> None:
-    assert matches(shown, output) is same
-
-
-def test_a_page_is_read_into_sections_blocks_commands_and_notes() -> None:
-    page = (
-        "# T\n\n## A\n\n<!-- exit: 2 -->\n```console\n$ one \\\n  more\nout\n$ two\n```\n"
-        "\n## B\n<!-- file: f.py -->\n<!-- not run: because -->\n```python\nx = 1\n```\n"
-    )
-    _, first, second = sections(page)
-    assert commands(first.blocks[0].body) == [Command("one \\\n  more", "out"), Command("two", "")]
-    assert first.blocks[0].notes == {"exit": "2"}
-    assert second.blocks[0].notes == {"file": "f.py", "not run": "because"}
-    assert (first.runs, second.runs) == (True, False)

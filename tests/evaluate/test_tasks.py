@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
 from mlx_tools.evaluate.task_file import TOOLS, Task, load_tasks
 from mlx_tools.evaluate.tasks import (
-    How,
     World,
     answers,
     ask_task,
@@ -138,9 +138,9 @@ RIGHT: dict[str, list[Any]] = {
 }
 
 
-def ask(task: Task, *script: Any, how: How | None = None) -> dict[str, Any]:
+def ask(task: Task, *script: Any, **more: Any) -> dict[str, Any]:
     backend = ScriptedBackend(*script)
-    return anyio.run(ask_task, task, TASKS, backend, SETTINGS, how or How())
+    return anyio.run(partial(ask_task, task, TASKS, backend, SETTINGS, **more))
 
 
 @pytest.mark.parametrize("task", TASKS.tasks, ids=lambda task: task.id)
@@ -158,16 +158,12 @@ def test_no_task_is_done_by_saying_nothing_or_by_its_own_words(task: Task) -> No
         assert not ask(task, answer(task.question))["correct"]
 
 
-def test_all_tools_can_be_offered_in_place_of_a_tasks_own(tmp_path: Path) -> None:
+def test_a_task_offers_its_own_tools_alone(tmp_path: Path) -> None:
     world = World(tmp_path, BY_ID["notice"], TASKS)
     world.seed()
     assert set(world.registry().specs()) == set(TOOLS) and not world.registry().disabled
-    script = [call("clock"), answer("Cold.")]
-    assert ask(BY_ID["opposite"], *script)["calls"][0]["status"] == "ok"
     script = [call("notes_search", query="hot"), answer("Cold.")]
     assert ask(BY_ID["opposite"], *script)["calls"][0]["status"] != "ok"
-    result = ask(BY_ID["opposite"], *script, how=How(all_tools=True))
-    assert result["calls"][0]["status"] == "ok" and result["fault"] == "called notes_search"
 
 
 MADE_OTHER = [call("create_file", path="packing.txt", content="tent"), answer("Done.")]
@@ -305,8 +301,8 @@ def test_an_answer_is_judged_by_what_it_holds(
 
 
 def test_the_transcripts_are_kept_where_one_asks_for_them(tmp_path: Path) -> None:
-    ask(BY_ID["product"], *RIGHT["product"], how=How(transcripts=tmp_path / "runs"))
-    assert '"387 * 46"' in (tmp_path / "runs" / "product.jsonl").read_text()
+    ask(BY_ID["product"], *RIGHT["product"], kept=tmp_path / "runs" / "it.jsonl")
+    assert '"387 * 46"' in (tmp_path / "runs" / "it.jsonl").read_text()
 
 
 def test_only_some_tasks_are_taken_by_category_or_id() -> None:
