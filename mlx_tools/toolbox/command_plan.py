@@ -1,5 +1,5 @@
-"""What a call of ``run_command`` really runs: a program that was found, with words that are checked
-and paths that are located, and what it must not see."""
+"""The command that a call of ``run_command`` really runs: a program that was found, with words that
+are checked and paths that are located, and what it must not see."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MAX_BYTES: Final = 100_000
 """Of all arguments, after patterns were expanded."""
 
 _MISREAD: Final = tuple("-+@(!,")
-"""What some programs take for more than a path where one starts so; ``./`` goes before it."""
+"""Beginnings that make some programs read more than a path; ``./`` goes before them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the tools that change files have in common: which root a path means, and what is told.
+"""Changes to files below the roots, and their previews.
 
 `file_access` writes and deletes below roots that were named with ``:rw``; `create_file` makes files
 below any root. Each change can be told beforehand, as a `Preview`.

@@ -32,7 +32,7 @@ _MARGIN: Final = 0.9
 """The share of a call's time that a program may take, so that ending it fits into the rest."""
 
 _SECONDS: Final = 60.0
-"""What a program may take where the call has no time of its own."""
+"""Seconds that a program may take where the call has no time of its own."""
 
 _ENDED: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time, and was ended with all that it started",

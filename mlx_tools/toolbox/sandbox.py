@@ -1,5 +1,5 @@
-"""What confines a program: what it sees of the system, whether this system can hold it to that, and
-how it is run to its end.
+"""The confinement of a program: what it sees of the system, whether this system can hold it to
+that, and how it is run to its end.
 
 On Linux ``bwrap`` gives it namespaces of its own (users, processes, network, mounts, messages, host
 name), no rights, no terminal, and a file system that is put together here: the system's programs
@@ -219,8 +219,8 @@ SWITCHES: Final = (
     frozenset(("proc",)),
     frozenset[str](),
 )
-"""What is tried, the best first. ``modern`` are options of bwrap 0.8; within some containers
-``/proc`` cannot be mounted."""
+"""Switches that are tried, the best first. ``modern`` are options of bwrap 0.8; within some
+containers ``/proc`` cannot be mounted."""
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CONFIGURATION: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
@@ -334,7 +334,7 @@ TICK: Final = 0.05
 _COUNT: Final = 0.01
 """Seconds between two counts of its processes."""
 _NICER: Final = 5
-"""How much lower its priority is than ours."""
+"""Its niceness above ours."""
 _GRACE: Final = 0.5
 """Seconds between the polite and the final signal, and that the ends of pipes are waited for."""
 

@@ -15,7 +15,7 @@ from typing import Final
 from mlx_tools.tools import ToolError
 
 MAX_BYTES: Final = 1_000_000
-"""What is read of a file, and what may be written: what was written can be read back whole."""
+"""Most of what is read of a file, and may be written: what was written can be read back whole."""
 
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BREAKS: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))

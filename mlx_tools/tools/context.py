@@ -1,4 +1,4 @@
-"""What a running tool may know of its call, and how it reports progress."""
+"""The context of a call that a running tool may ask for, and its reports of progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GIVEN_UP: Final = "nobody waits for this call any more"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a call has come: a few words, and the share done from 0 to 1 where it is known."""
+    """The progress of a call: a few words, and the share done from 0 to 1 where it is known."""
 
     message: str = ""
     fraction: float | None = None

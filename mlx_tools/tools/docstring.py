@@ -1,4 +1,4 @@
-"""What a docstring says of a function and of each parameter: Google, NumPy or Sphinx style."""
+"""Docstrings read: the words for a function and for each parameter, in three usual styles."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _LOOK: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """How a call ended: ``content`` or ``error``, never both.
+    """The end of a call: ``content`` or ``error``, never both.
 
     ``duration_ms`` is the time it took. ``output_size_chars`` is the size of what the tool
     returned, in characters, also where it was too large to be kept; 0 where it returned nothing.
@@ -269,7 +269,7 @@ MAX_THREADS: Final = 64
 """Calls at one time, those included that were given up and still run."""
 
 Outcome = tuple[Any, BaseException | None]
-"""What a function returned, or what it raised."""
+"""The value that a function returned, or the exception that it raised."""
 
 
 class TooManyThreads(Exception):

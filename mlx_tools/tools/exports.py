@@ -17,7 +17,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _NO_TOP: Final = (*_CHOICES, "enum", "not")
-"""What the vendors' services take nowhere but below the top: one such schema, and they refuse all
+"""Keywords that the vendors' services take only below the top: one such schema, and they refuse all
 tools. A call is held to the whole schema here in any case."""
 
 _ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -57,7 +57,7 @@ MAX_REASON_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class FoundTools:
-    """What a search came to.
+    """The outcome of a search.
 
     ``hits`` match and may be called, the best first, each with its score; ``more`` further ones do.
     Of the best matches among all tools, ``denied`` may not be called, and those in ``disabled``

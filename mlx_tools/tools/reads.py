@@ -1,4 +1,4 @@
-"""What calls that only read were answered, for the same calls made again.
+"""A cache of the calls that only read, for the same calls made again.
 
 Nothing is kept across a call that can change things: whatever begins to change anything empties it,
 and while that goes on nothing is kept or found. A call that changes things and did not end in time
@@ -28,7 +28,7 @@ MAX_CHARS: Final = 5_000_000
 
 
 class Reads:
-    """What was answered in one session: kept for one question (``run``), for all (``session``), or
+    """The answers of one session: kept for one question (``run``), for all (``session``), or
     not at all (``off``)."""
 
     def __init__(self, scope: CacheScope = "off") -> None:

@@ -1,4 +1,4 @@
-"""What a tool returned, as the text of an observation."""
+"""The value that a tool returned, as the text of an observation."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.docstring import docstring_of
 
 _FIRST: Final = ("type", "description", "properties", "required")
-"""What a reader looks for first in a schema."""
+"""The keys that a reader looks for first in a schema."""
 
 _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",

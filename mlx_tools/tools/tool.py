@@ -17,7 +17,7 @@ from mlx_tools.tools.docstring import docstring_of
 from mlx_tools.tools.signature import METHOD, Arguments, parameters_of
 
 Run = Callable[[Mapping[str, Any]], Any]
-"""What runs when a tool is called: it gets the arguments, and may return an awaitable."""
+"""The function behind a tool: it gets the arguments, and may return an awaitable."""
 
 EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 
@@ -41,7 +41,7 @@ class Callee(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a call would change, told before it runs.
+    """The change that a call would make, told before it runs.
 
     ``text`` is for a person: a unified diff of what is written. ``state`` identifies what the call
     would act on as it is now, such as a hash of the file's content: an approval holds only as long
@@ -247,7 +247,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class Declaration(TypedDict, total=False):
-    """What ``@tool`` may be told; see there."""
+    """The declarations that ``@tool`` takes; see there."""
 
     name: str | None
     description: str | None

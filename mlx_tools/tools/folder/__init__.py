@@ -10,4 +10,4 @@ from __future__ import annotations
 from typing import Final
 
 PLUGIN: Final = "folder"
-"""What a policy calls the tools of the user's folder together: ``plugin:folder``."""
+"""The plugin that the tools of the user's folder are to a policy: ``plugin:folder``."""

@@ -1,4 +1,4 @@
-"""What runs in the process of its own: ``execute`` of a folder's tool, and who watches it.
+"""The process of a folder's tool: ``execute``, and the one that watches it.
 
 Started as ``python -I child.py EXECUTE.PY RESULTS [passing=FOLDER] [offline]``; FOLDER is removed
 at the end where the caller can no longer do it. The call's arguments come as one

@@ -114,7 +114,7 @@ MAX_DEPTH: Final = 20
 
 _CACHES: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 LEFT_OUT: Final = frozenset((*_CACHES, ".git", ".DS_Store"))
-"""What other programs leave in a folder; no part of the tool: not copied, and not in its digest."""
+"""Files of other programs; no part of the tool: not copied, and not in its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ _SAME: Final = {
 
 _AROUND: Final = ("type", "function")
 _SCHEMAS: Final = ("input_schema", "inputSchema")
-"""What Anthropic and MCP call the schema of the arguments."""
+"""Other names for ``parameters``: Anthropic's and MCP's."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
 
 

@@ -41,7 +41,7 @@ _PRINTED_CHARS: Final = 300
 """Of that, so much stands in an error."""
 
 _SECONDS: Final = 60.0
-"""What a call may take that has no time of its own."""
+"""Seconds that a call may take that has no time of its own."""
 _MARGIN: Final = 0.5
 """Seconds of a call's time, a tenth at most, that are kept for ending its process."""
 _TICK: Final = 0.05
@@ -158,8 +158,8 @@ def _call(
 
 
 class _Talk:
-    """What the other side of a call says: its results, and what the tool prints. ``until`` is when
-    at the latest it is ended, of the ``seconds`` that the call has."""
+    """The other side of a call as it is heard: its results, and what the tool prints. ``until`` is
+    when at the latest it is ended, of the ``seconds`` that the call has."""
 
     def __init__(
         self, found: ToolFolder, context: ToolContext, seconds: float, until: float
