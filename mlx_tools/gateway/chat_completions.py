@@ -57,6 +57,7 @@ _REFUSED: Final[Mapping[str, Any]] = {
 """Fields that would change the answer, and the value that asks for nothing."""
 
 Number = int | float
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
 class ChatFunction(Body):
@@ -107,7 +108,7 @@ class ChatBody(Sampled):
     stop: str | list[str] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    logit_bias: dict[str, Annotated[Number, Field(ge=-100, le=100)]] | None = None
+    logit_bias: dict[TokenId, Annotated[Number, Field(ge=-100, le=100)]] | None = None
 
 
 def read_chat_completion(
@@ -128,7 +129,7 @@ def read_chat_completion(
     check_choice(choice, allowed, tools, "tool_choice")
     sampling = given.sampling()
     if given.logit_bias:
-        sampling["logit_bias"] = _biases(given.logit_bias)
+        sampling["logit_bias"] = dict(given.logit_bias)
     unknown = unknown_fields(given, (*_ACCEPTED, *_REFUSED))
     stop = [given.stop] if isinstance(given.stop, str) else given.stop or []
     request = TurnRequest(
@@ -243,12 +244,6 @@ def _named(value: Any, wrong: ApiError) -> str:
     if not isinstance(name, str):
         raise wrong
     return name
-
-
-def _biases(given: Mapping[str, Number]) -> dict[str, Number]:
-    if not all(token.isascii() and token.isdigit() for token in given):
-        raise ApiError(400, "invalid_value", "logit_bias: by token id", param="logit_bias")
-    return dict(given)
 
 
 def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from mlx_tools.backends import CompletionRequest, Guarded
-from mlx_tools.errors import BackendError, BackendTimeout
+from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.body import Sampled, check_plain, read, unknown_fields, unsupported
 from mlx_tools.gateway.chat_completions import StreamOptions, chat_completion_error, chat_usage
 from mlx_tools.gateway.plain_text import StopTexts
@@ -23,7 +23,7 @@ from mlx_tools.gateway.request import (
     TurnEvent,
     TurnRequest,
 )
-from mlx_tools.gateway.turn import Emit, Speaker
+from mlx_tools.gateway.turn import Emit, Speaker, as_api_error
 from mlx_tools.messages import Usage
 
 _REFUSED: Final[Mapping[str, Any]] = {
@@ -37,12 +37,14 @@ _REFUSED: Final[Mapping[str, Any]] = {
 USUAL: Final = 16
 """Tokens of a completion for which nobody says a number, as in OpenAI's interface."""
 
+Prompt = Annotated[str, Field(min_length=1)]
+
 completion_error = chat_completion_error
 
 
 class CompletionBody(Sampled):
     model: str | None = None
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)]
+    prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=1)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
@@ -99,10 +101,8 @@ async def complete_text(speaker: Speaker, request: TurnRequest, emit: Emit) -> T
                 if stops.found:
                     finish = "stop"
                     break
-    except BackendTimeout as error:
-        raise ApiError(504, "upstream_timeout", str(error)) from error
-    except BackendError as error:
-        raise ApiError(502, "upstream_error", str(error)) from error
+    except MlxToolsError as error:
+        raise as_api_error(error) from error
     done = TurnDone(
         finish="length" if finish == "length" else "stop",
         text="".join(said),

@@ -31,6 +31,7 @@ from mlx_tools.gateway.body import unsupported
 from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
 from mlx_tools.gateway.completions_api import complete_text, completion_error, read_completion
 from mlx_tools.gateway.meters import Meters
+from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
 from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
 from mlx_tools.gateway.served_models import ServedModels
@@ -97,6 +98,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
             Route("/health", _health),
+            Route("/openapi.json", _described),
             Route("/metrics", _metrics),
         ],
         middleware=[
@@ -336,7 +338,7 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 def header_of(names: Iterable[str]) -> str:
     """The names that a client gave, or as many as a header can hold, in a form that it can."""
-    return ", ".join(quote(name, safe=_PLAIN) for name in names)[:_MOST_HEADER]
+    return ", ".join(quote(name, safe=_PLAIN) for name in names)[:_MOST_HEADER].strip()
 
 
 def _done_headers(done: TurnDone) -> dict[str, str]:
@@ -388,6 +390,10 @@ async def _count_tokens(request: Request) -> Response:
 
 async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
+
+
+async def _described(request: Request) -> Response:
+    return JSONResponse(openapi_document())
 
 
 async def _metrics(request: Request) -> Response:

@@ -75,17 +75,11 @@ class Speaker:
         try:
             with anyio.fail_after(self.limits.total_timeout):
                 done = await _Taking(self, request, emit, new_id).take()
-        except ApiError:
-            raise
         except TimeoutError:
             limit = f"the turn was not done in {self.limits.total_timeout:g} s"
             raise ApiError(504, "timeout", limit) from None
-        except BackendTimeout as error:
-            raise ApiError(504, "upstream_timeout", str(error)) from error
-        except BackendError as error:
-            raise ApiError(502, "upstream_error", str(error)) from error
         except MlxToolsError as error:
-            raise ApiError(400, "invalid_request", str(error)) from error
+            raise as_api_error(error) from error
         emit(done)
         return done
 
@@ -93,6 +87,17 @@ class Speaker:
         """How many tokens the prompt of this request has."""
         taking = _Taking(self, request, lambda event: None, str)
         return self.counter.count(taking.due().prompt)
+
+
+def as_api_error(error: MlxToolsError) -> ApiError:
+    """What a client is told of an error of ours."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, BackendTimeout):
+        return ApiError(504, "upstream_timeout", str(error))
+    if isinstance(error, BackendError):
+        return ApiError(502, "upstream_error", str(error))
+    return ApiError(400, "invalid_request", str(error))
 
 
 class _Stopped(Exception):

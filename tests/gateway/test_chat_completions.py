@@ -271,6 +271,12 @@ def test_what_has_no_effect_is_accepted_and_what_nobody_knows_is_named(serving: 
     assert response.headers["x-mlx-tools-left-out"] == "tools.web_search, shiny"
 
 
+def test_a_name_of_the_clients_own_cannot_begin_a_header(serving: Any) -> None:
+    response = post(serving("Hi"), **{"x\r\nset-cookie: a": 1, "naïve": 2})
+    assert response.headers["x-mlx-tools-left-out"] == "x%0D%0Aset-cookie: a, na%C3%AFve"
+    assert "set-cookie" not in response.headers
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -1,0 +1,90 @@
+"""The gateway's own description, in OpenAPI 3.1: made of what bodies are read by."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from pydantic.json_schema import models_json_schema
+
+from mlx_tools.gateway.anthropic_messages import CountedBody, MessageParam, MessagesBody, ToolParam
+from mlx_tools.gateway.body import Body
+from mlx_tools.gateway.chat_completions import ChatBody, ChatMessage, ChatTool
+from mlx_tools.gateway.completions_api import CompletionBody
+from mlx_tools.gateway.responses_body import ResponsesBody
+
+_AT: Final = "#/components/schemas/"
+
+_ITEMS: Final[tuple[tuple[type[Body], str, type[Body]], ...]] = (
+    (ChatBody, "messages", ChatMessage),
+    (ChatBody, "tools", ChatTool),
+    (CountedBody, "messages", MessageParam),
+    (CountedBody, "tools", ToolParam),
+    (MessagesBody, "messages", MessageParam),
+    (MessagesBody, "tools", ToolParam),
+)
+"""What the items of a list are, where each is read by itself."""
+
+_POSTS: Final = (
+    ("/v1/chat/completions", "OpenAI's chat completions", ChatBody, True),
+    ("/v1/responses", "Open Responses", ResponsesBody, True),
+    ("/v1/messages", "Anthropic's messages", MessagesBody, True),
+    ("/v1/messages/count_tokens", "How many tokens a prompt has", CountedBody, False),
+    ("/v1/completions", "Plain completions", CompletionBody, True),
+)
+_GETS: Final = (
+    ("/v1/models", "The models that are served"),
+    ("/health", "Whether the gateway serves"),
+)
+
+
+def openapi_document() -> dict[str, Any]:
+    """The whole description, a JSON value."""
+    models = {kind for kind, _, _ in _ITEMS} | {item for _, _, item in _ITEMS}
+    models |= {kind for _, _, kind, _ in _POSTS}
+    listed: Any = [(kind, "validation") for kind in sorted(models, key=lambda m: m.__name__)]
+    _, made = models_json_schema(listed, ref_template=f"{_AT}{{model}}")
+    schemas = made["$defs"]
+    for kind, name, item in _ITEMS:
+        field = schemas[kind.__name__]["properties"][name]
+        for one in (field, *field.get("anyOf", ())):
+            if one.get("type") == "array":
+                one["items"] = {"$ref": f"{_AT}{item.__name__}"}
+    schemas["Answer"] = {"type": "object"}
+    paths: dict[str, Any] = {path: {"get": _operation(about)} for path, about in _GETS}
+    for path, about, kind, streamed in _POSTS:
+        body = {"application/json": {"schema": {"$ref": f"{_AT}{kind.__name__}"}}}
+        post = {"requestBody": {"required": True, "content": body}}
+        paths[path] = {"post": post | _operation(about, streamed=streamed)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "mlx-tools", "version": version("mlx-tools")},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _operation(about: str, *, streamed: bool = False) -> dict[str, Any]:
+    answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}Answer"}}}
+    if streamed:
+        answer["text/event-stream"] = {"schema": {}}
+    error = {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
+    done = {"description": "The answer", "content": answer}
+    return {"summary": about, "responses": {"200": done, "4XX": error, "5XX": error}}
+
+
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type"],
+            "properties": {"message": {"type": "string"}, "type": {"type": "string"}},
+        }
+    },
+}
