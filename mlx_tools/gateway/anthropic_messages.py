@@ -284,7 +284,7 @@ def _tools(asked: CountedBody) -> Offered:
         param = read(ToolParam, tool, at)
         name = usable_name(param.name)
         schema = place(at, "input_schema")
-        specs.append(tool_spec(name, param.description, param.input_schema, schema))
+        specs.append(tool_spec(name, param.description, param.input_schema, schema, left_out))
         names[name] = param.name
     check_names(specs)
     return tuple(specs), names, tuple(left_out)

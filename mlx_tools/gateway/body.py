@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import TOOL_NAME, ToolSpec
-from mlx_tools.schema import check_parameters
+from mlx_tools.schema import check_parameters, matchable
 
 
 class Body(BaseModel):
@@ -118,12 +118,22 @@ def usable_name(name: str, namespace: str = "") -> str:
 
 
 def tool_spec(
-    name: str, description: str | None, parameters: Mapping[str, Any] | None, at: str
+    name: str,
+    description: str | None,
+    parameters: Mapping[str, Any] | None,
+    at: str,
+    left_out: list[str],
 ) -> ToolSpec:
     """A client's tool. ``at`` is where its schema stands in the body. Raises `ApiError` for a
-    schema that arguments cannot be held to."""
-    schema = checked_schema({"type": "object", "properties": {}, **(parameters or {})}, at)
-    return ToolSpec(name=name, description=description or "", parameters=schema)
+    schema that arguments cannot be held to; a pattern that they cannot be held to is added to
+    ``left_out``, for its client holds them to it."""
+    given = {"type": "object", "properties": {}, **(parameters or {})}
+    try:
+        schema, unmatched = matchable(given)
+    except ToolDefinitionError as error:
+        raise _no_schema(at, error) from None
+    left_out += [f"{at}{pointer}/pattern" for pointer in unmatched]
+    return ToolSpec(name=name, description=description or "", parameters=checked_schema(schema, at))
 
 
 def checked_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
@@ -131,8 +141,12 @@ def checked_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
     try:
         check_parameters(schema)
     except ToolDefinitionError as error:
-        raise ApiError(400, "invalid_value", f"{at}: {error}", param=at) from None
+        raise _no_schema(at, error) from None
     return schema
+
+
+def _no_schema(at: str, error: ToolDefinitionError) -> ApiError:
+    return ApiError(400, "invalid_value", f"{at}: {error}", param=at)
 
 
 def check_choice(

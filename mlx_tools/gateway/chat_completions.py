@@ -193,7 +193,8 @@ def _arguments(function: CalledFunction) -> str:
 
 def _tools(values: list[JsonObject]) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
     """The functions, and the names of what is none and is left out."""
-    tools, left_out = [], []
+    tools: list[ToolSpec] = []
+    left_out: list[str] = []
     for number, value in enumerate(values):
         at = f"tools[{number}]"
         tool = read(ChatTool, value, at)
@@ -208,7 +209,7 @@ def _tools(values: list[JsonObject]) -> tuple[tuple[ToolSpec, ...], tuple[str, .
             problem = f"{param}: {function.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
             raise ApiError(400, "invalid_value", problem, param=param)
         at = place(at, "parameters")
-        tools.append(tool_spec(name, function.description, function.parameters, at))
+        tools.append(tool_spec(name, function.description, function.parameters, at, left_out))
     check_names(tools)
     return tuple(tools), tuple(left_out)
 

@@ -239,7 +239,8 @@ class OfferedTools:
 
 def tools_of(tools: Sequence[Mapping[str, Any]]) -> OfferedTools:
     """The tools that a client offers. Raises `ApiError` for one that is none."""
-    specs, names, told, left_out = [], {}, [], []
+    specs, names, told = [], {}, []
+    left_out: list[str] = []
     for at, namespace, tool in _flat(tools, "tools"):
         if tool.get("type") != "function":
             left_out.append(read(KindOnly, tool, at).type)
@@ -248,7 +249,8 @@ def tools_of(tools: Sequence[Mapping[str, Any]]) -> OfferedTools:
         space = namespace.name if namespace else ""
         name = usable_name(function.name, space)
         described = function.description or (namespace.description if namespace else None)
-        spec = tool_spec(name, described, function.parameters, place(at, "parameters"))
+        schema = place(at, "parameters")
+        spec = tool_spec(name, described, function.parameters, schema, left_out)
         specs.append(spec)
         names[name] = space, function.name
         told.append(
@@ -256,7 +258,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]]) -> OfferedTools:
                 "type": "function",
                 "name": name,
                 "description": described,
-                "parameters": spec.parameters,
+                "parameters": function.parameters,
                 "strict": function.strict,
             }
         )

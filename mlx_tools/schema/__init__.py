@@ -10,6 +10,7 @@ from mlx_tools.schema.resolve import (
     dereferenced,
     follow,
     is_of_objects,
+    matchable,
     pointer,
     properties,
     required,

@@ -127,6 +127,27 @@ def check_parameters(schema: Any) -> None:
     _check(schema_text(schema))
 
 
+def matchable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A copy of a schema without the patterns that cannot be matched in linear time, and where
+    those stood. It takes all that the original takes; a pattern without which it might not is left.
+    Raises ToolDefinitionError as `check_parameters` does for what is no schema at all."""
+    copy: dict[str, Any] = json.loads(schema_text(schema))
+    dropped = []
+    for path, node in walk(copy):
+        found = isinstance(node, dict) and isinstance(node.get("pattern"), str)
+        if found and _NARROWING.isdisjoint(path):
+            try:
+                compiled(node["pattern"])
+            except UnsupportedPattern:
+                del node["pattern"]
+                dropped.append(pointer(path))
+    return copy, tuple(dropped)
+
+
+_NARROWING: Final = frozenset(("if", "not", "oneOf"))
+"""What a schema takes may become less where one of these below it takes more."""
+
+
 @lru_cache(maxsize=2048)
 def _check(text: str) -> None:
     schema = json.loads(text)

@@ -96,12 +96,12 @@ def test_names_that_differ_only_where_they_are_cut_stay_apart() -> None:
 @pytest.mark.parametrize("schema", [{"type": 5}, {"properties": []}, {"$ref": "#"}, {"type": "x"}])
 def test_a_schema_that_nothing_can_be_held_to_is_refused_by_its_place(schema: Any) -> None:
     with pytest.raises(ApiError) as told:
-        tool_spec("f", None, schema, "tools[0].parameters")
+        tool_spec("f", None, schema, "tools[0].parameters", [])
     assert told.value.param == "tools[0].parameters"
 
 
 def test_a_tool_without_parameters_takes_none() -> None:
-    assert tool_spec("f", None, None, "").parameters == {"type": "object", "properties": {}}
+    assert tool_spec("f", None, None, "", []).parameters == {"type": "object", "properties": {}}
     with pytest.raises(ApiError):
         checked_schema({"type": "array"}, "text.format.schema")
 
@@ -119,7 +119,7 @@ def test_a_tool_without_parameters_takes_none() -> None:
     ],
 )
 def test_what_is_chosen_must_be_there(choice: str, allowed: set[str] | None, fine: bool) -> None:
-    tools = [tool_spec("f", None, None, "")]
+    tools = [tool_spec("f", None, None, "", [])]
     names = None if allowed is None else frozenset(allowed)
     if fine:
         check_choice(choice, names, tools, "tool_choice")
@@ -135,7 +135,30 @@ def test_a_call_cannot_be_required_where_there_is_no_tool() -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    tool = tool_spec("f", None, None, "")
+    tool = tool_spec("f", None, None, "", [])
     with pytest.raises(ApiError) as told:
         check_names([tool, tool])
     assert told.value.param == "tools"
+
+
+WILD = r"^(?!\.)[a-z.]+@[a-z]+$"
+
+
+def test_a_pattern_that_nothing_can_be_held_to_is_left_to_the_client_by_name() -> None:
+    schema = {"properties": {"to": {"type": "string", "pattern": WILD}, "pattern": {}}}
+    left_out: list[str] = []
+    spec = tool_spec("f", None, schema, "tools[0].parameters", left_out)
+    assert spec.parameters["properties"] == {"to": {"type": "string"}, "pattern": {}}
+    assert left_out == ["tools[0].parameters/properties/to/pattern"]
+    assert schema["properties"]["to"]["pattern"] == WILD
+
+
+def test_a_pattern_without_which_less_would_fit_is_refused() -> None:
+    schema = {"properties": {"to": {"not": {"pattern": WILD}}}}
+    with pytest.raises(ApiError):
+        tool_spec("f", None, schema, "parameters", [])
+
+
+def test_an_answer_is_held_to_all_of_its_schema_or_refused() -> None:
+    with pytest.raises(ApiError):
+        checked_schema({"type": "object", "properties": {"to": {"pattern": WILD}}}, "schema")

@@ -73,6 +73,43 @@ def test_a_call_of_a_grouped_tool_goes_out_and_its_result_comes_back(serving: An
     assert one.backend.prompts[1].startswith(one.backend.prompts[0])
 
 
+ACCEPTANCE: dict[str, dict[str, Any]] = {
+    "basic": {"input": [{"type": "message", "role": "user", "content": "Say hello."}]},
+    "streaming": {
+        "input": [{"type": "message", "role": "user", "content": "Count."}],
+        "stream": True,
+    },
+    "system prompt": {
+        "input": [
+            {"type": "message", "role": "system", "content": "You are a pirate."},
+            {"type": "message", "role": "user", "content": "Say hello."},
+        ]
+    },
+    "tool": {"tools": [WEATHER]},
+    "tool, streaming": {"tools": [WEATHER], "stream": True},
+    "several turns": {
+        "input": [
+            {"type": "message", "role": "user", "content": "My name is Alice."},
+            {"type": "message", "role": "assistant", "content": "Hello Alice!"},
+            {"type": "message", "role": "user", "content": "What is my name?"},
+        ]
+    },
+}
+"""What the acceptance tests of Open Responses ask, but for an image, which a model of text cannot
+see."""
+
+
+@pytest.mark.parametrize("name", ACCEPTANCE)
+def test_what_the_specifications_acceptance_tests_ask_is_answered(serving: Any, name: str) -> None:
+    asked = ACCEPTANCE[name]
+    response = respond(serving(ROME if "tools" in asked else "Ahoy."), **asked)
+    told = events(response)[-1]["response"] if "stream" in asked else response.json()
+    published.ResponseResource.model_validate(told)
+    assert told["status"] == "completed"
+    kind = "function_call" if "tools" in asked else "message"
+    assert [item["type"] for item in told["output"]] == [kind]
+
+
 def test_a_kept_response_goes_on_and_is_found_and_forgotten(serving: Any) -> None:
     one = serving("Rain.", "Still rain.")
     id_ = respond(one, store=True).json()["id"]
