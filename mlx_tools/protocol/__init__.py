@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from mlx_tools.protocol.delimiters import ANSWER_TAG, CALL_TAG
 from mlx_tools.protocol.dialects import (
-    DIALECT_MARKS,
     DIALECTS,
     Dialect,
     call_mark_begins,

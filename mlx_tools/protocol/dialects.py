@@ -153,17 +153,6 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
 )
 """Every family. Where several have one opening mark, what follows it tells which is meant."""
 
-DIALECT_MARKS: Final[tuple[str, ...]] = tuple(
-    dict.fromkeys(
-        mark
-        for dialect in DIALECTS
-        if not dialect.line
-        for mark in (dialect.open, dialect.close, *dialect.inner)
-        if mark
-    )
-)
-"""Every mark of every family that is no ordinary word: for prompts to break in foreign text."""
-
 
 _WRAPPING: Final = r"(?:[ \t\r\n]++|</tool_call>|```(?!tool_)[a-z]*+)*+"
 _LINE_MARKS: Final = "|".join(re.escape(one.open) for one in DIALECTS if one.line)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_tools.golden import Room
 from mlx_tools.policy import is_glob
-from mlx_tools.protocol import DIALECT_MARKS
+from mlx_tools.protocol import DIALECTS
 from mlx_tools.transcript.records import (
     AnswerRecord,
     DecisionRecord,
@@ -199,7 +199,10 @@ def _examples(words: Any) -> Iterator[Mutation]:
 
 def _neutralised_outputs(facts: Facts) -> bool:
     outputs = [r.content or "" for r in facts.golden.records if isinstance(r, ObservationRecord)]
-    marks = [mark for mark in DIALECT_MARKS if mark.startswith("[")]  # those of tags stand in text
+    known = (m for one in DIALECTS if not one.line for m in (one.open, one.close, *one.inner))
+    marks = [
+        mark for mark in dict.fromkeys(known) if mark.startswith("[")
+    ]  # those of tags stand in text
     marked = any(mark in output for output in outputs for mark in marks)
     return "control-tokens" in facts.features or marked
 

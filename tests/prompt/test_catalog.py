@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec
+from mlx_tools.prompt import Finder
 from mlx_tools.prompt.catalog import (
     LEAST_SHOWN,
     MAX_LINE_CHARS,
@@ -183,6 +184,18 @@ def test_the_names_are_read_off_the_lines() -> None:
     catalog = build_catalog(TOOLS, 300, search=SEARCH)
     assert tuple(names_in("\n".join(catalog.lines))) == catalog.shown
     assert names_in("3 more match.\nsay f(x)\n(a)\n") == []
+
+
+def test_a_request_finds_tools_by_its_own_words_not_by_those_of_any_request() -> None:
+    tools = [tool(name, f"Does the {name} for you, if you ask it to.") for name in ("lamp", "door")]
+    tools += [tool(f"{verb}_file", f"Can {verb} the file at a path.") for verb in ("read", "write")]
+    finder = Finder(tools)
+    assert finder.hits("Could you please tell me what the time is?") == []
+    # How many tools hold a word does not tell: *file* stands in as many as *you*.
+    assert {one.name for one in finder.hits("Is there a file for me?")} == {
+        "read_file",
+        "write_file",
+    }
 
 
 SCHEMAS = st.recursive(

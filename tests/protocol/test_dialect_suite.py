@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 
 from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec
-from mlx_tools.protocol import Reader, Reading, ReadingRules, judge, read, write_answer, write_call
+from mlx_tools.protocol import Reading, ReadingRules, judge, read, write_answer, write_call
+from tests.protocol.texts import streamed
 
 Vector = Mapping[str, Any]
 SHARE = 0.98
@@ -75,18 +75,11 @@ def test_no_call_is_taken_for_an_answer() -> None:
 
 
 def test_a_text_reads_the_same_however_it_is_split() -> None:
-    sizes = random.Random(7)
     for vector in vectors():
         text, rules = vector["text"], _rules(vector)
         whole = read(text, "stop", rules)
-        for longest in (1, 3, 17):
-            reader = Reader(rules)
-            pos = 0
-            while pos < len(text):
-                size = sizes.randint(1, longest)
-                reader.feed(text[pos : pos + size])
-                pos += size
-            assert reader.finish("stop") == whole, vector["id"]
+        for sizes in ((1,), (2, 1, 3), (17, 5, 11)):
+            assert streamed(text, rules, sizes=sizes) == whole, vector["id"]
 
 
 def _planted(text: str) -> Iterator[str]:

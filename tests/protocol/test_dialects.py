@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from mlx_tools.messages import TOOL_NAME, ToolCall
 from mlx_tools.protocol import DIALECTS, Dialect, Reader, Reading, ReadingRules, read
 from tests.examples import FEW
+from tests.protocol.texts import streamed
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -199,25 +199,15 @@ def _rules(calls: list[Call]) -> ReadingRules:
     return ReadingRules(catalog={name: PARAMETERS for name, _ in calls})
 
 
-def _in_pieces(text: str, rules: ReadingRules, sizes: random.Random) -> Reading:
-    reader = Reader(rules)
-    pos = 0
-    while pos < len(text):
-        size = sizes.choice((1, 1, 2, 5, 30))
-        reader.feed(text[pos : pos + size])
-        pos += size
-    return reader.finish("stop")
-
-
 def _read_calls(reading: Reading) -> list[Call]:
     return [(m.name, m.arguments) for m in reading.messages if isinstance(m, ToolCall)]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @FEW
-@given(calls=_calls, before=_beside, seed=st.integers(0, 99))
+@given(calls=_calls, before=_beside, sizes=st.sampled_from([(1,), (1, 2, 5, 30), (3, 1)]))
 def test_what_a_family_writes_is_read_back_streamed_as_whole(
-    dialect: Dialect, calls: list[Call], before: str, seed: int
+    dialect: Dialect, calls: list[Call], before: str, sizes: tuple[int, ...]
 ) -> None:
     calls = calls[:1] if dialect.name in SINGLE else calls
     if (dialect.line and not before.endswith("\n")) or dialect.name == "functionary":
@@ -226,7 +216,7 @@ def test_what_a_family_writes_is_read_back_streamed_as_whole(
     reading = read(text, "stop", _rules(calls))
     assert _read_calls(reading) == calls, text
     assert all("dialect" in m.repairs for m in reading.messages)
-    assert _in_pieces(text, _rules(calls), random.Random(seed)) == reading
+    assert streamed(text, _rules(calls), sizes=sizes) == reading
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -351,29 +341,6 @@ def test_the_end_of_the_turn_ends_the_answer(end: str) -> None:
     assert read(shown, "stop", rules).messages[0].content == shown
 
 
-@given(st.lists(st.sampled_from([d.open for d in DIALECTS] + [d.close for d in DIALECTS] + [
-    "`", "```", "\n", " ", "{", "}", "[", "]", "(", ")", "get_weather", '"city"', ":", ",", "'",
-    "Paris", "<parameter=city>", "</parameter>", "</function>", "<arg_key>", "</arg_key>", "to=",
-    "<arg_value>", "</arg_value>", "call:", "Action Input:", "</s>", "<think>", "</think>", "=",
-    '{"name": "get_weather", "arguments": {"city": "Paris"}}', "Observation:", "<|message|>", ";",
-]), max_size=14).map("".join), st.integers(0, 9), st.sampled_from(["stop", "length"]))  # fmt: skip
-def test_any_mixture_is_read_streamed_as_whole_and_invents_nothing(
-    text: str, seed: int, reason: Any
-) -> None:
-    whole = read(text, reason, WEATHER)
-    reader = Reader(WEATHER)
-    sizes = random.Random(seed)
-    pos = 0
-    while pos < len(text):
-        size = sizes.choice((1, 2, 7))
-        reader.feed(text[pos : pos + size])
-        pos += size
-    assert reader.finish(reason) == whole
-    for name, arguments in _read_calls(whole):
-        assert name in text
-        assert all(isinstance(value, str) <= (str(value) in text) for value in arguments.values())
-
-
 @pytest.mark.parametrize("mark", ["<|tool_call|>", "<TOOLCALL>", "[TOOL_CALLS]"])
 def test_of_an_array_no_more_calls_count_than_may_be_made(mark: str) -> None:
     one = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
@@ -383,10 +350,7 @@ def test_of_an_array_no_more_calls_count_than_may_be_made(mark: str) -> None:
         reading = read(text, "stop", rules)
         assert len(reading.messages) == most and reading.error is None
         assert reading.counted == counted and bool(reading.dropped) == (most < 3)
-        reader = Reader(rules)
-        for char in text:
-            reader.feed(char)
-        assert reader.finish() == reading
+        assert streamed(text, rules) == reading
 
 
 def test_an_object_that_is_no_call_cuts_off_none_that_stands_before_it() -> None:

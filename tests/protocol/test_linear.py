@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.protocol import DIALECTS, Reader, ReadingRules, judge, read, write_call
+from mlx_tools.protocol import DIALECTS, ReadingRules, judge, read, write_call
 from mlx_tools.protocol.echo import calls_in
-from tests.protocol.texts import CALL, FRAGMENTS, MESSAGES, OBSERVATION
+from tests.protocol.texts import CALL, FRAGMENTS, MESSAGES, OBSERVATION, streamed
 
 UNITS = (
     *(unit for unit in FRAGMENTS if unit.strip()),
@@ -71,10 +71,7 @@ def is_linear(
 
 
 def bytewise(text: str) -> None:
-    reader = Reader(ReadingRules(style="xml"))
-    for char in text:
-        reader.feed(char)
-    reader.finish()
+    streamed(text, ReadingRules(style="xml"))
 
 
 def slow(head: str) -> Any:
@@ -102,20 +99,14 @@ def test_a_long_word_that_comes_in_pieces_is_looked_at_once(unit: str) -> None:
     text = '{"type":"tool_call","name":"a","arguments":{"k":' + unit * LARGE
     assert calls_made(lambda: bytewise(text)) < 40 * len(text)
     for size in (LARGE, 3 * LARGE):  # also where it is too long to be a number
-        assert_whole_is_bytewise(f"{text}.{'1' * size}}}}}")
-
-
-def assert_whole_is_bytewise(text: str) -> None:
-    reader = Reader()
-    for char in text:
-        reader.feed(char)
-    assert reader.finish() == read(text)
+        long = f"{text}.{'1' * size}}}}}"
+        assert streamed(long) == read(long)
 
 
 def test_a_record_on_a_line_is_decoded_not_scanned() -> None:
     records = '{"id": 1, "name": "Ada", "tags": ["a", "b"], "address": {"city": "Rome"}}\n' * 100
     assert calls_made(lambda: read(f"```json\n{records}```")) < 100 * 100
-    assert_whole_is_bytewise(f"```json\n{records}```")
+    assert streamed(f"```json\n{records}```") == read(f"```json\n{records}```")
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from tests.protocol.texts import (
     mixtures,
     one_line,
     rules,
+    streamed,
 )
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
@@ -68,10 +69,7 @@ def test_a_text_is_read_the_same_however_it_is_split(
 def test_a_lone_backtick_is_over_with_its_line_however_the_text_is_split() -> None:
     text = "a `b\nc<|im_end|>d"
     assert read(text).messages == (FinalAnswer("a `b\nc"),)
-    reader = Reader()
-    for char in text:
-        reader.feed(char)
-    assert reader.finish() == read(text)
+    assert streamed(text) == read(text)
 
 
 def test_a_mark_that_is_text_is_prose_however_the_text_is_split() -> None:

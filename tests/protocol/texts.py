@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 from hypothesis import strategies as st
 
-from mlx_tools.protocol import ReadingRules
+from mlx_tools.messages import FinishReason
+from mlx_tools.protocol import DIALECTS, Reader, Reading, ReadingRules
 
 CALL = '{"type":"tool_call","name":"calculator","arguments":{"expression":"17 * 23"}}'
 OTHER_CALL = '{"type":"tool_call","name":"clock","arguments":{"timezone":"Europe/Rome"}}'
@@ -51,6 +53,11 @@ FRAGMENTS = (
         *("{", "}", "{ ", "{}", "{a", "{a:", '{"a"', '{"a" ', '{"type":', '{"type', '{"ty', "{'"),
         "{//",
     ),
+    *(mark for one in DIALECTS for mark in (one.open, one.close)),
+    *("get_weather", '"city"', "Paris", "(", ")", "=", ":", ";", "<arg_key>", "</arg_key>"),
+    *("<arg_value>", "</arg_value>", "<parameter=city>", "</parameter>", "call:", "to="),
+    *("Action Input:", "Observation:", "<|message|>", "</s>"),
+    '{"name": "get_weather", "arguments": {"city": "Paris"}}',
     *("{/*", '"', "'", "\\", "//", "/*", "*/", "#", "true", "None", ": ", "\\u00", "\\ud83d"),
 )
 
@@ -96,6 +103,7 @@ def rules() -> st.SearchStrategy[ReadingRules]:
         in_thought=st.booleans(),
         max_calls=st.sampled_from((None, None, 1, 2)),
         tool_choice=st.sampled_from(("auto", "auto", "required", "none", "calculator")),
+        catalog=st.sampled_from(({}, {"get_weather": {}}, {"a": {}, "calculator": {}})),
         mutates=st.sampled_from((lambda name, arguments: True, lambda name, arguments: False)),
         reasoning_markers=st.sampled_from(
             (
@@ -126,6 +134,22 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 arguments = st.dictionaries(
     st.text(st.characters(codec="utf-8"), max_size=6), json_values, max_size=4
 )
+
+
+def streamed(
+    text: str,
+    rules: ReadingRules | None = None,
+    reason: FinishReason = "stop",
+    sizes: tuple[int, ...] = (1,),
+) -> Reading:
+    """The reading of a text that comes in pieces of these sizes, in turn."""
+    reader, pos = Reader(rules or ReadingRules()), 0
+    for size in itertools.cycle(sizes):
+        if pos >= len(text):
+            return reader.finish(reason)
+        reader.feed(text[pos : pos + size])
+        pos += size
+    raise AssertionError
 
 
 def one_line(value: Any) -> str:
