@@ -19,13 +19,13 @@ from mlx_tools.controller.approvals import (
     approval_request,
 )
 from mlx_tools.controller.outputs import shorten
+from mlx_tools.controller.turn import arguments_size
 from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.policy import (
     Decision,
     Facts,
     Limits,
     Policy,
-    SecretFinder,
     decide,
     facts_of,
 )
@@ -92,14 +92,13 @@ async def call_tool(
     secret: bytes = b"",
     now: Callable[[], str] = _now,
     on_progress: OnProgress | None = None,
-    finder: SecretFinder | None = None,
     undo: UndoStore | None = None,
 ) -> DirectCall:
     """Call a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
     Without an approver a call that needs approval is left ``pending``. An approval binds to
-    ``session`` and ``secret``; ``finder`` looks for secrets, ``undo`` keeps what the call replaces.
+    ``session`` and ``secret``; ``undo`` keeps what the call replaces.
     Raises nothing for a call that is wrong, denied or fails: the result says so.
     """
     limits = limits or Limits()
@@ -114,7 +113,7 @@ async def call_tool(
     done = DirectCall(call.name, call.arguments, judged.call.repairs)
     if judged.error is not None and call.name not in registry.disabled:
         return end(replace(done, status="error", error=judged.error))
-    decision = _decided(call, registry, policy, limits, finder)
+    decision = _decided(call, registry, policy, limits)
     record(DecisionRecord(call=_CALL, **asdict(decision)))
     done = replace(done, decision=decision)
     preview = Preview("", "")
@@ -189,15 +188,9 @@ async def _answer(
     return answer if answer.reason else replace(answer, reason="denied")
 
 
-def _decided(
-    call: CallRecord,
-    registry: Registry,
-    policy: Policy,
-    limits: Limits,
-    finder: SecretFinder | None,
-) -> Decision:
+def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:
     """What the limits and the policy say."""
-    if len(json.dumps(dict(call.arguments), separators=(",", ":"))) > limits.max_argument_bytes:
+    if arguments_size(call.arguments) > limits.max_argument_bytes:
         reason = f"the arguments are larger than {limits.max_argument_bytes} bytes"
         return Decision("deny", "max_argument_bytes", reason, "payload_too_large")
     spec = registry.specs().get(call.name)
@@ -208,7 +201,7 @@ def _decided(
         call.arguments,
         runs=call.runs,
         disabled_reason=registry.disabled.get(call.name),
-        facts=facts_of(spec, call.arguments, finder) if spec is not None else Facts(),
+        facts=facts_of(spec, call.arguments) if spec is not None else Facts(),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mlx_tools.policy.decision import (
     Decision,
-    Exceeded,
     Facts,
     SecretFinder,
     asks,

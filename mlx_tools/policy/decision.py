@@ -42,14 +42,6 @@ class Decision:
     code: ErrorCode | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exceeded:
-    """A rate that leaves no room for the call: the rule's name, and the reason in words."""
-
-    rule: str
-    reason: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of one call beside its name and its arguments.
@@ -57,17 +49,18 @@ class Facts:
     ``consented`` are the effects that a person allowed this tool for the rest of the session, None
     where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
     ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
-    tool has answered in this session. ``exceeded`` is the rate that leaves no room for the call.
+    tool has answered in this session. ``exceeded`` is the denial by a rate that leaves no room for
+    the call.
     """
 
     consented: Effects | None = None
     secrets: tuple[str, ...] = ()
     placeholder: bool = False
     private_read: bool = False
-    exceeded: Exceeded | None = None
+    exceeded: Decision | None = None
 
 
-NOTHING_KNOWN: Final = Facts()
+_NOTHING_KNOWN: Final = Facts()
 
 
 def decide(
@@ -79,7 +72,7 @@ def decide(
     runs: Literal["freely", "with_approval"],
     echoed: bool = False,
     disabled_reason: str | None = None,
-    facts: Facts = NOTHING_KNOWN,
+    facts: Facts = _NOTHING_KNOWN,
 ) -> Decision:
     """Decides about one call whose arguments were validated.
 
@@ -194,7 +187,7 @@ def _suspect(
     if echoed and mutates:
         return Decision("deny", "echoed", echo, "echoed_call")
     if facts.exceeded is not None:
-        return Decision("deny", facts.exceeded.rule, facts.exceeded.reason, "rate_limited")
+        return facts.exceeded
     if echoed:
         return _ask("echoed", echo)
     if runs == "with_approval":
@@ -274,9 +267,9 @@ def _ask(rule: str, reason: str) -> Decision:
 # --- the facts of a call --------------------------------------------------------------------------
 
 
-def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Exceeded | None:
-    """The rate of this policy that leaves no room for one more call of the tool; of several the one
-    that holds longest, None where there is room.
+def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Decision | None:
+    """The denial by the rate of this policy that leaves no room for one more call of the tool, of
+    several by the one that holds longest; None where there is room.
 
     ``made`` are the calls that were let through, ``at`` the time of the completion that the call
     stands in (ISO 8601, empty where it is not known).
@@ -296,7 +289,7 @@ def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Excee
     if not found:
         return None
     rule, told, over = max(found, key=lambda one: one[2].again or _NEVER)
-    return Exceeded(rule, f"{told}; {over.when}")
+    return Decision("deny", rule, f"{told}; {over.when}", "rate_limited")
 
 
 class FoundSecret(Protocol):
@@ -321,7 +314,7 @@ def facts_of(
     *,
     consented: Effects | None = None,
     private_read: bool = False,
-    exceeded: Exceeded | None = None,
+    exceeded: Decision | None = None,
 ) -> Facts:
     """The facts of a call with these arguments, which ``finder`` looks through; without one,
     `mlx_tools.policy.redact`.

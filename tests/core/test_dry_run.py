@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Policy, builtin_tools
+from mlx_tools.messages import MUTATING
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
@@ -34,6 +35,12 @@ def tree(folder: Path) -> dict[str, tuple[int, int, str]]:
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         found[str(path)] = (status.st_mode, status.st_mtime_ns, content)
     return found
+
+
+def test_all_tools_that_change_things_are_tried_here(tmp_path: Path) -> None:
+    specs = builtin_tools([f"{tmp_path}:rw"]).all_specs().values()
+    changing = {spec.name for spec in specs if not MUTATING.isdisjoint(spec.possible_effects)}
+    assert changing == {name for name, _ in CALLS}
 
 
 @pytest.mark.parametrize(("name", "arguments"), CALLS)

@@ -15,7 +15,6 @@ from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec
 from mlx_tools.policy import (
     PRESETS,
     Decision,
-    Exceeded,
     Facts,
     Policy,
     asks,
@@ -280,7 +279,7 @@ def test_the_rules_come_in_their_order() -> None:
         secrets=("key",),
         placeholder=True,
         private_read=True,
-        exceeded=Exceeded("rate_limit x 1/day", "later"),
+        exceeded=Decision("deny", "rate_limit x 1/day", "later", "rate_limited"),
         consented=READ,
     )
     given_now: dict[str, Any] = {

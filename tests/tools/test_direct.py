@@ -13,9 +13,9 @@ from mlx_tools.policy import Limits, Policy
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import Registry, tool
 from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, Record
-from tests.policy.test_facts import Words
 
 CALLS: list[int] = []
+SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 @tool(effects={"read"})
@@ -199,22 +199,20 @@ def keep(text: str) -> str:
 @pytest.mark.parametrize(
     ("name", "arguments", "rule"),
     [
-        ("fetch", {"query": "my SECRET"}, "secret"),
-        ("keep", {"text": "a [REDACTED] b"}, "placeholder"),
+        ("fetch", {"query": f"my {SECRET}"}, "secret"),
+        ("keep", {"text": "a [redacted:jwt] b"}, "placeholder"),
     ],
 )
 def test_a_secret_for_the_network_and_a_placeholder_to_be_written_stop_the_call(
     name: str, arguments: dict[str, str], rule: str
 ) -> None:
-    def made(finder: Words | None) -> DirectCall:
-        registry = Registry([fetch, keep])
-        return asyncio.run(call_tool(registry, ALL, name, arguments, finder=finder))
-
-    done = made(Words())
+    registry = Registry([fetch, keep])
+    done = asyncio.run(call_tool(registry, ALL, name, arguments))
     assert done.status == "denied" and done.decision is not None
     assert done.decision.rule == rule and CALLS == []
-    assert done.error is not None and "SECRET" not in done.error.message
-    assert made(None).status == "ok"
+    assert done.error is not None and SECRET not in done.error.message
+    harmless = dict.fromkeys(arguments, "a word")
+    assert asyncio.run(call_tool(registry, ALL, name, harmless)).status == "ok"
 
 
 def test_one_call_is_within_every_rate_and_after_no_private_read() -> None:
