@@ -85,18 +85,13 @@ def test_without_a_type_a_page_is_known_by_how_it_begins(kind: str | None) -> No
         ("text/plain; charset=utf-8", b"a\xe9b", "a\ufffdb"),
         *(("text/plain", b"a\xe9b", "aéb"), ("text/plain", "aé".encode()[:-1], "a\ufffd")),
         ("text/plain; charset=nonsense", "é".encode(), "é"),
-        *[
+        *(
             (f"text/plain; charset={name}", b"aa", "aa")
-            for name in ("hex", "zlib", "rot13", "utf-7")
-        ],
-        *[
-            (f"text/plain; charset={name}", b"aa", "aa")
-            for name in ("punycode", "idna", "undefined")
-        ],
-        *[
-            (f"text/plain; charset={name}", b"aa", "aa")
-            for name in ("unicode_escape", "..", "a" * 99)
-        ],
+            for name in (
+                *("hex", "zlib", "rot13", "utf-7", "punycode", "idna", "undefined"),
+                *("unicode_escape", "..", "a" * 99),
+            )
+        ),
         ("text/html", b"<meta charset=koi8-r>\xcd\xc9\xd2", "<meta charset=koi8-r>мир"),
         (
             "text/html",
