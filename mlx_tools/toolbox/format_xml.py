@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from xml.parsers import expat
@@ -17,6 +16,9 @@ _INDENT: Final = "  "
 _VALUE: Final = {'"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
 _UNDEFINED: Final = 11
 """Expat's code for an entity that is not defined."""
+
+Kind = Literal["element", "text", "layout", "line"]
+"""What stands in an element; a comment or an instruction is a line."""
 
 
 def format_xml() -> Tool:
@@ -50,60 +52,37 @@ def pretty(text: str) -> str:
         raise _fault("malformed", line=number, column=error.offset + 1, why=why) from None
     lines: list[str] = []
     size = 0
-    for line in document.lines():
-        lines.append(line)
-        size += len(line) + 1
+    for depth, line in document.lines:
+        size += len(_INDENT) * depth + len(line) + 1
         if size > MAX_CHARS:
             raise _fault("long", most=MAX_CHARS)
+        lines.append(_INDENT * depth + line)
     return "\n".join(lines)
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of an element that is none itself. Blanks are layout unless they stood in a CDATA
-    section or as a reference, which nobody writes for layout; a comment or an instruction is a
-    line."""
-
-    kind: Literal["text", "layout", "line"]
-    text: str
 
 
 @dataclass(slots=True)
 class _Element:
-    """``exact``: every character in it is content."""
+    """An open element: where it begins, on one line and on lines of its own, and what it holds.
+    ``exact``: every character in it is content."""
 
-    name: str
     start: str
     exact: bool
-    parts: list[_Element | _Piece] = field(default_factory=list)
-
-    def inline(self) -> str:
-        """The element with every character of it."""
-        if not self.parts:
-            return f"<{self.start}/>"
-        inner = (part.inline() if isinstance(part, _Element) else part.text for part in self.parts)
-        return f"<{self.start}>{''.join(inner)}</{self.name}>"
-
-    def lines(self, depth: int) -> Iterator[str]:
-        """The element on lines of its own, layout left out. One with text in it stays on one line;
-        blanks alone are content where there is nothing else."""
-        kinds = {part.kind if isinstance(part, _Piece) else "element" for part in self.parts}
-        if self.exact or "text" in kinds or kinds <= {"layout"}:
-            yield _INDENT * depth + self.inline()
-            return
-        yield f"{_INDENT * depth}<{self.start}>"
-        for part in self.parts:
-            if isinstance(part, _Element):
-                yield from part.lines(depth + 1)
-            elif part.kind == "line":
-                yield _INDENT * (depth + 1) + part.text
-        yield f"{_INDENT * depth}</{self.name}>"
+    piece: int
+    line: int
+    kinds: set[Kind] = field(default_factory=set)
 
 
 class _Document:
+    """``lines`` are the document's, each with how deep it stands.
+
+    Blanks are layout unless they stood in a CDATA section or as a reference, which nobody writes
+    for layout. An element with text in it, or with nothing but blanks, stays on one line.
+    """
+
     def __init__(self, data: bytes) -> None:
+        self.lines: list[tuple[int, str]] = []
         self._data = data
-        self._top: list[_Element | _Piece] = []
+        self._pieces: list[str] = []  # of which an element on one line is made
         self._open: list[_Element] = []
         self._cdata: list[str] | None = None
         self._size = 0
@@ -113,29 +92,23 @@ class _Document:
         parser.XmlDeclHandler = self._declare
         parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = self._refuse
         parser.StartElementHandler = self._begin
-        parser.EndElementHandler = lambda name: self._open.pop()
+        parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text
         parser.StartCdataSectionHandler = self._begin_cdata
         parser.EndCdataSectionHandler = self._end_cdata
-        parser.CommentHandler = lambda text: self._put(_Piece("line", f"<!--{text}-->"))
+        parser.CommentHandler = lambda text: self._put("line", f"<!--{text}-->")
         parser.ProcessingInstructionHandler = lambda target, text: self._put(
-            _Piece("line", f"<?{target} {text}?>" if text else f"<?{target}?>")
+            "line", f"<?{target} {text}?>" if text else f"<?{target}?>"
         )
 
-    def lines(self) -> Iterator[str]:
-        for part in self._top:
-            if isinstance(part, _Element):
-                yield from part.lines(0)
-            else:
-                yield part.text
-
-    def _put(self, part: _Element | _Piece) -> None:
+    def _put(self, kind: Kind, text: str) -> None:
         """Take in what stands next. Raises ToolError as soon as all of it will be too long."""
-        (self._open[-1].parts if self._open else self._top).append(part)
-        if isinstance(part, _Element):
-            self._size += len(part.start) + 3
-        elif part.kind != "layout":
-            self._size += len(part.text)
+        self._pieces.append(text)
+        if kind != "layout":
+            self.lines.append((len(self._open), text))
+            self._size += len(text)
+        if self._open:
+            self._open[-1].kinds.add(kind)
         if self._size > MAX_CHARS:
             raise _fault("long", most=MAX_CHARS)
 
@@ -146,7 +119,7 @@ class _Document:
         text = f'<?xml version="{version}"'
         text += f' encoding="{encoding}"' if encoding else ""
         text += f' standalone="{"yes" if standalone else "no"}"' if standalone != -1 else ""
-        self._put(_Piece("line", f"{text}?>"))
+        self._put("line", f"{text}?>")
 
     def _begin(self, name: str, attributes: list[str]) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -155,9 +128,22 @@ class _Document:
         start = name + "".join(f' {key}="{escape(value, _VALUE)}"' for key, value in pairs.items())
         space = pairs.get("xml:space")
         above = bool(self._open) and self._open[-1].exact
-        element = _Element(name, start, space == "preserve" or (above and space != "default"))
-        self._put(element)
+        exact = space == "preserve" or (above and space != "default")
+        element = _Element(start, exact, len(self._pieces), len(self.lines))
+        self._put("element", f"<{start}>")
         self._open.append(element)
+
+    def _end(self, name: str) -> None:
+        done = self._open.pop()
+        if done.kinds:
+            self._pieces.append(f"</{name}>")
+        else:
+            self._pieces[-1] = f"<{done.start}/>"
+        if done.exact or "text" in done.kinds or done.kinds <= {"layout"}:
+            del self.lines[done.line :]
+            self.lines.append((len(self._open), "".join(self._pieces[done.piece :])))
+        else:
+            self.lines.append((len(self._open), f"</{name}>"))
 
     def _text(self, text: str) -> None:
         if self._cdata is not None:
@@ -165,15 +151,15 @@ class _Document:
         elif self._open:
             at = self.parser.CurrentByteIndex
             if not text.isspace():
-                self._put(_Piece("text", escape(text, {"\r": "&#13;"})))
+                self._put("text", escape(text, {"\r": "&#13;"}))
             elif self._data[at : at + 1] == b"&":
-                self._put(_Piece("text", "".join(f"&#{ord(c)};" for c in text)))
+                self._put("text", "".join(f"&#{ord(c)};" for c in text))
             else:
-                self._put(_Piece("layout", text))
+                self._put("layout", text)
 
     def _begin_cdata(self) -> None:
         self._cdata = []
 
     def _end_cdata(self) -> None:
         text, self._cdata = "".join(self._cdata or ()), None
-        self._put(_Piece("text", f"<![CDATA[{text}]]>"))
+        self._put("text", f"<![CDATA[{text}]]>")
