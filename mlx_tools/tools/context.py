@@ -77,7 +77,8 @@ class ToolContext:
     ``report`` takes what the tool reports, ``asks`` asks the model, in ``loop``.
 
     ``cancelled`` is whether nobody waits for the result any more. A tool that runs long looks now
-    and then: a function in a thread cannot be stopped from outside.
+    and then: a function in a thread cannot be stopped from outside. ``asking`` is what a function
+    in a thread has asked the model, while it waits for the answer.
     """
 
     timeout: float | None = None
@@ -91,15 +92,9 @@ class ToolContext:
     asks: Ask | None = None
     loop: asyncio.AbstractEventLoop | None = None
     cancelled: bool = field(default=False, init=False)
-    _asking: futures.Future[str] | None = field(default=None, init=False)
+    asking: futures.Future[str] | None = field(default=None, init=False)
     _waited: float = field(default=0.0, init=False)
     _waiting: float | None = field(default=None, init=False)
-
-    def cancel(self) -> None:
-        """Says that nobody waits any more; what the call asks the model is given up too."""
-        self.cancelled = True
-        if self._asking is not None:
-            self._asking.cancel()
 
     async def ask(self, question: str, tools: Sequence[str] | None = None) -> str:
         """The answer of the model that called this tool, in a run of its own with tools.
@@ -118,15 +113,15 @@ class ToolContext:
         """`ask`, for a tool that is not asynchronous."""
         if self.asks is None or self.loop is None:
             raise ToolError(_NO_MODEL)
-        self._asking = asyncio.run_coroutine_threadsafe(self.ask(question, tools), self.loop)
+        self.asking = asyncio.run_coroutine_threadsafe(self.ask(question, tools), self.loop)
         if self.cancelled:  # meanwhile
-            self._asking.cancel()
+            self.asking.cancel()
         try:
-            return self._asking.result()
+            return self.asking.result()
         except futures.CancelledError:
             raise ToolError(_GIVEN_UP) from None
         finally:
-            self._asking = None
+            self.asking = None
 
     @contextlib.contextmanager
     def person_waits(self) -> Iterator[None]:

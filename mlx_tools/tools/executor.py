@@ -153,7 +153,9 @@ async def _attempt(
         raise
     finally:
         timer.cancel()
-        context.cancel()
+        context.cancelled = True
+        if context.asking is not None:  # nobody waits for that either
+            context.asking.cancel()
         if ended is None and running is not None:
             _leave(task, running)
     return ended

@@ -86,17 +86,13 @@ class Reads:
         finally:
             if changing and over:
                 self._changing -= 1
-        if key and began == self._changes and not self._changing:
-            self._keep(key, result)
-        return result
-
-    def _keep(self, key: str, result: ToolResult) -> None:
         size = len(result.content or "")
-        if result.content is None or size > MAX_CHARS // 4:
-            return
-        old = self._kept.pop(key, None)
-        self._kept[key] = result
-        self._chars += size - len((old.content if old is not None else None) or "")
-        while len(self._kept) > MAX_ANSWERS or self._chars > MAX_CHARS:
-            _, dropped = self._kept.popitem(last=False)
-            self._chars -= len(dropped.content or "")
+        fits = result.content is not None and size <= MAX_CHARS // 4
+        if key and fits and began == self._changes and not self._changing:
+            old = self._kept.pop(key, None)
+            self._kept[key] = result
+            self._chars += size - len((old.content if old is not None else None) or "")
+            while len(self._kept) > MAX_ANSWERS or self._chars > MAX_CHARS:
+                _, dropped = self._kept.popitem(last=False)
+                self._chars -= len(dropped.content or "")
+        return result

@@ -360,7 +360,7 @@ def test_where_there_are_no_hard_links_a_new_file_still_replaces_none(folder: Pa
 def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: Path) -> None:
     before = tree(folder)
     context = ToolContext()
-    context.cancel()
+    context.cancelled = True
     token = CONTEXT.set(context)
     try:
         for name, arguments in (
