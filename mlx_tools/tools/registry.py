@@ -32,6 +32,7 @@ OWN_TOOLS: Final = "mlx_tools.toolbox:tools"
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
+_MISSING: Final = "is @tool missing?"
 
 
 class Registry:
@@ -303,9 +304,7 @@ class Offer:
             raise ToolDefinitionError(f"{self.plugin!r} cannot name a plugin")
         try:
             found = self.load()
-            if callable(found) and not _is_tool(found):
-                if _wants_arguments(found):
-                    raise _no_tool(f"the function {getattr(found, '__name__', self.name)}")
+            if callable(found) and not _is_tool(found) and not inspect.iscoroutinefunction(found):
                 found = found()
             if _is_tool(found):
                 return [found]
@@ -316,7 +315,8 @@ class Offer:
             raise
         except BaseException as error:  # somebody else's code: nothing is known of it
             text = f"{type(error).__name__}: {error}"
-            raise ToolDefinitionError(f"it could not be loaded: {text[:300]}") from None
+            hint = _MISSING if isinstance(error, TypeError) else None
+            raise ToolDefinitionError(f"it could not be loaded: {text[:300]}", hint=hint) from None
 
 
 def installed() -> list[Offer]:
@@ -330,19 +330,6 @@ def installed() -> list[Offer]:
         if package != OWN:
             offers[str(package or point.module), point.name, point.value] = point.load
     return [Offer(plugin, name, offers[plugin, name, at]) for plugin, name, at in sorted(offers)]
-
-
-def _wants_arguments(function: Callable[..., Any]) -> bool:
-    """Return whether it is more likely meant as a tool than as what returns tools."""
-    if inspect.iscoroutinefunction(function):
-        return True
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return True
-    except ValueError:  # it has no signature that could be read
-        return False
-    return False
 
 
 def _is_tool(value: Any) -> bool:
@@ -365,4 +352,4 @@ def _of_package(tool: Any, plugin: str) -> Tool:
 
 
 def _no_tool(what: str) -> ToolDefinitionError:
-    return ToolDefinitionError(f"it offers {what}, which is no tool", hint="is @tool missing?")
+    return ToolDefinitionError(f"it offers {what}, which is no tool", hint=_MISSING)
