@@ -24,7 +24,7 @@ import typer
 from mlx_tools.app import Configuration, opened
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.background import answering
+from mlx_tools.cli.background import answer
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, to_json
 from mlx_tools.cli.view import LiveView, tell
@@ -88,23 +88,25 @@ def ask(
     clean = cleaner(run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
         traced = trace.traced if trace is not None else lambda backend: backend
-        for event in answering(
+
+        def seen(event: Event) -> None:
+            if trace is not None:
+                trace.event(event)
+            if as_events:
+                print_json(_event(event, include_outputs))
+
+        outcome = answer(
             run,
             lambda approver: opened(run, approver=approver, note=note, wrap=traced),
             lambda controller: controller.conversation(spent=monotonic() - began),
             lambda conversation: conversation.stream(text, piped=piped),
             view,
-        ):
-            if trace is not None:
-                trace.event(event)
-            if as_events:
-                print_json(_event(event, include_outputs))
-            view.show(event)
+            seen,
+        )
     if trace is not None and trace.problem is not None:
         complain(trace.problem, kind="warning")
-    assert isinstance(event, Finished)
-    tell(event.outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
-    return event.outcome.exit_code
+    tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
+    return outcome.exit_code
 
 
 def _question(given: str | None) -> tuple[str, int]:

@@ -21,20 +21,22 @@ from mlx_tools.cli.output import begin_line, complain
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Controller, Conversation
-from mlx_tools.transcript import Event
+from mlx_tools.transcript import Event, Finished, Outcome
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
 
 
-def answering(
+def answer(
     run: RunOptions,
     opened: Callable[[Approver], AbstractAsyncContextManager[Controller]],
     begin: Callable[[Controller], Awaitable[Conversation]],
     stream: Callable[[Conversation], AsyncGenerator[Event]],
     view: LiveView,
-) -> Iterator[Event]:
-    """Return what happens in a conversation of its own, of which ``stream`` gives the events.
+    seen: Callable[[Event], None] = lambda event: None,
+) -> Outcome:
+    """Return the outcome of a conversation of its own, of which ``stream`` gives the events: each
+    goes to ``seen``, and is shown.
 
     Ctrl-C ends it, says where its transcript is, and is raised again.
     """
@@ -43,7 +45,9 @@ def answering(
         controllers = portal.wrap_async_context_manager(opened(turns.approver))
         with controllers as controller, closing(portal.call(begin, controller)) as conversation:
             try:
-                yield from turns.follow(lambda: stream(conversation))
+                for event in turns.follow(lambda: stream(conversation)):
+                    seen(event)
+                    view.show(event)
             except KeyboardInterrupt:
                 view.end()
                 begin_line()
@@ -51,6 +55,8 @@ def answering(
                 raise Interrupted from None
             finally:
                 view.end()
+    assert isinstance(event, Finished)
+    return event.outcome
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from mlx_tools.backends import (
     read_model_files,
 )
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.background import answering
+from mlx_tools.cli.background import answer
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, counting, note, print_json, print_text, shown
 from mlx_tools.cli.sessions import session_folder
@@ -309,18 +309,15 @@ def _asked(run: RunOptions, questions: Sequence[str]) -> Path:
             if isinstance(event, Finished) and event.outcome.status == "paused":
                 return
 
-    view = LiveView.here(answer=False)
-    for event in answering(
+    outcome = answer(
         run,
         lambda approver: opened(run, approver=approver, note=note),
         lambda controller: controller.conversation(),
         asking,
-        view,
-    ):
-        view.show(event)
-    assert isinstance(event, Finished)
-    assert event.outcome.transcript is not None
-    return Path(event.outcome.transcript)
+        LiveView.here(answer=False),
+    )
+    assert outcome.transcript is not None
+    return Path(outcome.transcript)
 
 
 def _files(header: Header) -> ModelFiles | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mlx_tools.app import RunOptions, choose, jobs_of, registry_of, session_store
 from mlx_tools.cli import options
-from mlx_tools.cli.background import answering
+from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import session_folder
@@ -30,7 +30,7 @@ from mlx_tools.controller import (
 )
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import load
-from mlx_tools.transcript import Finished, Header, Record
+from mlx_tools.transcript import Header, Record
 
 
 def approvals_of(
@@ -79,22 +79,19 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     # before anything that it says is done, such as asking the server that it names
     check_begun_here(records, session_store(options.load({})).secret)
     run = options.run_options(_as_options(header))
-    view = LiveView.here(answer=not as_json)
 
     async def begin(controller: Controller) -> Conversation:
         return controller.reopen(path)
 
-    for event in answering(
+    outcome = answer(
         run,
         lambda approver: _reopening(run, header, approver),
         begin,
         lambda conversation: conversation.stream_resumed(approvals),
-        view,
-    ):
-        view.show(event)
-    assert isinstance(event, Finished)
-    tell(event.outcome, as_json=as_json, include_outputs=False, plain=not as_json)
-    return event.outcome.exit_code
+        LiveView.here(answer=not as_json),
+    )
+    tell(outcome, as_json=as_json, include_outputs=False, plain=not as_json)
+    return outcome.exit_code
 
 
 def _path_of(given: str) -> Path:

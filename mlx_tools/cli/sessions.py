@@ -5,30 +5,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from mlx_tools.cli import inputs
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
     amount,
+    beside,
     columns_of,
     complain,
     counted,
+    cut,
     note,
     ours,
     print_json,
     print_prose,
     print_text,
 )
-from mlx_tools.cli.session_text import as_json, conversation, gist, row, title, waiting
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError
+from mlx_tools.golden import steps_of
 from mlx_tools.paths import state_dir
-from mlx_tools.store import LAST, ListedSession, SessionFolder, to_json
+from mlx_tools.store import LAST, ListedSession, SessionFolder, Standing, to_json
 from mlx_tools.toolbox import Undo, UndoStep, outermost, undoable
+from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
 undo_app = typer.Typer(add_completion=False)
@@ -62,7 +65,7 @@ def list_sessions(
     for session in ids[:limit]:
         listed = folder.listed(session)
         if as_lines:
-            print_json(as_json(listed))
+            print_json(_as_json(listed))
         else:
             print_text(row(listed, _columns(ours())))
     if not ids:
@@ -253,3 +256,112 @@ def _change(step: UndoStep) -> str:
     if step.status == "refused":
         return f"cannot {will} {path}: {in_words(step.reason)}"
     return f"{did if step.status == 'undone' else will} {path}"
+
+
+# --- a session in words ---------------------------------------------------------------------------
+#
+# Whatever a model, a tool or a file wrote is spelled so that no terminal obeys it, and indented
+# below a line of ours that says what it is.
+
+QUESTION_CHARS: Final = 60
+_PREVIEW_LINES: Final = 8
+_COLOURS: Final = {
+    **dict.fromkeys(("user", "call", "answer"), "bold"),
+    **dict.fromkeys(("model", "policy", "host"), "dim"),
+    **dict.fromkeys(("person", "end"), "yellow"),
+    "tool": "green",
+}
+
+Lines = Iterator[tuple[str, str]]
+"""Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
+
+
+def row(listed: ListedSession, columns: int | None = None) -> str:
+    """A session on one line: id, state, model, what it was asked, and what waits.
+
+    Of a terminal with so many ``columns`` it takes more lines, where it must.
+    """
+    known = listed.standing
+    about = gist(known)
+    if known.pending:
+        about += f"  ({counted(len(known.pending), 'approval')} due)"
+    if known.in_doubt:
+        about += f"  ({counted(len(known.in_doubt), 'call')} in doubt)"
+    model = cut(in_words(known.model or "-"), 20)
+    head = f"{listed.session:<24}  {known.state:<11}  {model:<20} "
+    return beside(head, about, columns).rstrip()
+
+
+def gist(known: Standing) -> str:
+    """Return what a session is about, cut to fit a line."""
+    if known.state == "damaged":
+        return in_words(known.reason)
+    if not known.question and known.first_call:
+        return f"a call of {cut(as_name(known.first_call), QUESTION_CHARS)}, without a model"
+    return cut(in_words(" ".join(known.question.split())), QUESTION_CHARS)
+
+
+def title(listed: ListedSession) -> Lines:
+    """Return what is known of a session as a whole."""
+    known = listed.standing
+    reason = f" ({in_words(known.reason)})" if known.reason else ""
+    yield "bold", f"session {listed.session}: {known.state}{reason}"
+    yield "dim", f"made {in_words(known.created) or '-'}, model {in_words(known.model or '-')}"
+    yield "dim", f"transcript {in_words(str(listed.path))}"
+
+
+def conversation(records: Sequence[Record]) -> Lines:
+    """The records as a conversation, a step after the other."""
+    for step in steps_of(records):
+        if step.kind == "setup":
+            continue
+        if step.kind == "user":
+            yield "", ""
+        notes = [*step.notes, *([f"at {step.at}"] if step.at else [])]
+        line = f"{step.label} {step.title}".strip() + (f" ({', '.join(notes)})" if notes else "")
+        line += f": {cut(step.words, PREVIEW_CHARS)}" if step.words else ""
+        yield "red" if step.bad else _COLOURS.get(step.kind, ""), in_words(line)
+        for block in step.blocks:
+            if block.aside:
+                continue
+            lines = block.text.split("\n")
+            if block.fold:
+                lines = block.text[:PREVIEW_CHARS].split("\n")[:_PREVIEW_LINES]
+            yield from _text("\n".join(lines))
+            if block.fold or block.left_out:
+                yield "dim", f"  … {block.fold or f'{block.left_out} characters more'}"
+
+
+def waiting(known: Standing) -> Lines:
+    """The calls that a person must decide about, each with what an approval must carry."""
+    for call in known.pending:
+        yield "", ""
+        yield "bold", f"an approval is due for {in_words(call.call_id)} {as_name(call.name)}"
+        yield "", f"  {on_one_line(call.arguments)}"
+        yield "", f"  digest {in_words(call.digest)}"
+        yield "", f"  until {in_words(call.expires_at)}"
+    for key in known.in_doubt:
+        yield "yellow", f"{in_words(key)} is in doubt: it was started, and may have done its work"
+
+
+def _text(text: str) -> Lines:
+    for line in text.split("\n"):
+        yield "", f"  {in_words(line.expandtabs(4))}"
+
+
+def _as_json(listed: ListedSession) -> dict[str, Any]:
+    """A session as ``sessions list --json`` prints it: every key, always."""
+    known = listed.standing
+    return {
+        "session": listed.session,
+        "created": known.created,
+        "state": known.state,
+        "reason": known.reason or None,
+        "question": known.question,
+        "questions": known.questions,
+        "model": known.model,
+        "pending": [call.to_json() for call in known.pending],
+        "in_doubt": list(known.in_doubt),
+        "size_bytes": listed.size,
+        "transcript": str(listed.path),
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.golden.checking import Column, GoldenCheck, Sample, replay_file
+    from mlx_tools.golden.checking import Column, GoldenCheck, Sample, check_live, replay_file
     from mlx_tools.golden.difference import ROOMS, Difference, Room, difference_lines
     from mlx_tools.golden.expect import expectations, outcomes_of
     from mlx_tools.golden.file import (
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         to_text,
         write_golden,
     )
-    from mlx_tools.golden.live import check_live
     from mlx_tools.golden.record import CannotSettle, make_golden, settled
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     __name__,
     {
-        "checking": ("Column", "GoldenCheck", "Sample", "replay_file"),
+        "checking": ("Column", "GoldenCheck", "Sample", "check_live", "replay_file"),
         "difference": ("ROOMS", "Difference", "Room", "difference_lines"),
         "expect": ("expectations", "outcomes_of"),
         "file": ("Golden", "find_golden", "read_golden", "read_session", "to_text", "write_golden"),
-        "live": ("check_live",),
         "record": ("CannotSettle", "make_golden", "settled"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),

@@ -1,19 +1,40 @@
-"""Checks of golden transcripts: a file replayed, what came of it, and the words for that."""
+"""Checks of golden transcripts: a file replayed, or its questions asked again of a real model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 from mlx_tools.app import Share
-from mlx_tools.errors import MlxToolsError
+from mlx_tools.backends import Backend
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
+from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
+from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden, read_golden
+from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
 from mlx_tools.golden.steps import spelled
-from mlx_tools.transcript import Record
+from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import is_on_demand
+from mlx_tools.protocol import canonical
+from mlx_tools.store import TranscriptStore, load
+from mlx_tools.tools import Registry, Tool, ToolError
+from mlx_tools.transcript import (
+    ApprovalRecord,
+    CallRecord,
+    EditRecord,
+    Header,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
 
 Mode = Literal["replay", "live"]
 
@@ -144,3 +165,166 @@ def failure_text(check: GoldenCheck) -> str:
     that, or cannot be sent as UTF-8."""
     (sample,) = check.samples
     return spelled("\n".join(filter(None, [sample.error, *difference_lines(sample.differences)])))
+
+
+# --- on a real model ------------------------------------------------------------------------------
+
+
+async def check_live(
+    golden: Golden, backend: Backend, *, settings: RunSettings, samples: int = 1
+) -> GoldenCheck:
+    """Asks a transcript's questions of the model behind ``backend``, ``samples`` times.
+
+    ``settings`` say how the model is spoken to; what they leave to ``auto`` in style is as it was
+    recorded, and so are persona, response mode, context, limits and policy. With a ``seed`` each
+    sample has the next one. No tool runs: every call gets what was recorded of it, and an error
+    where nothing was. What a person said of a call is said again of the same call. A run that fails
+    is a sample that failed. Raises `BackendError` where the server is not there, `UsageError` for
+    an expectation that is none.
+    """
+    header = golden.header
+    recorded = golden.golden.outcomes or outcomes_of(header, golden.records)
+    wanted = expectations(golden.golden.expect, recorded)
+    style = header.style if settings.style == "auto" else settings.style
+    own = replace(settings.as_in(header), style=style)
+    made = []
+    for number in range(samples):
+        began, error = monotonic(), ""
+        seeded = own if own.seed is None else replace(own, seed=own.seed + number)
+        registry = Registry(_Replayed(golden, wanted).tools(recorded_specs(golden)))
+        records: Sequence[Record] = ()
+        with tempfile.TemporaryDirectory(prefix="mlx-tools-golden-") as folder:
+            try:
+                records = load(await _ask(golden, backend, seeded, registry, Path(folder)))
+            except BackendError:
+                raise
+            except MlxToolsError as fault:
+                error = str(fault)
+        made.append(
+            Sample(
+                differences=tuple(_differences(records, wanted)),
+                records=tuple(records),
+                error=error,
+                seconds=round(monotonic() - began, 3),
+            )
+        )
+    cell = Column(settings.model or header.model or "", style, str(settings.strategy))
+    return GoldenCheck.of(golden, mode="live", cell=cell, samples=tuple(made))
+
+
+async def _ask(
+    golden: Golden, backend: Backend, settings: RunSettings, registry: Registry, folder: Path
+) -> Path:
+    """Asks the questions, in a session below ``folder``; returns its transcript's path."""
+    header, store = golden.header, TranscriptStore(folder)
+    controller = Controller(
+        backend,
+        registry,
+        Policy.from_json(header.policy),
+        limits=Limits.from_json(header.limits),
+        settings=settings,
+        store=store,
+        approver=_SameSaid(golden.records),
+    )
+    async with await controller.conversation(history=header.history) as conversation:
+        for record in golden.records:
+            if isinstance(record, UserRecord):
+                outcome = await conversation.run(record.content, tool_choice=record.tool_choice)
+                if outcome.status == "paused":
+                    break
+        return store.path_of(conversation.session)
+
+
+def _differences(records: Sequence[Record], wanted: Sequence[Expectation]) -> Iterator[Difference]:
+    if not records or not isinstance(header := records[0], Header):
+        return
+    outcomes = outcomes_of(header, records[1:])
+    for number, one in enumerate(wanted):
+        where = f"question {number + 1}" if len(wanted) > 1 else ""
+        outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
+        yield from one.differences(outcome, where)
+
+
+class _Replayed:
+    """Tools that give what they were recorded to give.
+
+    A call gets the output of the recorded call with the same arguments; else that of a recorded
+    call whose place it may take by what is expected; else an error.
+    """
+
+    def __init__(self, golden: Golden, wanted: Sequence[Expectation]) -> None:
+        self._recorded = list(_recorded(golden.records))
+        self._expected = [call for expectation in wanted for call in expectation.calls]
+        self._used: set[int] = set()
+
+    def tools(self, specs: Mapping[str, ToolSpec]) -> list[Tool]:
+        """A tool for each that was recorded, but for those that the host itself answers."""
+        return [
+            Tool(spec, partial(self._call, name))
+            for name, spec in specs.items()
+            if not is_on_demand(spec)
+        ]
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        place = self._place(name, arguments)
+        if place is None:
+            raise ToolError("no output was recorded for a call with these arguments")
+        self._used.add(place)
+        given = self._recorded[place][2]
+        if isinstance(given, ErrorInfo):
+            raise ToolError(given.message)
+        return given
+
+    def _place(self, name: str, arguments: Mapping[str, Any]) -> int | None:
+        """Which recorded call it is: one that was not used up first."""
+        key = canonical(name, arguments)
+        same = [n for n, (k, _, _) in enumerate(self._recorded) if k == key]
+        if not same:
+            fits = [call for call in self._expected if call.fits(name, arguments)]
+            same = [
+                n
+                for n, (_, call, _) in enumerate(self._recorded)
+                if call.name == name and any(e.fits(call.name, call.arguments) for e in fits)
+            ]
+        fresh = [n for n in same if n not in self._used]
+        return next(iter(fresh or same), None)
+
+
+def _recorded(records: Sequence[Record]) -> Iterator[tuple[str, CallRecord, Given]]:
+    """The calls that gave something, in order: each by its canonical form, and what it gave."""
+    for record, call in with_calls(records):
+        if not isinstance(record, ObservationRecord):
+            continue
+        if record.error is None or record.error.code == "tool_error":
+            content = record.whole if record.whole is not None else record.content
+            given: Given = record.error if record.error is not None else content or ""
+            yield canonical(call.name, call.arguments), call, given
+
+
+class _SameSaid:
+    """An approver that says of a call what was said of the same call when it was recorded, and
+    nothing of any other."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._said: dict[str, ApprovalAnswer] = {}
+        calls: dict[str, CallRecord] = {}
+        edited: dict[str, Mapping[str, Any]] = {}
+        for record in records:
+            match record:
+                case CallRecord():
+                    calls[record.call] = record
+                case EditRecord():
+                    edited[record.call] = record.arguments
+                case ApprovalRecord():
+                    call = calls[record.call]
+                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(
+                        record.approved,
+                        record.reason,
+                        arguments=edited.get(record.call),
+                        for_session=record.scope == "session",
+                    )
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """An answer a request."""
+        nothing = ApprovalAnswer(None)
+        return [self._said.get(canonical(r.name, r.arguments), nothing) for r in requests]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.session_text import conversation, row, title, waiting
+from mlx_tools.cli.sessions import conversation, row, title, waiting
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.store.session_list import ListedSession, standing_of
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
