@@ -140,7 +140,7 @@ async def check_vendor(backend: VendorBackend) -> Check:
 def check_tried(tried: NativeVerdict | None) -> Check:
     """Return whether the server's own function calling works with its model."""
     if tried is None:
-        return Check("native calls", "skip", "not tried: there is no choice, or no model's name")
+        return Check("native calls", "skip", "not tried: see the route")
     status: Status = "ok" if tried.passed else "warn"
     return Check("native calls", status, f"{tried.reason} (tried {tried.measured_at})")
 

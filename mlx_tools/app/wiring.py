@@ -31,12 +31,13 @@ from mlx_tools.backends import (
     probe_native,
     server_name,
     suggest_model,
+    tells_of_tools,
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
-from mlx_tools.prompt import SEARCH, ChatFormat, build_catalog, is_on_demand, is_search
+from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, TranscriptStore
 from mlx_tools.toolbox import Jobs, WebOptions
 from mlx_tools.tools import OFF, Registry, ToolCollection, exposed_by
@@ -278,7 +279,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
     chosen.free_markers(style)
-    route = await route_of(options, chosen, found.chat_format)
+    route = await route_of(options, chosen)
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
@@ -293,7 +294,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
     )
 
 
-async def route_of(options: RunOptions, chosen: Chosen, chat_format: ChatFormat | None) -> Route:
+async def route_of(options: RunOptions, chosen: Chosen) -> Route:
     """By which path the model that was chosen is asked. Raises `UsageError` where the settings
     leave none."""
     configuration = options.configuration
@@ -310,7 +311,7 @@ async def route_of(options: RunOptions, chosen: Chosen, chat_format: ChatFormat 
         chosen.backend,
         wanted,
         model=identity_of(chosen, chosen.model or options.model_name),
-        chat_format=chat_format,
+        template=_template(chosen),
         prompts=routing.local_enabled,
     )
 
@@ -321,12 +322,14 @@ async def try_native(
     """Whether the server's own function calling works with its model: tried once, then known.
 
     None where it cannot matter, or could not be known again: there is no server, it takes nothing
-    but messages, or nothing tells which model it has. Raises `BackendError` where the server fails,
-    and `UsageError` where the verdict cannot be kept.
+    but messages, nothing tells which model it has, or its template knows no tools. Raises
+    `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
     """
     model = identity_of(chosen, chosen.model or options.model_name)
     server = server_name(chosen.backend)
-    if model is None or server is None or chosen.backend.kind == "native":
+    template = _template(chosen)
+    toolless = template is not None and not tells_of_tools(template)
+    if model is None or server is None or chosen.backend.kind == "native" or toolless:
         return None
     store = VerdictStore()
     known = None if again else store.native(server, model)
@@ -335,6 +338,10 @@ async def try_native(
         known = await probe_native(chosen.backend, server=server, model=model, at=at)
         store.put_native(known)
     return known
+
+
+def _template(chosen: Chosen) -> str | None:
+    return chosen.files.chat_template if chosen.files is not None else None
 
 
 def identity_of(chosen: Chosen, model: str | None) -> str | None:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         server_name,
         speakable,
         takes_grammar,
+        tells_of_tools,
     )
     from mlx_tools.backends.server import ServerBackend
     from mlx_tools.backends.transport import parse_address
@@ -127,6 +128,7 @@ __getattr__, __dir__ = names_of(
             "server_name",
             "speakable",
             "takes_grammar",
+            "tells_of_tools",
         ),
         "server": ("ServerBackend",),
         "transport": ("parse_address",),

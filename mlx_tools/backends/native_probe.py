@@ -32,6 +32,8 @@ from mlx_tools.protocol import Reading, ReadingRules, judge, read
 FILE: Final = "prompts/native_probe.toml"
 PLAIN: Final[Style] = "jsonl"
 MAX_TOKENS: Final = 512
+MOST_SAID: Final = 600
+"""Characters that a model may say in answer to what calls for a short sentence at most."""
 
 Message = Mapping[str, Any]
 
@@ -75,6 +77,9 @@ class _Probe:
             async for chunk in chunks:
                 text += chunk.text
                 reason = chunk.finish_reason or reason
+                if _rambles(text):
+                    reason = "stop"
+                    break
         if reason == "tool_calls":
             raise _Failed("the server says that there are calls, and gives none")
         rules = ReadingRules(
@@ -135,6 +140,12 @@ class _Probe:
             if call is None or (choice != "required" and call.name != choice):
                 return False
         return True
+
+
+def _rambles(text: str) -> bool:
+    """Whether a model says so much that no call will follow. Its thoughts do not count."""
+    said = text.rpartition("</think>")[2]
+    return len(said) > MOST_SAID and not said.startswith("<think>") and "tool_call" not in said
 
 
 async def probe_native(

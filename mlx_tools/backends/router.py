@@ -252,7 +252,7 @@ async def find_route(
     wanted: RouteChoice = "auto",
     *,
     model: str | None,
-    chat_format: ChatFormat | None = None,
+    template: str | None = None,
     prompts: bool = True,
     store: VerdictStore | None = None,
 ) -> Route:
@@ -260,7 +260,8 @@ async def find_route(
 
     What is wanted holds; ``auto`` is native only where that was tried with this server and model
     (`mlx_tools.backends.native_probe`), and prompted else. ``model`` is what identifies it,
-    ``chat_format`` what its template says. Without ``prompts`` no model may be prompted.
+    ``template`` its chat template, where that is known. Without ``prompts`` no model may be
+    prompted.
 
     Raises:
         UsageError: there is no such path.
@@ -301,7 +302,7 @@ async def find_route(
         from mlx_tools.backends.native_probe import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
-    return _measured(known) if known is not None else _untried(chat_format)
+    return _measured(known) if known is not None else _untried(template)
 
 
 def _measured(known: NativeVerdict) -> Route:
@@ -313,13 +314,22 @@ def _measured(known: NativeVerdict) -> Route:
     )
 
 
-def _untried(chat_format: ChatFormat | None) -> Route:
+def _untried(template: str | None) -> Route:
     """A model that was never tried is prompted, whatever its template says: a server may have no
     parser for its calls, and drop them."""
     reason = "its server's own calling was not tried (mlx-tools doctor does)"
-    if chat_format is not None and chat_format.tools is not None:
-        reason += ", though its template tells of tools"
+    if template is not None:
+        told = tells_of_tools(template)
+        reason = f"{reason}, though its template tells of tools" if told else NO_TOOLS
     return Route(path="prompted", reason=reason)
+
+
+NO_TOOLS: Final = "its template does not tell of tools"
+
+
+def tells_of_tools(template: str) -> bool:
+    """Whether a model can learn from its chat template which tools there are."""
+    return "tools" in template
 
 
 # --- style and strategy -----------------------------------------------------------------------

@@ -173,7 +173,7 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
     except MlxToolsError as error:
         found.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
     try:
-        found.route = await route_of(run, chosen, served.chat_format)
+        found.route = await route_of(run, chosen)
         said = f"{found.route.path}: {found.route.reason}"
         found.checks.append(Check("route", "ok", said))
     except MlxToolsError as error:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         NobodyThere,
         check_begun_here,
     )
-    from mlx_tools.controller.completer import Completer, Written, misfits, request_for
+    from mlx_tools.controller.completer import Completer, Written, misfits, natively, request_for
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
@@ -39,7 +39,7 @@ __getattr__, __dir__ = names_of(
             "NobodyThere",
             "check_begun_here",
         ),
-        "completer": ("Completer", "Written", "misfits", "request_for"),
+        "completer": ("Completer", "Written", "misfits", "natively", "request_for"),
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "driver": ("Conversation",),

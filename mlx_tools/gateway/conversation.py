@@ -84,7 +84,7 @@ class _NoRepeats(RunHistory):
 class Manner:
     """How a model is spoken to: all that a prompt is made of besides the conversation.
 
-    ``sampling`` holds where the client says nothing else.
+    ``sampling`` holds where the client says nothing else. ``route`` is as in a `Header`.
     """
 
     chat_format: ChatFormat
@@ -94,6 +94,7 @@ class Manner:
     model: str | None = None
     reasoning: str | int = "off"
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    route: Mapping[str, Any] = field(default_factory=dict)
 
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.
@@ -101,6 +102,7 @@ class Manner:
         Without tools nothing of ours stands in the prompt: the model answers as it does.
         """
         system = "\n\n".join(m.content for m in _preamble(request.messages) if m.content)
+        said = system
         plain = not request.tools
         chat_format, style = self.chat_format, self.style
         tools: tuple[Mapping[str, Any], ...] = ()
@@ -130,6 +132,9 @@ class Manner:
             style=style,
             strategy="free" if plain else self.strategy,
             reasoning=self.reasoning,
+            response_mode="",
+            persona=said,
+            route=self.route,
             sampling={**self.sampling, **request.sampling},
             system=system,
             examples=examples,

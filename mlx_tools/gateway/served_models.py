@@ -81,7 +81,8 @@ class ServedModels:
         for name in self._names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
             if (speaker := self._speakers.get(name)) is not None:
-                row |= {"tool_mode": "prompted", "context_length": speaker.context}
+                path = speaker.manner.route.get("path", "prompted")
+                row |= {"tool_mode": path, "context_length": speaker.context}
             rows.append(row)
         return rows
 
@@ -101,6 +102,7 @@ class ServedModels:
             model=model,
             reasoning=settings.reasoning,
             sampling={"temperature": settings.temperature, "seed": settings.seed},
+            route=settings.route,
         )
         seconds = options.configuration.settings.gateway.timeout_ms / 1000
         limits = replace(

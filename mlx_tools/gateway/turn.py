@@ -16,7 +16,7 @@ from typing import Any, Final
 import anyio
 
 from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter
-from mlx_tools.controller import Complete, Completer, Written, request_for
+from mlx_tools.controller import Complete, Completer, Written, natively, request_for
 from mlx_tools.errors import BackendError, BackendTimeout, MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
 from mlx_tools.gateway.plain_text import PlainText, StopTexts
@@ -298,6 +298,8 @@ class _Taking:
         """Let the model write as it does; what it writes is the answer."""
         step = self._within(self.due())
         request = request_for(self._session, step.prompt, step.max_tokens)
+        if step.messages is not None:
+            request = natively(request, step, self._session.neutraliser)
         text = PlainText(step.rules)
         written = Written()
         try:

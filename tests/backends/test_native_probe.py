@@ -19,7 +19,6 @@ from mlx_tools.backends import (
     probe_native,
 )
 from mlx_tools.errors import BackendError, UsageError
-from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer
 
 OSLO = ChatCall("get_weather", '{"city": "Oslo"}')
@@ -114,8 +113,9 @@ def test_a_verdict_is_kept_by_server_and_model(tmp_path: Path) -> None:
 def test_auto_is_native_only_where_that_was_tried_and_works(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path)
     assert route(store).path == "prompted"
-    template = NAMED_FORMATS["chatml"]
-    assert route(store, chat_format=template).path == "prompted"
+    told = route(store, template="{% if tools %}...{% endif %}")
+    assert told.path == "prompted" and "tells of tools" in told.reason
+    assert "does not tell" in route(store, template="{{ messages }}").reason
     store.put_native(PASSED)
     assert route(store) == Route(path="native", reason="right", completes=True, obeys=True)
     assert route(store, model="n").path == "prompted"

@@ -1,0 +1,83 @@
+"""Models whose server calls tools by itself, behind the gateway: asked by its chat interface."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.backends import CompletionsBackend
+from mlx_tools.testing import ChatCall, Completion, ScriptedServer
+from tests.gateway.conftest import WEATHER
+
+NATIVE = {"path": "native", "reason": "as asked", "completes": True, "obeys": True}
+ROME = Completion(
+    "", calls=[ChatCall("get_weather", '{"city": "Rome"}')], finish_reason="tool_calls"
+)
+ASKED = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is the weather in Rome?"},
+]
+
+
+def asks(serving: Any, server: ScriptedServer, *bodies: dict[str, Any]) -> list[Any]:
+    """What these requests are answered with, one after the other."""
+
+    async def ask() -> list[Any]:
+        one = serving(backend=CompletionsBackend(server.url), route=NATIVE)
+        path = "/v1/chat/completions"
+        return [await one.client.post(path, json={"model": "scripted", **b}) for b in bodies]
+
+    return list(anyio.run(ask))
+
+
+def message(response: Any) -> Any:
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["message"]
+
+
+def test_a_conversation_with_tools_goes_on_as_messages(serving: Any) -> None:
+    with ScriptedServer(ROME, Completion("Sunny."), chat=True) as server:
+        (first,) = asks(serving, server, {"messages": ASKED, "tools": [WEATHER]})
+        said = message(first)
+        (call,) = said["tool_calls"]
+        assert call["function"] == {"name": "get_weather", "arguments": '{"city":"Rome"}'}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "sun"}
+        (last,) = asks(serving, server, {"messages": [*ASKED, said, result], "tools": [WEATHER]})
+        assert message(last)["content"] == "Sunny."
+        first_sent, last_sent = server.chats
+        assert server.prompts == []
+    assert first_sent == ASKED
+    assert last_sent[:2] == ASKED
+    function = last_sent[2]["tool_calls"][0]["function"]
+    assert json.loads(function["arguments"]) == {"city": "Rome"}
+    assert last_sent[3]["content"] == "sun"
+
+
+def test_without_tools_the_servers_own_template_is_used(serving: Any) -> None:
+    with ScriptedServer(Completion("Hello."), chat=True) as server:
+        (response,) = asks(serving, server, {"messages": ASKED})
+        assert message(response)["content"] == "Hello."
+        assert server.chats == [ASKED]
+        assert "tools" not in server.bodies[0]
+
+
+def test_sampling_goes_along(serving: Any) -> None:
+    body = {"messages": ASKED, "tools": [WEATHER], "top_p": 0.5, "temperature": 0.25}
+    with ScriptedServer(Completion("Hello."), chat=True) as server:
+        asks(serving, server, body)
+        assert (server.bodies[0]["top_p"], server.bodies[0]["temperature"]) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize("text", ['get_weather(city="Rome")', "Hm."])
+def test_what_is_no_call_though_one_is_required_is_corrected_by_the_prompt(
+    serving: Any, text: str
+) -> None:
+    body = {"messages": ASKED, "tools": [WEATHER], "tool_choice": "required"}
+    rest = 'get_weather","arguments":{"city":"Rome"}}'
+    with ScriptedServer(Completion(text), rest, chat=True) as server:
+        (response,) = asks(serving, server, body)
+        assert [c["function"]["name"] for c in message(response)["tool_calls"]] == ["get_weather"]
+        assert (len(server.chats), len(server.prompts)) == (1, 1)
