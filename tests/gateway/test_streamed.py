@@ -1,0 +1,139 @@
+"""A turn that is streamed comes to what it comes to whole, wherever the server cuts it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.backends import Chunk
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsMore,
+    CallBegun,
+    ClientMessage,
+    TextPiece,
+    TurnDone,
+    TurnEvent,
+    TurnRequest,
+)
+from mlx_tools.messages import TOOL_NAME, ToolSpec
+from mlx_tools.testing import ScriptedBackend
+from tests.gateway.conftest import speaker_of
+
+ROOT = Path(__file__).parents[2]
+MOST_CHARS = 2_000
+
+Case = tuple[str, tuple[ToolSpec, ...]]
+
+
+@cache
+def golden() -> tuple[Case, ...]:
+    """What models wrote in the golden transcripts, each once, with the tools that they had."""
+    found: dict[str, Case] = {}
+    for path in sorted(ROOT.glob("golden_transcripts/**/*.jsonl")):
+        tools: tuple[ToolSpec, ...] = ()
+        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            record = json.loads(line)
+            if record["type"] == "header":
+                tools = tuple(_spec(tool) for tool in record.get("tools", ()))
+            elif record["type"] == "completion" and tools and len(record["text"]) < MOST_CHARS:
+                found.setdefault(record["text"], (record["text"], tools))
+    return tuple(found.values())
+
+
+@cache
+def dialects() -> tuple[Case, ...]:
+    """Calls in the forms of sixty families, where the suite is at hand."""
+    folder = os.environ.get("MLX_TOOLS_SUITES")
+    if not folder:
+        return ()
+    lines = Path(folder, "dialects", "vectors.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    vectors = [json.loads(line) for line in lines]
+    return tuple(
+        (vector["text"], tuple(_spec(tool["function"]) for tool in vector["tools"]))
+        for vector in vectors
+        if vector["tools"]
+        and all(TOOL_NAME.fullmatch(t["function"]["name"]) for t in vector["tools"])
+    )
+
+
+def _spec(tool: Mapping[str, Any]) -> ToolSpec:
+    parameters = {"type": "object", "properties": {}, **(tool.get("parameters") or {})}
+    return ToolSpec(tool["name"], tool.get("description") or "", parameters, plugin="client")
+
+
+def turn(
+    text: str, tools: Sequence[ToolSpec], pieces: Sequence[str], strategy: str = "free"
+) -> tuple[Any, ...]:
+    """How a turn ends, and what its events join to."""
+    events: list[TurnEvent] = []
+    backend = _Pieces(pieces)
+    request = TurnRequest(messages=(ClientMessage("user", "Go."),), tools=tuple(tools))
+    number = iter(range(1000))
+    try:
+        done = anyio.run(
+            speaker_of(backend, strategy=strategy).take,
+            request,
+            events.append,
+            lambda: str(next(number)),
+        )
+    except ApiError as error:
+        return error.status, error.code
+    assert _joined(events) == (done.text, [(c.name, c.arguments) for c in done.calls])
+    for call in done.calls:
+        assert isinstance(json.loads(call.arguments), dict)
+    return done.finish, done.text, done.calls, done.repairs
+
+
+class _Pieces(ScriptedBackend):
+    """The same text for every request, cut at the same places."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    async def complete(self, request: Any) -> Any:
+        for piece in self._pieces:
+            yield Chunk(piece)
+        yield Chunk("", "stop")
+
+
+def _joined(events: Sequence[TurnEvent]) -> tuple[str, list[tuple[str, str]]]:
+    text, calls = "", []
+    for event in events:
+        match event:
+            case TextPiece(more):
+                text += more
+            case CallBegun(index, _, name):
+                assert index == len(calls)
+                calls.append((name, ""))
+            case ArgumentsMore(index, more):
+                calls[index] = calls[index][0], calls[index][1] + more
+            case TurnDone():
+                assert event is events[-1]
+    return text, calls
+
+
+@pytest.mark.parametrize(
+    ("source", "strategy"), [(golden, "free"), (golden, "auto"), (dialects, "free")]
+)
+def test_character_by_character_it_is_the_same(source: Any, strategy: str) -> None:
+    for text, tools in source():
+        whole = turn(text, tools, [text], strategy)
+        assert turn(text, tools, [*text], strategy) == whole, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [golden, dialects])
+def test_at_every_split_it_is_the_same(source: Any) -> None:
+    for text, tools in source():
+        whole = turn(text, tools, [text])
+        for at in range(1, len(text)):
+            assert turn(text, tools, [text[:at], text[at:]]) == whole, text[:at]
