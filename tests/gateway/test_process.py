@@ -1,0 +1,141 @@
+"""The gateway as a process: clients and servers that die in mid-stream, and its own end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mlx_tools.testing import Completion, ScriptedServer, answer
+from tests.forked import Forked, forks
+from tests.gateway.conftest import WEATHER
+
+LONG = answer("word " * 2000)
+BODY = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER]}
+
+
+class Running:
+    """A gateway before a scripted server, with one slot."""
+
+    def __init__(self, server: ScriptedServer, folder: Path, *options: str) -> None:
+        environ = {
+            **os.environ,
+            **{f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")},
+            "MLX_TOOLS_GATEWAY_CONCURRENCY": "1",
+        }
+        arguments = ("serve", "--port", "0", "--url", server.url, "--chat-format", "chatml")
+        self.process: Forked = forks().start(*arguments, *options, environ=environ, folder=folder)
+        line = self.process.stderr.readline().decode()
+        found = re.search(r"http://\S+", line)
+        assert found, line + self.process.stderr.read().decode()
+        self.url = found[0]
+
+    def ask(self, **more: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/chat/completions", json=BODY | more, timeout=30)
+
+    def stream(self) -> Any:
+        body = BODY | {"stream": True}
+        return httpx.stream("POST", f"{self.url}/chat/completions", json=body, timeout=30)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    servers: list[ScriptedServer] = []
+    running: list[Running] = []
+
+    def begin(*scripts: Any, options: tuple[str, ...] = ()) -> Running:
+        servers.append(ScriptedServer(*scripts).__enter__())
+        running.append(Running(servers[-1], tmp_path, *options))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def test_a_client_that_goes_away_frees_its_slot_and_closes_the_servers_stream(start: Any) -> None:
+    slow = Completion(LONG, size=5, delay=0.05)  # takes 100 s
+    one = start(slow, answer("Next."))
+    with one.stream() as response:
+        next(iter(response.iter_lines()))
+    assert one.ask().json()["choices"][0]["message"]["content"] == "Next."
+
+
+def test_a_server_that_dies_in_mid_stream_is_an_error_and_the_next_request_works(
+    start: Any,
+) -> None:
+    one = start(Completion(LONG[:100], finish_reason=None), answer("Next."))
+    with one.stream() as response:
+        events = [line for line in response.iter_lines() if line.startswith("data: ")]
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "upstream_error"
+    assert one.ask().json()["choices"][0]["message"]["content"] == "Next."
+
+
+def test_a_gateway_that_is_killed_breaks_the_stream_off(start: Any) -> None:
+    one = start(Completion(LONG, size=5, delay=0.05))
+    with pytest.raises(httpx.RemoteProtocolError), one.stream() as response:
+        for _ in response.iter_lines():
+            one.process.kill()
+
+
+def test_told_to_end_it_finishes_what_it_serves(start: Any) -> None:
+    one = start(Completion(answer("All of it."), size=4, delay=0.02))
+    with one.stream() as response:
+        lines = response.iter_lines()
+        next(lines)
+        os.kill(one.process.pid, signal.SIGTERM)
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    one.process.wait(30)
+    with pytest.raises(httpx.ConnectError):
+        one.ask()
+
+
+def refusal(*options: str) -> bytes:
+    """What is said where it does not start."""
+    process = forks().start("serve", "--url", "http://127.0.0.1:1", *options)
+    said = process.communicate()[1]
+    assert process.returncode == 2, said
+    return bytes(said)
+
+
+def test_a_port_that_is_taken_is_told_and_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert b"name another port with --port" in refusal("--port", port)
+
+
+@pytest.mark.parametrize("text", ["", "two words", "two\nlines\n", "umläut"])
+def test_a_key_file_that_holds_no_key_is_told(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(text)
+    assert b"holds no key" in refusal("--api-key-file", str(file))
+
+
+def test_without_a_key_it_listens_to_this_machine_alone() -> None:
+    assert b"--api-key-file" in refusal("--host", "0.0.0.0")
+
+
+def test_a_key_from_a_file_is_asked_of_clients(start: Any, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("s3cret\n")
+    one = start(answer("In."), options=("--api-key-file", str(file)))
+    assert one.ask().status_code == 401
+    allowed = httpx.post(
+        f"{one.url}/chat/completions",
+        json=BODY,
+        headers={"Authorization": "Bearer s3cret"},
+        timeout=30,
+    )
+    assert allowed.status_code == 200
