@@ -279,7 +279,8 @@ class Prompt:
         elif native:
             note = self._plain(advised.message)
         else:
-            note = self._line(ToolObservation(CORRECTION, error=advised))
+            written = write_observation(ToolObservation(CORRECTION, error=advised), self._style)
+            note = self._json_in(written)
         self._open.notes.append(note)
 
     @property
@@ -331,7 +332,7 @@ class Prompt:
             for record, given in results:
                 error = None if record.error is None else self._advised(record.error)
                 observed = ToolObservation(record.name, record.content, error=error, id=given)
-                lines.append(self._line(observed))
+                lines.append(self._json_in(write_observation(observed, self._style)))
         lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
         before, after = self._format.user
         opened = native is not None and not self._begun  # the template's opening does it
@@ -404,9 +405,6 @@ class Prompt:
         said = f"{error.message}{stop} {advice}".strip()
         return error if advice in error.message or len(said) > 500 else ErrorInfo(error.code, said)
 
-    def _line(self, observation: ToolObservation) -> str:
-        return self._json_in(write_observation(observation, self._style))
-
     def _json_in(self, written: str) -> str:
         """An observation's line with its JSON neutralised; the style's own wrapping stays.
 
@@ -442,10 +440,9 @@ def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None
     message, so reading the text again gives the same messages. A text without a message, and one
     that broke off inside one, stay as they are.
     """
-    reason, rules = completion.finish_reason or "stop", _rules(style, native)
     text = completion.counted
     closers: list[str] = []  # what may be missing, the innermost first
-    if native is not None and rules.catalog:
+    if native is not None and native.marks:
         closers += dict.fromkeys(filter(None, (native.close, native.close.lstrip())))
     more = not completion.text.endswith(text.removeprefix(completion.prefix))
     # Where the model itself ended within an array, reading says what that means (rule 7).
@@ -459,6 +456,9 @@ def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None
     if "```" in text or "~~~" in text:
         fences = [match[1] for match in _STRING_OR_FENCE.finditer(text) if match[1]]
         closers += (f"\n{fence}" for fence in fences[-1:])
+    if not closers:
+        return text
+    reason, rules = completion.finish_reason or "stop", _rules(style, native)
 
     def is_whole(text: str) -> bool:
         reading = read(text, reason, rules)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ErrorCode
@@ -236,17 +236,17 @@ def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall
         return True
 
 
+@dataclass(slots=True, eq=False)
 class OpenObject:
     """An object that may come in pieces: what there is of it, and what it is in its place.
 
     ``parts`` are its text in earlier pieces.
     """
 
-    def __init__(self, place: ObjectPlace, *, quiet: bool) -> None:
-        self.place = place
-        self.scanner = ObjectScanner(quiet=quiet)
-        self.parts: list[str] = []
-        self._started = False  # its call was told of
+    place: ObjectPlace
+    scanner: ObjectScanner
+    parts: list[str] = field(default_factory=list)
+    _started: bool = False  # its call was told of
 
     def deltas(self, index: int) -> Iterator[Delta]:
         """What of the message of this number came since the last time."""

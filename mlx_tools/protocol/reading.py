@@ -207,6 +207,7 @@ class Alias(NamedTuple):
     wrapping: Wrapping
 
 
+@dataclass(slots=True, eq=False)
 class Draft:
     """The text in parts, and what was found in it.
 
@@ -215,27 +216,26 @@ class Draft:
     them included.
     """
 
-    def __init__(self) -> None:
-        self.kept: list[str] = []
-        self.size = 0
-        self.rest: list[str] = []
-        self.reasoning: list[list[str]] = []
-        self.messages: list[Message] = []
-        self.begin = 0
-        self.end = 0
-        self.wrapping = Wrapping()
-        self.aliases: list[Alias] = []
-        self.only_aliases = True  # nothing but aliases and their wrapping so far
-        self.forged: list[tuple[int, int]] = []
-        self.dropped: list[str] = []
-        self.error: ErrorInfo | None = None
-        self.quoted: ErrorInfo | None = None  # an error unless messages follow
-        self.unclean = False
-        self.bullet = False  # a bullet stands right before what comes next
-        self.ended = False  # the turn ends where rest begins
-        self.call_like = False
-        self.cut_answer = False
-        self.wrapping_may_follow = False  # rest begins right after the last message
+    kept: list[str] = field(default_factory=list)
+    size: int = 0
+    rest: list[str] = field(default_factory=list)
+    reasoning: list[list[str]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    begin: int = 0
+    end: int = 0
+    wrapping: Wrapping = field(default_factory=Wrapping)
+    aliases: list[Alias] = field(default_factory=list)
+    only_aliases: bool = True  # nothing but aliases and their wrapping so far
+    forged: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    error: ErrorInfo | None = None
+    quoted: ErrorInfo | None = None  # an error unless messages follow
+    unclean: bool = False
+    bullet: bool = False  # a bullet stands right before what comes next
+    ended: bool = False  # the turn ends where rest begins
+    call_like: bool = False
+    cut_answer: bool = False
+    wrapping_may_follow: bool = False  # rest begins right after the last message
 
     def keep(self, text: str) -> None:
         """Takes in text that may go on in the prompt."""

@@ -28,6 +28,7 @@ from mlx_tools.protocol.reading import (
     writable,
 )
 from mlx_tools.protocol.runs import Run
+from mlx_tools.protocol.scan import ObjectScanner
 from mlx_tools.protocol.source import Cursor, Steps
 from mlx_tools.protocol.strict import Unreadable, compact, decode
 
@@ -603,7 +604,7 @@ class Reader:
             return
         if self._array:
             self._array = _ARRAY
-        self._open = one = OpenObject(place, quiet=self._whole)
+        self._open = one = OpenObject(place, ObjectScanner(quiet=self._whole))
         end = -1
         if not inline:
             found = one.scanner.take_line(cursor.text, cursor.pos, self._line_tried)

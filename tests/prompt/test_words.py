@@ -96,4 +96,5 @@ def test_no_file_of_prompts_is_read_by_nobody() -> None:
     folder = Path(__file__).parents[2] / "prompts"
     if not folder.is_dir():
         pytest.skip("not run from a checkout")
-    assert {path.name for path in folder.iterdir() if path.is_file()} == set(FILES)
+    probed = "native_probe.toml"  # what a model is asked for, to see whether it calls tools itself
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {*FILES, probed}
