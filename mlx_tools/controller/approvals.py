@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from mlx_tools.controller.turn import arguments_size, decision_on, refusal_by
+from mlx_tools.controller.turn import arguments_size, decision_on, recorded, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import ToolCall, ToolSpec
-from mlx_tools.policy import Policy, same, seal
+from mlx_tools.policy import Decision, Policy, same, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import to_json
 from mlx_tools.tools import Preview, preview_of
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
-    DecisionRecord,
     EditRecord,
     Header,
     PauseRecord,
@@ -56,6 +55,8 @@ class ApprovalRequest:
     standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
     unified diff), empty where it tells nothing. ``expires_at`` is until when an approval can be
     given (ISO 8601, UTC). ``in_doubt``: the call was started before, and nobody knows how it ended.
+    ``state`` identifies what the call would act on, such as the present content of a file; the
+    approval binds to it.
     """
 
     call: str
@@ -67,6 +68,7 @@ class ApprovalRequest:
     preview: str = ""
     expires_at: str = ""
     in_doubt: bool = False
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +140,6 @@ class AlwaysApprove:
 Answers = Mapping[str, ApprovalAnswer]
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A call as it is shown: the request, and the state that its approval binds to."""
-
-    request: ApprovalRequest
-    state: str
-
-
 class CallApprovals:
     """The approvals of one session's calls."""
 
@@ -159,32 +153,31 @@ class CallApprovals:
     async def ask(self, calls: Sequence[CallRecord]) -> None:
         """Asks about calls; those that nobody decides about leave the run paused."""
         seen = await self.pause(calls)
-        asked = [one for one in seen if one.request.call not in self._undecided]
+        asked = [one for one in seen if one.call not in self._undecided]
         for _ in range(_EDITS):
             if not asked:
                 return
-            answers = await self._conversation.approver.decide([one.request for one in asked])
+            answers = await self._conversation.approver.decide(asked)
             again = []
             for one, answer in zip(asked, answers, strict=True):
                 try:
                     await self._take(one, answer)
                 except UsageError as fault:
-                    reason = f"{fault}; {one.request.reason}"
-                    again.append(replace(one, request=replace(one.request, reason=reason)))
+                    again.append(replace(one, reason=f"{fault}; {one.reason}"))
             asked = again
-        self._undecided.update(one.request.call for one in asked)
+        self._undecided.update(one.call for one in asked)
 
     async def pause(
         self, calls: Sequence[CallRecord], within: Sequence[PendingCall] = ()
-    ) -> list[_Seen]:
+    ) -> list[ApprovalRequest]:
         """Writes down what is asked, here and in runs within calls, and returns what is to be
         shown here."""
         now = self._conversation.now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._seen(call, expires) for call in calls]
         record = PauseRecord(
-            calls=tuple(one.request.call for one in seen),
-            digests=tuple(one.request.digest for one in seen),
+            calls=tuple(one.call for one in seen),
+            digests=tuple(one.digest for one in seen),
             expires_at=expires,
             at=_text(now),
             within=tuple(within),
@@ -195,34 +188,36 @@ class CallApprovals:
     def _pause_seal(self, record: PauseRecord) -> str:
         return seal(self._conversation.secret, "pause", to_json(record))
 
-    async def _take(self, one: _Seen, answer: ApprovalAnswer) -> None:
+    async def _take(self, one: ApprovalRequest, answer: ApprovalAnswer) -> None:
         """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
         if answer.approved is None:
-            self._undecided.add(one.request.call)
+            self._undecided.add(one.call)
             return
-        if not self._session.current.waits(one.request.call):
+        if not self._session.current.waits(one.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
             one = await self._edited(one, answer.arguments)
-        spec = self._session.specs.get(one.request.name)
+        spec = self._session.specs.get(one.name)
         record = ApprovalRecord(
-            call=one.request.call,
+            call=one.call,
             approved=answer.approved,
-            digest=one.request.digest,
+            digest=one.digest,
             reason=answer.reason,
             at=self._conversation.timestamp(),
-            scope="session" if answer.for_session and not one.request.suspect else "call",
+            scope="session" if answer.for_session and not one.suspect else "call",
             state=one.state,
-            expires_at=one.request.expires_at,
+            expires_at=one.expires_at,
             tool=spec.digest() if spec is not None else "",
-            effects=tuple(sorted(spec.effects_of(one.request.arguments))) if spec else (),
+            effects=tuple(sorted(spec.effects_of(one.arguments))) if spec else (),
         )
         self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 
-    async def _edited(self, one: _Seen, arguments: Mapping[str, object]) -> _Seen:
+    async def _edited(
+        self, one: ApprovalRequest, arguments: Mapping[str, object]
+    ) -> ApprovalRequest:
         """The call with other arguments: validated, decided about and written down."""
-        session, name = self._session, one.request.name
-        if session.current.calls[one.request.call].in_doubt:
+        session, name = self._session, one.name
+        if session.current.calls[one.call].in_doubt:
             raise UsageError(
                 f"{name} was started with other arguments and may have done its work",
                 hint="approve or deny the call as it is",
@@ -232,7 +227,7 @@ class CallApprovals:
         if judged.error is not None:
             raise UsageError(f"the arguments do not fit {name}: {judged.error.message}")
         edited = replace(
-            session.current.call(one.request.call),
+            session.current.call(one.call),
             arguments=judged.call.arguments,
             runs="freely",
             echoed=False,
@@ -250,7 +245,7 @@ class CallApprovals:
         # Whatever policy says of the call as it is now: it waits for the approval that comes next.
         asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
         self._conversation.append(decision if decision.decision == "ask" else asks)
-        return await self._seen(session.current.call(edited.call), one.request.expires_at)
+        return await self._seen(session.current.call(edited.call), one.expires_at)
 
     # --- answers to what an earlier process asked ---
 
@@ -309,9 +304,11 @@ class CallApprovals:
                 await self._hold(one, answer, pause)
             await self._take(one, answer)
 
-    async def _hold(self, one: _Seen, answer: ApprovalAnswer, pause: PauseRecord | None) -> None:
+    async def _hold(
+        self, one: ApprovalRequest, answer: ApprovalAnswer, pause: PauseRecord | None
+    ) -> None:
         """Raises `UsageError` where an approval is of something else than what would run now."""
-        key = one.request.call
+        key = one.call
         shown = dict(zip(pause.calls, pause.digests, strict=True)) if pause is not None else {}
         digest = shown.get(key)
         if digest is not None and answer.digest and not same(answer.digest, digest):
@@ -323,7 +320,7 @@ class CallApprovals:
             fault = "was not shown to anybody yet"
         elif not self._in_time(pause.at, pause.expires_at):
             fault = "was shown too long ago, or the clock was changed"
-        elif not same(one.request.digest, digest):
+        elif not same(one.digest, digest):
             fault = "has changed since it was shown: what it acts on, its tool, or the policy"
         else:
             return
@@ -342,7 +339,7 @@ class CallApprovals:
         one = await self._seen(call, approval.expires_at)
         if not same(seal_of(self._conversation.secret, approval), approval.seal):
             why = "the approval in the transcript was not given here"
-        elif not same(one.request.digest, approval.digest):
+        elif not same(one.digest, approval.digest):
             why = f"what {call.name} would do has changed since it was approved"
         elif not self._in_time(approval.at, approval.expires_at):
             why = "the approval has expired"
@@ -350,25 +347,17 @@ class CallApprovals:
             why = "the approval was used before"
         else:
             return one.state or None
-        self._conversation.append(
-            DecisionRecord(
-                call=call.call,
-                decision="ask",
-                rule="changed",
-                reason=why,
-                code="requires_confirmation",
-            )
-        )
+        asks = Decision("ask", "changed", why, "requires_confirmation")
+        self._conversation.append(recorded(call.call, asks))
         raise Changed
 
     # --- what is shown ---
 
-    async def _seen(self, call: CallRecord, expires: str) -> _Seen:
+    async def _seen(self, call: CallRecord, expires: str) -> ApprovalRequest:
         session, state = self._session, self._session.current.calls[call.call]
-        preview = await self.preview(call)
-        request = approval_request(
+        return approval_request(
             call,
-            preview,
+            await self.preview(call),
             tool=session.specs.get(call.name),
             policy=session.policy,
             session=session.header.session,
@@ -377,7 +366,6 @@ class CallApprovals:
             expires_at=expires,
             in_doubt=state.in_doubt,
         )
-        return _Seen(request, preview.state)
 
     async def preview(self, call: CallRecord) -> Preview:
         """What the tool tells of the call."""
@@ -430,6 +418,7 @@ def approval_request(
         preview=preview.text,
         expires_at=expires_at,
         in_doubt=in_doubt,
+        state=preview.state,
     )
 
 

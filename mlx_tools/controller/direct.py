@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
@@ -19,7 +19,7 @@ from mlx_tools.controller.approvals import (
     approval_request,
 )
 from mlx_tools.controller.outputs import shorten
-from mlx_tools.controller.turn import arguments_size
+from mlx_tools.controller.turn import arguments_size, recorded
 from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.policy import (
     Decision,
@@ -43,7 +43,6 @@ from mlx_tools.tools import (
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
-    DecisionRecord,
     ExecutionRecord,
     ObservationRecord,
     Record,
@@ -114,7 +113,7 @@ async def call_tool(
     if judged.error is not None and call.name not in registry.disabled:
         return end(replace(done, status="error", error=judged.error))
     decision = _decided(call, registry, policy, limits)
-    record(DecisionRecord(call=_CALL, **asdict(decision)))
+    record(recorded(_CALL, decision))
     done = replace(done, decision=decision)
     preview = Preview("", "")
     if decision.decision == "ask" or decision.code == "dry_run":
@@ -129,7 +128,7 @@ async def call_tool(
         binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
         why = decision.reason
         request = approval_request(call, preview, tool=tool.spec, reason=why, **binds)
-        answer = await _answer(request, approver, preview.state, record, now)
+        answer = await _answer(request, approver, record, now)
         if answer.approved is None:
             return replace(done, status="pending", preview=preview.text)
         if not answer.approved:
@@ -165,7 +164,6 @@ def _read(
 async def _answer(
     request: ApprovalRequest,
     approver: Approver | None,
-    state: str,
     record: Callable[[Record], None],
     now: Callable[[], str],
 ) -> ApprovalAnswer:
@@ -182,7 +180,7 @@ async def _answer(
             digest=request.digest,
             reason=answer.reason,
             at=now(),
-            state=state,
+            state=request.state,
         )
     )
     return answer if answer.reason else replace(answer, reason="denied")

@@ -34,7 +34,7 @@ from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
 from mlx_tools.controller.telemetry import observed
-from mlx_tools.controller.turn import refusal, refusal_by
+from mlx_tools.controller.turn import recorded, refusal, refusal_by
 from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
@@ -495,13 +495,7 @@ class Conversation:
                 return
         denied = self.files.access.check(session.header.session, tool.spec)
         if denied is not None:
-            decision = DecisionRecord(
-                call=call.call,
-                decision="deny",
-                rule=denied.rule,
-                reason=denied.reason,
-                code=denied.code or "not_allowed",
-            )
+            decision = recorded(call.call, denied)
             self._write([decision, refusal_by(decision, call, session)])
             return
         mutates = tool.spec.mutates(call.arguments)

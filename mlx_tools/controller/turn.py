@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer
-from mlx_tools.policy import Facts, Policy, RateCounts, decide, exceeded, facts_of
+from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded, facts_of
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -252,8 +252,13 @@ def decision_on(
         disabled_reason=session.disabled.get(record.name),
         facts=facts,
     )
+    return recorded(record.call, decision)
+
+
+def recorded(call: str, decision: Decision) -> DecisionRecord:
+    """The record of a decision on a call."""
     return DecisionRecord(
-        call=record.call,
+        call=call,
         decision=decision.decision,
         rule=decision.rule,
         reason=decision.reason,

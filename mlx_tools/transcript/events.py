@@ -153,52 +153,31 @@ def event_of(
     ``after`` those that follow from the same completion."""
     match record:
         case CompletionRecord():
-            return TurnEnded(turn=record.turn, usage=record.usage, duration_ms=record.duration_ms)
+            return _event(TurnEnded, record)
         case MendRecord():
-            mends = [*_mends(records)][::-1]
-            gone = dropped(mends)
-            return Mended(turn=record.turn, kind=record.kind, dropped=gone, put=record.put)
+            return _event(Mended, record, dropped=dropped([*_mends(records)][::-1]))
         case CorrectionRecord():
-            return FormatBroken(turn=record.turn, error=record.error)
+            return _event(FormatBroken, record)
         case CallRecord():
             repairs = (r for r in after if isinstance(r, RepairRecord) and r.call == record.call)
-            return CallRead(
-                call=record.call,
-                name=record.name,
-                arguments=record.arguments,
-                repairs=tuple(repair.name for repair in repairs),
-            )
+            return _event(CallRead, record, repairs=tuple(repair.name for repair in repairs))
         case DecisionRecord():
-            return CallDecided(
-                call=record.call,
-                name=_name(record.call, records),
-                decision=record.decision,
-                rule=record.rule,
-                reason=record.reason,
-            )
+            return _event(CallDecided, record, name=_name(record.call, records))
         case ExecutionRecord():
-            return ToolStarted(call=record.call, name=_name(record.call, records))
+            return _event(ToolStarted, record, name=_name(record.call, records))
         case ObservationRecord():
             shown = record.error.message if record.error is not None else record.content or ""
-            return ToolEnded(
-                call=record.call,
-                name=record.name,
-                error=record.error,
-                preview=shown[:_PREVIEW_CHARS],
-                duration_ms=record.duration_ms,
-                output_size_chars=record.output_size_chars,
-                cached=record.cached,
-            )
+            return _event(ToolEnded, record, preview=shown[:_PREVIEW_CHARS])
         case CompactedRecord():
-            return Compacted(
-                reason=record.reason,
-                turns=record.turns,
-                observations=len(record.observations),
-                summary=record.reason != "full",
-                before=record.before,
-                after=record.after,
-            )
+            left, summary = len(record.observations), record.reason != "full"
+            return _event(Compacted, record, observations=left, summary=summary)
     return None
+
+
+def _event(kind: type[Event], record: Record, **more: Any) -> Event:
+    """The event with the record's own values, and ``more`` that do not stand in it."""
+    own = (f.name for f in fields(kind) if f.name not in more)
+    return kind(**{name: getattr(record, name) for name in own}, **more)
 
 
 def _name(call: str, records: Sequence[Record]) -> str:
