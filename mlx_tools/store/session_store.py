@@ -108,7 +108,7 @@ class Access:
 
     def _fault(self, path: Path) -> str:
         try:
-            intact = _read_owned(path) == self._written
+            intact = _content(path, owned=True) == self._written
         except FileNotFoundError:
             return "the access list of this run is gone"
         except BlockingIOError:
@@ -134,8 +134,7 @@ def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
 
 def _fingerprint(place: str | os.PathLike[str]) -> str:
     try:
-        with os.fdopen(_opened(place, os.O_RDONLY), "rb") as file:
-            data = file.read(MAX_ACCESS_BYTES)
+        data = _content(place)
     except FileNotFoundError:
         return "absent"
     except OSError:
@@ -143,32 +142,33 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
     return hashlib.sha256(data).hexdigest() if len(data) < MAX_ACCESS_BYTES else "too large"
 
 
-def _read_owned(path: Path) -> bytes:
-    """The content of a file that is ours alone. Raises OSError: PermissionError for one that others
-    own or may write to, BlockingIOError for one that is locked."""
-    with os.fdopen(_opened(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        info = os.fstat(file.fileno())
-        if info.st_uid != os.geteuid():
-            raise PermissionError(0, "somebody else owns it")
-        if info.st_mode & 0o022:
-            raise PermissionError(0, "others may write to it")
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if info.st_size > MAX_ACCESS_BYTES:
-            raise OSError(0, "it is too large")
-        return file.read(MAX_ACCESS_BYTES)
+def _content(path: str | os.PathLike[str], *, owned: bool = False) -> bytes:
+    """The content of a regular file, as far as `MAX_ACCESS_BYTES`; nothing is waited for.
+
+    Raises OSError; of one that must be ours alone (``owned``) PermissionError where others own it
+    or may write to it, BlockingIOError where it is locked.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if owned else 0)
+    file = os.open(path, flags)
+    try:
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(0, "it is no regular file")
+        if owned:
+            if info.st_uid != os.geteuid():
+                raise PermissionError(0, "somebody else owns it")
+            if info.st_mode & 0o022:
+                raise PermissionError(0, "others may write to it")
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if info.st_size > MAX_ACCESS_BYTES:
+                raise OSError(0, "it is too large")
+        return os.read(file, MAX_ACCESS_BYTES)
+    finally:
+        os.close(file)
 
 
 def _beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-
-
-def _opened(path: str | os.PathLike[str], flags: int) -> int:
-    """An open regular file; nothing is waited for. Raises OSError."""
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(0, "it is no regular file")
-    return file
 
 
 @dataclass(eq=False)

@@ -68,8 +68,10 @@ def to_json(record: Record) -> dict[str, Any]:
     kind: Any = type(record)
     for name, default in _defaults(kind):
         value = getattr(record, name)
+        if value is default:
+            continue
         if value != default or type(value) is not type(default):
-            out[name] = _plain(value)
+            out[name] = value if type(value) in _SCALARS else _plain(value)
     return out
 
 
