@@ -426,7 +426,7 @@ class HeldTurn:
         self.tool, self._searched = whole
         self._messages, self._after = 1, self._searched
         self._read_on(self._searched, deltas)
-        return not self.closing
+        return True
 
     def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
         """Return whether the reader takes what ends at ``end`` for the beginning of a message; if
