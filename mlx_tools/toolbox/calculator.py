@@ -41,6 +41,7 @@ _TRAPS: Final = [InvalidOperation, Overflow, Subnormal]
 _EXACT: Final = Context(3_400, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
 """Larger numbers are refused, and those that are closer to zero."""
 
+_WIDE: Final = Context(3_400, ROUND_HALF_UP, -99_999, 99_999, traps=_TRAPS)
 _SETTLED: Final = Context(3_350, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
 """Drops the last digits, where 1 / 3 * 3 is not 1."""
 
@@ -52,6 +53,9 @@ _REST: Final = Decimal("1e-30")
 """What makes a large number none that is whole."""
 
 _TOO_LARGE: Final = "the result is too large (more than 3000 digits)"
+
+_MAX_POWER: Final = 10_000
+"""Exponents of short numbers up to which powers are exact."""
 
 DIGITS: Final = 10
 """Significant digits of a number that cannot be written exactly."""
@@ -107,6 +111,18 @@ def _floor(a: Decimal) -> Decimal:
     return _SETTLED.plus(a).to_integral_value(ROUND_FLOOR)
 
 
+def _add(a: Decimal, b: Decimal) -> Decimal:
+    """The sum; where only the last digits are left of two numbers, they were the same."""
+    found = _WIDE.add(a, b)
+    if found.adjusted() < max(a.adjusted(), b.adjusted()) - _SETTLED.prec:
+        return Decimal(0)
+    return +found
+
+
+def _subtract(a: Decimal, b: Decimal) -> Decimal:
+    return _add(a, -b)
+
+
 def _divide(a: Decimal, b: Decimal) -> Decimal:
     if not b:
         raise CalculationError("division by zero")
@@ -115,7 +131,7 @@ def _divide(a: Decimal, b: Decimal) -> Decimal:
 
 def _modulo(a: Decimal, b: Decimal) -> Decimal:
     """The remainder of a division; it has the sign of the divisor, as in Python."""
-    return a - b * _floor(_divide(a, b))
+    return _subtract(a, b * _floor(_divide(a, b)))
 
 
 def _fine(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
@@ -129,9 +145,10 @@ def _power(a: Decimal, b: Decimal) -> Decimal:
         return Decimal(1)
     if not a and b < 0:
         raise CalculationError("division by zero")
-    if b == b.to_integral_value():
+    whole = b == b.to_integral_value()
+    if whole and abs(b) <= (_MAX_POWER if len(a.as_tuple().digits) <= MAX_PLACES else 1_000):
         return a**b
-    if a < 0:
+    if a < 0 and not whole:
         raise CalculationError("a negative number has no real power with a fraction as exponent")
     return _fine(_FINE.power, a, b)
 
@@ -199,7 +216,7 @@ def _of_whole(function: Callable[..., int]) -> Callable[..., Decimal]:
 
 
 def _total(*values: Decimal) -> Decimal:
-    return functools.reduce(operator.add, values)
+    return functools.reduce(_add, values)
 
 
 _PI: Final = Decimal("3.1415926535897932384626433832795028842")
@@ -261,8 +278,8 @@ _PERCENT = re.compile(r"%(?!\s*(?:[\d.(π]|(?!(?:of|mod|[xX])\b)[A-Za-z_]))", re
 """A percent sign that is no modulo: nothing to divide by follows."""
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
+    ast.Add: _add,
+    ast.Sub: _subtract,
     ast.Mult: operator.mul,
     ast.Div: _divide,
     ast.FloorDiv: lambda a, b: _floor(_divide(a, b)),
