@@ -79,55 +79,42 @@ def _paths() -> Iterator[str]:
             yield f"{link}/{target}{tail}" if target else f"{link}{tail}"
     for target in TARGETS:
         whole = "{base}/" + target
-        yield from (
-            whole,
-            f"/{whole}",
-            f"file://{whole}",
-            f"file:{whole}",
-            f"FILE://localhost{whole}",
-        )
-        yield from (
-            quote(whole),
-            quote(whole, safe=""),
-            f"~/{target}",
-            f"~root/{target}",
-            f"{whole}\0",
-        )
-        yield from (f"{{root}}/../{target}", f"{{root}}-evil/{target}", f"{{root}}/{whole}")
-        yield from (f"C:{whole}", f"C:\\{target}", f"\\\\host\\share\\{target}", f"//host/{target}")
+        yield from (whole, f"/{whole}", quote(whole), quote(whole, safe=""), f"{whole}\0")
+        yield from (f"file://{whole}", f"file:{whole}", f"FILE://localhost{whole}")
+        yield from (f"~/{target}", f"~root/{target}", f"{{root}}/../{target}")
+        yield from (f"{{root}}-evil/{target}", f"{{root}}/{whole}", f"C:{whole}", f"C:\\{target}")
+        yield from (f"\\\\host\\share\\{target}", f"//host/{target}")
         for form in ("NFC", "NFD", "NFKC", "NFKD"):
             yield unicodedata.normalize(form, f"．．／{target}")
-    for around in ("{root}", "{base}", "{ROOT}"):
-        for tail in (
-            *("-evil/a.txt", ".d/a.txt", ".txt", "2/a.txt", "", "/", "/..", "/../..", " ", "."),
-        ):
-            yield around + tail
-    for kernel in (
-        "/proc/self/root",
-        "/proc/self/cwd/..",
-        "/proc/1/root",
-        "/dev/fd/0",
-        "/dev/stdin",
-    ):
-        for target in ("", "/etc/passwd", "{base}/secret.txt", "/etc/shadow"):
-            yield kernel + target
-            yield kernel[1:] + target
+    tails = ("-evil/a.txt", ".d/a.txt", ".txt", "2/a.txt", "", "/", "/..", "/../..", " ", ".")
+    for around, tail in itertools.product(("{root}", "{base}", "{ROOT}"), tails):
+        yield around + tail
+    kernel = ("/proc/self/root", "/proc/self/cwd/..", "/proc/1/root", "/dev/fd/0", "/dev/stdin")
+    below = ("", "/etc/passwd", "{base}/secret.txt", "/etc/shadow")
+    for path in map("".join, itertools.product(kernel, below)):
+        yield from (path, path[1:])
     yield from (
         *("/", "//", "/etc", "/etc/passwd", "/etc/shadow", "/dev/null", "/dev/zero", "/dev/tty"),
-    )
-    yield from (
         *("hard.txt", "fifo", "sub/fifo", "fifo/x", "gone", "{root}/gone", "../pipe", "dir/pipe"),
-    )
-    yield from (
-        *("", ".", "./", "..", "../", "...", "\0", "\ud800", "\udfff/x", "-", "--", "*", "?"),
-        "$HOME",
-    )
-    yield from (
-        *("$HOME/x", "${HOME}/x", "`id`", "$(id)", "| id", "; id", "%HOMEPATH%", "con", "nul"),
-        "aux",
+        *(
+            "",
+            ".",
+            "./",
+            "..",
+            "../",
+            "...",
+            "\0",
+            "\ud800",
+            "\udfff/x",
+            "-",
+            "--",
+            "*",
+            "?",
+            "aux",
+        ),
+        *("$HOME", "$HOME/x", "${HOME}/x", "`id`", "$(id)", "| id", "; id", "%HOMEPATH%", "con"),
+        *("nul", "aux"),
     )
     for length in (255, 256, 1000, 4095, 4096, 4097, 70_000):
-        yield "x" * length
-        yield "../" * (length // 3) + "secret.txt"
-        yield "s/" * (length // 2)
-        yield "sub/" + "../" * (length // 3) + "secret.txt"
+        up = "../" * (length // 3) + "secret.txt"
+        yield from ("x" * length, up, "s/" * (length // 2), f"sub/{up}")
