@@ -83,7 +83,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for pattern in settings.tools.disabled:
         off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
     own = settings.tools
-    collection = ToolCollection.of()
+    collection = ToolCollection()
     for name, on in collection.said().switched.items():
         if not on:
             off[name] = OFF.format(name=name)

@@ -137,7 +137,7 @@ def remove(name: Named, yes: Yes = False) -> int:
 
 def _loaded() -> tuple[Configuration, ToolCollection]:
     loaded = options.load({})
-    return loaded, ToolCollection.of()
+    return loaded, ToolCollection()
 
 
 def _switch(name: str, on: bool) -> None:

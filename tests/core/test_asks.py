@@ -79,7 +79,7 @@ def registry(root: Path) -> Registry:
     made.add(undeclared)
     made.add(declared)
     made.with_entry_points(lambda: [Offer("package", "packaged", lambda: packaged)])
-    collection = ToolCollection(root.parent / "tools", root.parent / "tools.json")
+    collection = ToolCollection(root.parent)
     if not collection.folder.exists():
         folder = make_folder(root.parent / "made", "folded", LEAVES, PATH)
         (folder / "config.json").write_text("{}")

@@ -75,7 +75,7 @@ NAMES = sorted({*ALIASES, *(name for preset in PRESETS.values() for name in pres
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_folder_takes_a_name_that_a_preset_grants(tmp_path: Path, name: str) -> None:
-    collection = ToolCollection(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+    collection = ToolCollection(tmp_path / "data")
     collection.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
     made = builtin_tools().with_folder(collection)
     assert "there is a tool" in made.disabled[f"plugin:folder/{name}"]
@@ -87,7 +87,7 @@ def test_no_folder_takes_a_name_that_a_preset_grants(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("name", [*PRESETS, "readonly", "builtin", "folder"])
 def test_no_name_grants_a_folder_anything(tmp_path: Path, name: str) -> None:
-    collection = ToolCollection(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+    collection = ToolCollection(tmp_path / "data")
     collection.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
     made = builtin_tools().with_folder(collection)
     check_presets(made.all_specs())

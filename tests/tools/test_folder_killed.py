@@ -31,7 +31,7 @@ def code(version: str) -> str:
 
 
 def collection_in(place: Path) -> ToolCollection:
-    return ToolCollection(place / "tools", place / "tools.json", patience=0.05)
+    return ToolCollection(place, patience=0.05)
 
 
 def killed_at(number: int, events: tuple[str, ...], work: Callable[[], object]) -> bool:
@@ -156,7 +156,7 @@ def test_what_somebody_is_still_at_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_tool_that_is_being_replaced_is_waited_for_by_who_looks(tmp_path: Path) -> None:
     old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
-    collection = ToolCollection(tmp_path / "tools", tmp_path / "tools.json")
+    collection = ToolCollection(tmp_path)
     collection.add(old)
     child = os.fork()
     if child == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from tests.tools.tool_folders import ECHO, make_folder
 
 @pytest.fixture
 def collection(tmp_path: Path) -> ToolCollection:
-    return ToolCollection(tmp_path / "data" / "tools", tmp_path / "data" / "tools.json")
+    return ToolCollection(tmp_path / "data")
 
 
 def registry(collection: ToolCollection) -> Registry:
@@ -261,7 +262,7 @@ def test_a_tools_folder_that_cannot_be_read_is_told_of(collection: ToolCollectio
 
 
 def test_a_tool_beyond_the_most_that_are_read_is_told_of(tmp_path: Path) -> None:
-    collection = ToolCollection(tmp_path / "tools", tmp_path / "tools.json", most=2)
+    collection = ToolCollection(tmp_path, most=2)
     for name in ("a", "b", "c"):
         collection.add(read_folder(make_folder(tmp_path / "given", name)))
     assert set(registry(collection).specs()) >= {"a", "b"}
@@ -364,8 +365,9 @@ def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
     tmp_path: Path, collection: ToolCollection
 ) -> None:
     collection.add(read_folder(make_folder(tmp_path)))
-    other = ToolCollection(tmp_path / "other", collection.record)
+    other = ToolCollection(tmp_path / "other")
     make_folder(other.folder)
+    shutil.copy(collection.record, other.record)
     assert "nobody has said" in (why(other) or "")
 
 
@@ -374,7 +376,7 @@ def test_a_root_that_can_be_written_must_not_hold_the_record(
 ) -> None:
     assert exposed_by(collection, [str(tmp_path), "/usr:rw"]) is None
     assert "lies below the root" in (exposed_by(collection, [f"{tmp_path}:rw"]) or "")
-    hidden = ToolCollection(tmp_path / "tools", tmp_path / ".local" / "share" / "tools.json")
+    hidden = ToolCollection(tmp_path / ".local" / "share")
     assert exposed_by(hidden, [f"{tmp_path}:rw"]) is None
 
 

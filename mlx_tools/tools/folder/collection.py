@@ -47,9 +47,9 @@ class CollectedTool:
 
 
 class ToolCollection:
-    """The folder ``folder``, and the file ``record`` that says what of it is trusted. ``patience``:
-    for so many seconds whoever changes the folder waits for others, whoever looks, a tenth.
-    ``most``: so many tools are read.
+    """The user's: the folder ``tools`` where data is kept, and the file ``tools.json`` that says
+    what of it is trusted. ``patience``: for so many seconds whoever changes the folder waits for
+    others, whoever looks, a tenth. ``most``: so many tools are read.
 
     A change is made beside a tool's folder, under a name that is passed over, and put in its place
     by renaming. Who changes something has all to itself meanwhile; what is left beside when nobody
@@ -57,19 +57,12 @@ class ToolCollection:
     """
 
     def __init__(
-        self, folder: Path, record: Path, patience: float = PATIENCE, most: int = MAX_TOOLS
+        self, data: Path | None = None, patience: float = PATIENCE, most: int = MAX_TOOLS
     ) -> None:
-        self.folder = folder.absolute()
-        self.record = record
+        data = (data or data_dir()).absolute()
+        self.folder, self.record = data / "tools", data / "tools.json"
         self._patience = patience
         self._most = most
-
-    @classmethod
-    def of(cls, named: str | None = None) -> ToolCollection:
-        """That of this user; ``named`` is another folder than the usual one."""
-        data = data_dir()
-        folder = data / "tools" if named is None else Path(named).expanduser()
-        return cls(folder, data / "tools.json")
 
     def said(self) -> FolderRecord:
         """Return what the user said of tools. Raises ConfigError where that cannot be read."""
