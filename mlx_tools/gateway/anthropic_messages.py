@@ -53,8 +53,8 @@ _ACCEPTED: Final = frozenset(
 """Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
-"""How a part of the instructions begins that is none: it tells Anthropic whom to charge, changes
-with every request, and would change every prompt from its first byte on."""
+"""How a part of the instructions begins that is none: it tells Anthropic whom to bill. It may
+differ with every request, and then every prompt would from its first byte on."""
 
 
 def _blocks(value: Any) -> Any:
